@@ -1,0 +1,91 @@
+"""What a metric is, and the catalogue of all of them.
+
+A metric is declared once, in the table of the source that reads it; the exporter, the database, the
+README table and the checks on dashboards and rules derive from that declaration.
+Names follow https://prometheus.io/docs/practices/naming/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "wslgpud_"
+
+Kind = Literal["gauge", "counter", "info"]
+Unit = Literal[
+    "", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", "bytes_per_second"
+]
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric family.
+
+    ``name`` carries neither the prefix nor the ``_total``/``_info`` suffix, which follow from ``kind``.
+    ``decimals`` is the precision to which the store keeps a value exactly; None keeps every bit.
+    ``stored`` is False for what only makes sense as of now (identity, own health).
+    """
+
+    name: str
+    kind: Kind
+    unit: Unit
+    help: str
+    labels: tuple[str, ...] = ()
+    decimals: int | None = 0
+    stored: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse names that Prometheus' conventions forbid."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"metric name {self.name!r}: use lower case words joined by _")
+        if self.name.endswith(("_total", "_info", "_count", "_sum", "_bucket")):
+            raise ValueError(f"metric name {self.name!r}: the suffix follows from the kind")
+        if self.unit and not self.name.endswith(self.unit):
+            raise ValueError(f"metric name {self.name!r} must end in its unit {self.unit!r}")
+
+    @property
+    def family(self) -> str:
+        """Name of the family with the prefix, as in ``# TYPE`` lines of OpenMetrics."""
+        return PREFIX + self.name
+
+    @property
+    def sample(self) -> str:
+        """Name of the samples, as one types it into a query."""
+        return self.family + {"gauge": "", "counter": "_total", "info": "_info"}[self.kind]
+
+
+class Catalogue:
+    """All metric families of the program, in order, each name once."""
+
+    def __init__(self, specs: Iterable[MetricSpec]) -> None:
+        """Collect ``specs``; raise ValueError when two families would share a name."""
+        self._specs: dict[str, MetricSpec] = {}
+        for spec in specs:
+            if spec.name in self._specs:
+                raise ValueError(f"metric {spec.family} is declared twice")
+            self._specs[spec.name] = spec
+
+    def __iter__(self) -> Iterator[MetricSpec]:
+        """Iterate over the families in order of declaration."""
+        return iter(self._specs.values())
+
+    def __len__(self) -> int:
+        """Count the families."""
+        return len(self._specs)
+
+    def __getitem__(self, name: str) -> MetricSpec:
+        """Return the family called ``name`` (no prefix, no suffix)."""
+        return self._specs[name]
+
+    def find(self, name: str) -> MetricSpec | None:
+        """Return the family that ``name`` means, with or without prefix and suffix."""
+        bare = name.removeprefix(PREFIX)
+        for candidate in (bare, bare.removesuffix("_total"), bare.removesuffix("_info")):
+            if candidate in self._specs:
+                return self._specs[candidate]
+        return None

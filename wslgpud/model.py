@@ -1,0 +1,297 @@
+"""What flows from sensor to alert: frozen records without I/O.
+
+Bytes are plain byte counts, ``t`` and ``mono`` are seconds of the monotonic clock, ``wall`` is seconds
+since the epoch. None means "not known": it is never 0, and it is never exported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from wslgpud.metrics import MetricSpec
+
+Number = int | float
+
+
+class Reading(NamedTuple):
+    """One value of one series: ``labels`` holds a value for each of the metric's label names."""
+
+    spec: MetricSpec
+    value: Number
+    labels: tuple[str, ...] = ()
+
+
+class Event(NamedTuple):
+    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump)."""
+
+    kind: str
+    wall: float
+    text: str
+    fields: Mapping[str, str | Number] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """A process that matters; its identity is (pid, start_ticks)."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    rss_bytes: int
+    swap_bytes: int
+    uid: int | None = None
+    roles: frozenset[str] = frozenset()
+    command: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identity that survives the reuse of a pid."""
+        return self.pid, self.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process on a GPU; ``used_bytes`` is None where the driver does not tell (always under WSL2)."""
+
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """What the risk engine and the views need of one GPU at one moment."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    reserved_bytes: int | None = None
+    utilization_ratio: float | None = None
+    memory_utilization_ratio: float | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one read of a source gave."""
+
+    readings: tuple[Reading, ...] = ()
+    processes: tuple[ProcessSample, ...] | None = None
+    gpus: tuple[GpuSample, ...] | None = None
+    events: tuple[Event, ...] = ()
+
+
+EMPTY = Sample()
+
+Health = Literal["ok", "absent", "failed", "late"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """Health of a source beside its data, never mixed.
+
+    ``absent`` is a machine that lacks the thing (no PSI, no GPU): not a fault. ``late`` is a read that
+    has not come back by its deadline. ``sample`` is empty unless the health is ok; ``mono`` is when the
+    sample was taken, so a source read every few seconds shows its age.
+    """
+
+    name: str
+    health: Health
+    sample: Sample
+    mono: float
+    duration_seconds: float
+    error: str = ""
+    last_success_wall: float | None = None
+    failures_total: int = 0
+    fresh: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that was known at one tick. Immutable, hence shared between threads without locks."""
+
+    wall: float
+    mono: float
+    sequence: int
+    reports: tuple[SourceReport, ...]
+    lateness_seconds: float = 0.0
+    interval_seconds: float = 1.0
+    _index: dict[tuple[str, tuple[str, ...]], Number] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+
+    def readings(self) -> Iterator[Reading]:
+        """Iterate over every known value, fresh or a few seconds old."""
+        for report in self.reports:
+            yield from report.sample.readings
+
+    def value(self, spec: MetricSpec, *labels: str) -> Number | None:
+        """Return the value of one series, or None where it is not known."""
+        if not self._index:
+            self._index.update({(r.spec.name, r.labels): r.value for r in self.readings()})
+        return self._index.get((spec.name, labels))
+
+    @property
+    def processes(self) -> tuple[ProcessSample, ...]:
+        """Processes that matter, biggest first; empty when not known."""
+        return next((r.sample.processes for r in self.reports if r.sample.processes), ())
+
+    @property
+    def gpus(self) -> tuple[GpuSample, ...]:
+        """GPUs as last seen; empty when there is none or the driver is silent."""
+        return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened since the last tick."""
+        return tuple(e for r in self.reports if r.fresh for e in r.sample.events)
+
+
+class Level(IntEnum):
+    """How bad it is; ordered, so that ``max`` of levels is the worst."""
+
+    OK = 0
+    INFO = 1
+    WARNING = 2
+    CRITICAL = 3
+    EMERGENCY = 4
+
+    @property
+    def label(self) -> str:
+        """Name as written in JSON, metrics and texts."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the risk engine thinks of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
+
+    ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
+    are the early, middle and late end of the range; None when nothing points to exhaustion.
+    ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it.
+    """
+
+    resource: str
+    level: Level
+    headroom_bytes: int
+    capacity_bytes: int
+    rate_bytes_per_second: float | None = None
+    eta_early_seconds: float | None = None
+    eta_seconds: float | None = None
+    eta_late_seconds: float | None = None
+    probabilities: Mapping[int, float] = MappingProxyType({})
+    who: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of level of one resource: the row that an alert is."""
+
+    wall: float
+    mono: float
+    resource: str
+    rule: str
+    old: Level
+    new: Level
+    headline: str
+    forecast: Forecast | None = None
+
+
+# What the risk engine observes: the same record whether it comes from a live tick or a recorded trace
+# (``wslgpud record``), so that ``wslgpud replay`` runs the daemon's own engine.
+
+
+@dataclass(frozen=True, slots=True)
+class RamState:
+    """/proc/meminfo, in bytes."""
+
+    total: int
+    available: int
+    free: int | None = None
+    cached: int | None = None
+    buffers: int | None = None
+    dirty: int | None = None
+    shmem: int | None = None
+    anon: int | None = None
+    slab_reclaimable: int | None = None
+    slab_unreclaimable: int | None = None
+    hugepages: int | None = None
+    committed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwapState:
+    """Swap, in bytes; totals are counters since boot."""
+
+    total: int
+    free: int
+    in_bytes_total: int | None = None
+    out_bytes_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VmState:
+    """/proc/vmstat counters since boot."""
+
+    major_faults_total: int | None = None
+    oom_kills_total: int | None = None
+    alloc_stalls_total: int | None = None
+    direct_scan_pages_total: int | None = None
+    refault_pages_total: int | None = None
+    steal_pages_total: int | None = None
+    blocked_processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PsiState:
+    """Stall totals of one of memory, cpu, io, in microseconds since boot (the averages follow from them)."""
+
+    some_total_us: int | None = None
+    full_total_us: int | None = None
+    some_avg10: float | None = None
+    full_avg10: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupState:
+    """A cgroup with a finite limit, in bytes."""
+
+    path: str
+    limit: int
+    current: int
+    inactive_file: int | None = None
+    slab_reclaimable: int | None = None
+    swap_limit: int | None = None
+    swap_current: int | None = None
+    max_events_total: int | None = None
+    oom_kills_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One sample as the risk engine sees it; every part may be missing.
+
+    ``gap_expected`` is True when the time since the last observation is known not to be a stall
+    (a suspended VM, a restarted daemon).
+    """
+
+    t: float
+    ram: RamState | None = None
+    swap: SwapState | None = None
+    vm: VmState | None = None
+    psi: Mapping[str, PsiState] = MappingProxyType({})
+    gpus: tuple[GpuSample, ...] = ()
+    processes: tuple[ProcessSample, ...] = ()
+    cgroups: tuple[CgroupState, ...] = ()
+    wsl: bool = False
+    gap_expected: bool = False
