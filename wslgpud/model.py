@@ -125,9 +125,7 @@ class Snapshot:
     reports: tuple[SourceReport, ...]
     lateness_seconds: float = 0.0
     interval_seconds: float = 1.0
-    _index: dict[tuple[str, tuple[str, ...]], Number] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _index: dict[tuple[str, tuple[str, ...]], Number] = field(default_factory=dict, repr=False, compare=False)
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
