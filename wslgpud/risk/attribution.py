@@ -59,9 +59,9 @@ def _pools(observation: Observation) -> dict[str, int]:
 
 
 _POOL_TEXTS = {
-    "tmpfs": "files in tmpfs or shared memory (/dev/shm)",
-    "kernel": "the kernel's own memory (slab)",
-    "huge pages": "reserved huge pages",
+    "tmpfs": "files in /dev/shm or tmpfs",
+    "kernel": "the kernel (slab)",
+    "huge pages": "huge pages",
 }
 
 
@@ -125,7 +125,7 @@ class Attribution:
             )
             share = min(1.0, sum(groups.values()) / lost_bytes)
             return Culprit(f"several: {parts}", "group", sum(groups.values()) / seconds, share)
-        return Culprit("no process that is watched", "unknown") if now.processes else NOBODY
+        return Culprit("no watched process", "unknown") if now.processes else NOBODY
 
     def _before(self, t: float) -> _Snapshot | None:
         found = None
@@ -183,5 +183,5 @@ class GpuAttribution:
             newest = max(silent, key=lambda process: self._since.get(process.pid, t))
             return Culprit(f"probably {newest.name or 'process'} (pid {newest.pid})", "guess")
         if best is not None or gpu.processes:
-            return Culprit("no listed process: the desktop or another user of the card", "unknown")
+            return Culprit("the desktop or an unlisted process", "unknown")
         return NOBODY

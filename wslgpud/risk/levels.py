@@ -18,7 +18,7 @@ class Danger(NamedTuple):
     ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any time scale believes in.
     ``window_seconds`` is how long it has been seen for, ``still_seconds`` how long it may pause and yet go on,
     ``pace`` how fast it goes now against its mean (1 = as fast).
-    ``next_step`` and ``last_step`` are shares of the capacity, for staircases alone.
+    ``next_step``, ``last_step`` and the ``headroom`` they meet are shares of the capacity, for staircases alone.
     """
 
     cause: Cause
@@ -31,6 +31,7 @@ class Danger(NamedTuple):
     pace: float = 1.0
     next_step: float = 0.0
     last_step: float = 0.0
+    headroom: float = 0.0
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:

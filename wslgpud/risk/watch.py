@@ -145,6 +145,7 @@ class Watch:
                         still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
                         next_step=stairs.next_step,
                         last_step=stairs.last_step,
+                        headroom=share,
                     )
                 )
         return dangers
@@ -184,7 +185,11 @@ class Watch:
         level = self.hysteresis.step(t, want, share, still, period)
         early = late = None
         if best is not None:
-            times = [d.eta_seconds for d in dangers if d.probability >= 0.3 * best.probability]
+            times = [
+                d.eta_seconds
+                for d in dangers
+                if d.cause == best.cause and d.probability >= 0.3 * best.probability
+            ]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
         start, headroom = self._recent[0]

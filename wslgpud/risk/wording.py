@@ -76,7 +76,7 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
 
 def _advice(resource: str, culprit: Culprit) -> str:
     if culprit.kind == "tmpfs":
-        return "remove files from /dev/shm or tmpfs, or let fewer data loader workers share memory"
+        return "remove files there, or let fewer data loader workers share memory"
     if resource.startswith("cgroup:"):
         return "raise the group's limit or stop what grows in it"
     if resource.startswith("gpu"):
@@ -93,10 +93,8 @@ def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
     name = resource_name(resource)
     who = culprit.text or "something"
     if danger.cause == "steps":
-        what = (
-            f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"
-            f" and the next step may not fit"
-        )
+        what = f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"
+        what += " and the next may not fit" if danger.next_step >= danger.headroom else " and few more fit"
     elif danger.cause == "pressure":
         what = "all programs stand still for much of the time because memory is short"
     elif danger.cause == "stall":
