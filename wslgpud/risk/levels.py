@@ -88,9 +88,7 @@ def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings) -> 
 def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
     """Tell whether the step that follows will fit; one beyond twice the last is too bold a guess."""
     return (
-        danger.next_step < share
-        or danger.last_step < 0.5 * share
-        or danger.eta_seconds > s.warn_eta_seconds
+        danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
     )
 
 
