@@ -26,6 +26,9 @@ class RiskSettings:
     """(seconds to exhaustion, share of headroom) under which a growth warns, linear in between: above it a
     growth is nobody's problem yet, but one of seconds leaves no time to wait."""
 
+    vram_margin: float = 0.015
+    """Added to those of 16 s and less for VRAM: it has no swap to slow a growth down near the limit."""
+
     warn_eta_seconds: float = 900.0
     """Beyond this a warning needs headroom below ``slow_headroom``: people can do other things first."""
 
