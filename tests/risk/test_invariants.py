@@ -58,7 +58,9 @@ def test_worse_input_never_lowers_the_level(samples, base, at, factor):
     def held(path):
         engine = RiskEngine()
         return [
-            engine.observe(Observation(t=float(i), gpus=(GpuSample(0, "u", "c", 1 << 40, int(u * (1 << 40))),)))
+            engine.observe(
+                Observation(t=float(i), gpus=(GpuSample(0, "u", "c", 1 << 40, int(u * (1 << 40))),))
+            )
             .forecasts[0]
             .level
             for i, u in enumerate(path)
@@ -115,9 +117,7 @@ observations = st.builds(
     vm=st.none() | record(VmState),
     psi=st.dictionaries(
         st.sampled_from(["memory", "io"]),
-        st.builds(
-            PsiState, numbers, numbers, st.none() | st.floats(0, 100), st.none() | st.floats(0, 100)
-        ),
+        st.builds(PsiState, numbers, numbers, st.none() | st.floats(0, 100), st.none() | st.floats(0, 100)),
     ),
     gpus=st.lists(
         st.builds(
@@ -129,13 +129,16 @@ observations = st.builds(
             used_bytes=numbers,
             free_bytes=numbers,
             reserved_bytes=numbers,
-            processes=st.lists(st.builds(GpuProcess, st.integers(1, 5), st.just("p"), numbers), max_size=3).map(tuple),
+            processes=st.lists(
+                st.builds(GpuProcess, st.integers(1, 5), st.just("p"), numbers), max_size=3
+            ).map(tuple),
         ),
         max_size=3,
         unique_by=lambda gpu: gpu.index,
     ).map(tuple),
     processes=st.lists(
-        st.builds(ProcessSample, st.integers(1, 9), st.integers(0, 3), st.text(max_size=5), big, big), max_size=5
+        st.builds(ProcessSample, st.integers(1, 9), st.integers(0, 3), st.text(max_size=5), big, big),
+        max_size=5,
     ).map(tuple),
     cgroups=st.lists(
         record(CgroupState, path=st.sampled_from(["/a", "/b"]), limit=big, current=big),
@@ -181,7 +184,9 @@ def test_any_missing_field_leaves_the_alarm_where_it_was(data):
     engine, level = RiskEngine(), Level.OK
     for i in range(120):
         used = i / 120
-        ram = RamState(16 * GIB, int(16 * GIB * (1 - used)), **{k: None if k in missing else GIB for k in optional})
+        ram = RamState(
+            16 * GIB, int(16 * GIB * (1 - used)), **{k: None if k in missing else GIB for k in optional}
+        )
         whole = {
             "vm": VmState(i, 0, i, i),
             "psi": {"memory": PsiState(0, 0, 0.0, 0.0)},

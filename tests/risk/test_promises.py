@@ -68,7 +68,10 @@ def test_families_that_thresholds_were_chosen_on_are_judged_well(generate):
     for family in generate.DEVELOPED_ON:
         line = family_score(family)
         name = family.__name__
-        assert line.warning.in_time >= HARD.get(name, 0.95) * len(line.warning.leads), (name, line.warning.late)
+        assert line.warning.in_time >= HARD.get(name, 0.95) * len(line.warning.leads), (
+            name,
+            line.warning.late,
+        )
         assert all(lead > 0 for lead in line.warning.leads), (name, line.warning.late)
         assert line.warning.quiet_with_alarm <= 0.1 * line.warning.quiet_traces, (name, line.warning.noisy)
         assert line.critical.quiet_with_alarm == 0, (name, line.critical.noisy)
@@ -78,7 +81,10 @@ def test_families_that_were_held_out_are_judged_as_well(generate):
     for family in generate.HELD_OUT:
         line = family_score(family)
         name = family.__name__
-        assert line.warning.in_time >= HARD.get(name, 0.95) * len(line.warning.leads), (name, line.warning.late)
+        assert line.warning.in_time >= HARD.get(name, 0.95) * len(line.warning.leads), (
+            name,
+            line.warning.late,
+        )
         assert line.warning.quiet_with_alarm <= 0.1 * line.warning.quiet_traces, (name, line.warning.noisy)
         assert line.critical.quiet_with_alarm == 0, (name, line.critical.noisy)
 
@@ -88,7 +94,9 @@ def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who
         for i in range(3600):
             t = 5.0 * i
             used = 6.0 + max(0.0, t - 600) * 50 / 1024 / 60  # 50 MB a minute
-            python = ProcessSample(4121, 7, "python", int((used - 4) * GIB), 0, command="python train.py --big")
+            python = ProcessSample(
+                4121, 7, "python", int((used - 4) * GIB), 0, command="python train.py --big"
+            )
             rest = ProcessSample(77, 3, "code", 2 * GIB, 0, command="/usr/bin/code")
             if used >= 20:
                 return
@@ -113,7 +121,8 @@ def test_many_small_workers_are_named_as_a_group(highest):
         for i in range(160):
             used = 2 + 0.14 * i
             crowd = tuple(
-                ProcessSample(100 + p, 1, "cc1plus", int((used - 1) / 20 * GIB), 0, command="cc1plus") for p in range(20)
+                ProcessSample(100 + p, 1, "cc1plus", int((used - 1) / 20 * GIB), 0, command="cc1plus")
+                for p in range(20)
             )
             yield machine(float(i), used, processes=crowd)
 
@@ -154,7 +163,11 @@ def test_a_machine_without_swap_psi_gpu_and_processes_is_still_warned(highest):
         Observation(t=float(i), ram=RamState(8 * GIB, int((6 - 0.06 * i) * GIB))) for i in range(100)
     )
     assert level == Level.EMERGENCY
-    assert [c.new for c in changes if c.new >= Level.WARNING] == [Level.WARNING, Level.CRITICAL, Level.EMERGENCY]
+    assert [c.new for c in changes if c.new >= Level.WARNING] == [
+        Level.WARNING,
+        Level.CRITICAL,
+        Level.EMERGENCY,
+    ]
 
 
 def test_a_limited_group_is_warned_of_while_the_host_is_half_empty():
@@ -277,7 +290,8 @@ def test_a_kill_by_the_kernel_is_critical_at_once(highest):
 
 def test_a_restart_of_the_counters_is_no_kill(highest):
     assert (
-        highest(machine(float(i), 4, vm=VmState(oom_kills_total=9 if i < 20 else 0)) for i in range(40))[0] == Level.OK
+        highest(machine(float(i), 4, vm=VmState(oom_kills_total=9 if i < 20 else 0)) for i in range(40))[0]
+        == Level.OK
     )
 
 

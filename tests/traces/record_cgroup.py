@@ -37,12 +37,25 @@ def state(group, limit):
     stat = fields(group / "memory.stat")
     usage = group / ("memory.usage_in_bytes" if V1 else "memory.current")
     kills = fields(group / ("memory.oom_control" if V1 else "memory.events")).get("oom_kill", "0")
-    reclaimable = int(stat.get("inactive_file", 0))
-    return CgroupState("/record", limit, int(usage.read_text()), reclaimable, oom_kills_total=int(kills))
+    return CgroupState(
+        "/record",
+        limit,
+        int(usage.read_text()),
+        inactive_file=int(stat.get("inactive_file", 0)),
+        active_file=int(stat.get("active_file", 0)),
+        oom_kills_total=int(kills),
+    )
+
+
+def used(group):
+    return (group.current - group.inactive_file - group.active_file) / group.limit
 
 
 def meminfo():
-    info = {line.split(":")[0]: int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()}
+    info = {
+        line.split(":")[0]: int(line.split()[1]) << 10
+        for line in Path("/proc/meminfo").read_text().splitlines()
+    }
     return RamState(info["MemTotal"], info["MemAvailable"], info["MemFree"], shmem=info["Shmem"])
 
 
@@ -90,13 +103,13 @@ def truth(name, observations):
     events, onset, before = [], None, 0
     for o in observations:
         group = o.cgroups[0]
-        if (group.current - group.inactive_file) / group.limit < 0.5:
+        if used(group) < 0.5:
             onset = o.t
         if group.oom_kills_total > before:
             events.append({"t": round(o.t, 3), "resource": "cgroup:/record", "kind": "oom_kill"})
             break
         before = group.oom_kills_total
-    highest = max((o.cgroups[0].current - o.cgroups[0].inactive_file) / o.cgroups[0].limit for o in observations)
+    highest = max(used(o.cgroups[0]) for o in observations)
     return {
         "name": name,
         "events": events,
@@ -110,7 +123,11 @@ def truth(name, observations):
 def main():
     out, limit, command = Path(sys.argv[1]), int(sys.argv[2]) << 20, sys.argv[3:]
     observations = record(limit, command)
-    host = {"ram_bytes": observations[0].ram.total, "cgroup": "v1" if V1 else "v2", "command": " ".join(command)}
+    host = {
+        "ram_bytes": observations[0].ram.total,
+        "cgroup": "v1" if V1 else "v2",
+        "command": " ".join(command),
+    }
     write_trace(out, observations, interval_seconds=INTERVAL, host=host)
     name = out.name.split(".")[0]
     told = truth(name, observations)

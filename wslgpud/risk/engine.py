@@ -189,6 +189,11 @@ class RiskEngine:
         found = NOBODY
         if room.resource == "ram":
             found = self._attribution.ram_culprit(observation, window, rate)
+        elif room.resource.startswith("cgroup:"):
+            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
+            found = self._attribution.ram_culprit(observation, window, rate)
+            likely = found.kind in {"process", "group"}
+            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
         else:
             for gpu in observation.gpus:
                 if room.resource == f"gpu{gpu.index}":
