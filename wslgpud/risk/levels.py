@@ -123,7 +123,7 @@ class Hysteresis:
             self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 0.0)
             return self.level
         if self.level <= Level.INFO:
-            if t - self.wanted_t >= s.info_seconds:
+            if t - self.wanted_t >= max(s.info_seconds, min(0.2 * self.still_needed, s.still_seconds)):
                 self.level = want
             return self.level
         better = share >= min(self.raised_share + s.recovery, s.recovered_headroom)
