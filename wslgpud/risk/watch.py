@@ -41,6 +41,7 @@ class Watch:
         self.t = -math.inf
         self.headroom = 0
         self._interval = 0.0
+        self._quiet = True
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -94,7 +95,9 @@ class Watch:
         if exhausted:
             self._forget()
         self._remember(t, room, 1.0 - share)
-        dangers = self._growing(t, share) if share < QUIET_HEADROOM else []
+        quiet = share >= QUIET_HEADROOM
+        dangers = [] if quiet else self._growing(t, share)
+        self._quiet = quiet
         dangers += self._stalling(share, pressure, gap=0.0 if gap_expected else gap)
         if exhausted:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
@@ -115,7 +118,7 @@ class Watch:
 
     def _growing(self, t: float, share: float) -> list[Danger]:
         belief = 1.0 / (1.0 + self._peaks.doubt(1.0 - share))
-        growths = [g for g in self._envelope.growths(share) if g.window_seconds >= 1.4]
+        growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         top = max((g.probability for g in growths), default=0.0)
         early = min(
             (g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= 0.3 * top),
