@@ -21,8 +21,8 @@ class Source(ABC):
     name: ClassVar[str]
     metrics: ClassVar[tuple[MetricSpec, ...]] = ()
     lane: ClassVar[str] = "kernel"
-    #: read at most this often; 0 means at every tick
-    period_seconds: ClassVar[float] = 0.0
+    #: read at most this often; 0 means at every tick (a source may take it from the configuration)
+    period_seconds: float = 0.0
     #: how long a tick waits for this source before it goes on without it
     deadline_seconds: ClassVar[float] = 0.5
     #: cheap enough, and needed, for the extra ticks when headroom shrinks
