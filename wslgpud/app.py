@@ -16,13 +16,16 @@ from typing import IO, TYPE_CHECKING, Any
 from wslgpud import __version__
 from wslgpud.alerts.channels import Channel, CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.config import Config
-from wslgpud.host import Host
-from wslgpud.model import Level
+from wslgpud.alerts.message import payload
+from wslgpud.catalogue import catalogue
+from wslgpud.config import Alerts, Config, ConfigError
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import Publisher, ServeError, Server
+from wslgpud.serve import Publisher, ServeError, Server, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError
+from wslgpud.store import metrics as store_metrics
 from wslgpud.systemd import Notifier
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 #: a clean stop must stay under systemd's and WSL's patience (10 s) by a wide margin
 STOP_SECONDS = 2.0
+#: how far back ``status`` looks for changes of level
+RECENT_SECONDS = 24 * 3600.0
 _LOG_LEVEL = {
     Level.OK: logging.INFO,
     Level.INFO: logging.INFO,
@@ -68,6 +73,12 @@ def _lock(folder: Path) -> IO[str]:
     return stream
 
 
+def _channels(settings: Alerts) -> list[Channel]:
+    if not settings.command:
+        return []
+    return [CommandChannel(settings.command, settings.command_timeout_seconds)]
+
+
 def _headline(state: State) -> str:
     """Say in one line, for ``systemctl status``, how things stand."""
     worst = max(state.forecasts, key=lambda f: f.level, default=None)
@@ -88,6 +99,7 @@ class Daemon:
         self._host = host
         self._folder = state_folder
         self._systemd = Notifier(environ)
+        self._minimum = Level[config.alerts.minimum_level.upper()]
         self._stop = threading.Event()
         self._state: State | None = None
         self._resources = ExitStack()
@@ -102,7 +114,7 @@ class Daemon:
             with ExitStack() as stack:
                 self._open(stack)
                 self._resources = stack.pop_all()
-        except (StoreError, ServeError) as error:
+        except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
             raise StartError(str(error)) from error
         return self
 
@@ -114,18 +126,21 @@ class Daemon:
     def _open(self, stack: ExitStack) -> None:
         stack.callback(_lock(self._folder).close)
         self.database = Path(self._config.store.path or self._folder / "wslgpud.db")
-        self._store = stack.enter_context(Store(self.database, self._config.store))
-        channels: list[Channel] = []
-        if self._config.alerts.command:
-            channels.append(
-                CommandChannel(self._config.alerts.command, self._config.alerts.command_timeout_seconds)
-            )
-        minimum = Level[self._config.alerts.minimum_level.upper()]
-        self._dispatcher = Dispatcher(channels, self._store, minimum, self._host.clock)
+        boot_id = self._host.read("/proc/sys/kernel/random/boot_id").strip()
+        self._store = stack.enter_context(
+            Store(self.database, self._config.store, boot_id=boot_id, clock=self._host.clock)
+        )
+        if self._store.warning:
+            log.warning("%s", self._store.warning)
+        channels = _channels(self._config.alerts)
+        self._channel_names = [channel.name for channel in channels]
+        self._dispatcher = Dispatcher(channels, self._store, self._host.clock)
         stack.callback(self._dispatcher.close, STOP_SECONDS)
-        self._publisher = Publisher()
-        self._server = Server(self._config.server, self._publisher, self._status)
-        self.url = self._server.start()
+        publisher = self._publisher = Publisher(catalogue(), self._host.clock)
+        publisher.include(lambda: store_metrics.readings(self._store.stats()))
+        self._server = Server(self._config.server, publisher, routes(publisher, self.status))
+        self._server.start()
+        self.url = self._server.url
         stack.callback(self._server.stop, STOP_SECONDS)
         self._monitor = Monitor(self._config, self._host)
         stack.callback(self._monitor.close)
@@ -153,7 +168,7 @@ class Daemon:
         # The warning leaves first: under memory pressure any later step may take seconds.
         for transition in transitions:
             log.log(_LOG_LEVEL[transition.new], "%s: %s", transition.new.label, transition.headline)
-            self._dispatcher.submit(self._store.record_transition(transition), transition)
+            self._announce(transition)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -161,8 +176,19 @@ class Daemon:
             self._systemd.send("READY=1")
         self._systemd.send("WATCHDOG=1", f"STATUS={_headline(state)}")
 
-    def _status(self) -> dict[str, Any] | None:
+    def _announce(self, transition: Transition) -> None:
+        """Keep the row, and put it into the outbox of each channel that wants it."""
+        wanted = max(transition.old, transition.new) >= self._minimum
+        message = payload(transition)
+        self._store.record_transition(
+            transition, dict.fromkeys(self._channel_names, message) if wanted else {}
+        )
+        self._dispatcher.wake()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of things as JSON; before the first tick only that."""
         state = self._state
         if state is None:
-            return None
-        return status(state.snapshot, state.observation, state.forecasts, self._store.transitions(limit=10))
+            return {"version": __version__, "waiting": "for the first sample"}
+        recent = [t for _, t in self._store.transitions(state.snapshot.wall - RECENT_SECONDS)]
+        return status(state.snapshot, state.observation, state.forecasts, recent[:-11:-1])
