@@ -146,7 +146,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
 
     def test_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "state").write_text("a file, not a folder")
-        assert "choose another folder with --state" in self.run(tmp_path)
+        assert "choose another with --state" in self.run(tmp_path)
 
     def test_database_of_a_newer_version(self, tmp_path: Path) -> None:
         (tmp_path / "state").mkdir()
@@ -165,7 +165,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
 
     def test_a_second_daemon_in_the_same_folder(self, tmp_path: Path) -> None:
         with daemon(tmp_path):
-            assert "another wslgpud already uses" in self.run(tmp_path)
+            assert "another wslgpud is writing" in self.run(tmp_path)
 
     def test_a_recording_that_is_none(self, tmp_path: Path) -> None:
         assert "is not a machine recorded by" in self.complaint(

@@ -151,7 +151,7 @@ class Session:
         for label, function, text in table:
             try:
                 found[label] = text(self.ask(function, *handle))
-            except Failed as failed:  # noqa: PERF203 - what is not told is left out
+            except Failed as failed:
                 if failed.error in BROKEN or failed.error in LOST:
                     raise
         return found
@@ -262,7 +262,7 @@ class Session:
         for form in question.call.forms:
             try:
                 answer = self.ask(form[0], handle, *form[1])
-            except Failed as failed:  # noqa: PERF203 - the next form may work
+            except Failed as failed:
                 if failed.error in BROKEN or failed.error in LOST:
                     raise
                 failures.append(failed)
