@@ -8,9 +8,11 @@ replaced. Names of programs stay, so whoever shares a capture should look throug
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,12 +20,14 @@ from typing import Any
 from wslgpud.config import Config
 from wslgpud.host import DiskSpace, Host, NoData, SourceError
 from wslgpud.model import Sample
+from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
 
 _KMSG = "/dev/kmsg"
+_NVML_SECONDS = 60  # a sleeping card takes its time
 _BINFMT = "/proc/sys/fs/binfmt_misc"
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
@@ -31,10 +35,6 @@ _MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
 _HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\])[^/\\\s]+")
 _TELLING = re.compile(r"dxg|NVRM: Xid|oom-kill:|invoked oom-killer|Killed process")
 _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
-
-
-class CaptureError(Exception):
-    """The capture cannot be written; one line: why, and what to do."""
 
 
 class Recorder(Host):
@@ -111,8 +111,10 @@ def capture(
     """Write what ``host`` shows to ``folder``, ready for ``RecordedHost``; return the files' names.
 
     Raises:
-        CaptureError: the folder is not empty or cannot be written.
+        OSError: the folder is not empty or cannot be written.
     """
+    if folder.exists() and any(folder.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
     recorder = Recorder(host)
     samples = [_read(source(recorder, config or Config())) for source in sources]
     files = _needed(recorder, samples)
@@ -129,18 +131,15 @@ def capture(
             for line, answer in sorted(recorder.commands.items())
         },
     }
-    masked = {mask(path): mask(text) for path, text in sorted(files.items())}
-    try:
-        if folder.exists() and any(folder.iterdir()):
-            raise CaptureError(f"{folder} is not empty; name a new folder")
-        for path, text in masked.items():
-            file = folder / "root" / path.lstrip("/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-        (folder / "host.json").write_text(json.dumps(facts, indent=1) + "\n")
-    except OSError as error:
-        raise CaptureError(f"cannot write {folder}: {error.strerror}") from error
-    return ["host.json", *(f"root{path}" for path in masked)]
+    contents = {f"root{mask(path)}": mask(text) for path, text in sorted(files.items())}
+    contents["host.json"] = json.dumps(facts, indent=1) + "\n"
+    if host.live and (recording := _nvml()):
+        contents["nvml.json"] = mask(recording)
+    for name, text in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return sorted(contents)
 
 
 def masker(host: Host) -> Callable[[str], str]:
@@ -230,6 +229,23 @@ def _link_needed(path: str, target: str, files: dict[str, str]) -> bool:
     if process is None or f"/proc/{process[1]}/stat" not in files:
         return False
     return path.endswith("/exe") or bool(GPU_DEVICE.fullmatch(target))
+
+
+def _nvml() -> str:
+    """Return what NVML answers here, as nvml.json holds it; nothing where there is no NVML."""
+    try:
+        done = subprocess.run(
+            python_command("wslgpud.probes.nvml_probe", "--capture"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_NVML_SECONDS,
+            env=clean_environment(),
+            text=True,
+            check=False,  # it ends with 1 where there is no NVML, by a signal where the driver crashes
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return "" if done.returncode else done.stdout
 
 
 def _kernel_log() -> str:

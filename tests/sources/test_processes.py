@@ -32,7 +32,7 @@ def stat(pid: int, name: str, rss_bytes: int, start: int = 1000, virtual: int = 
     )
 
 
-def process(pid, name, rss_bytes, *, swap_kb=0, command="", maps=""):  # noqa: PLR0913 - one process, all its files
+def process(pid, name, rss_bytes, *, swap_kb=0, command="", maps=""):
     return {
         f"/proc/{pid}/stat": stat(pid, name, rss_bytes),
         f"/proc/{pid}/status": f"Name:\t{name}\nUid:\t1000\t1000\t1000\t1000\nVmSwap:\t{swap_kb} kB\n",
