@@ -108,6 +108,16 @@ def test_of_every_machine_ram_and_the_biggest_processes_are_known(ticked, name):
     assert seen.wsl == (name not in ("bare-linux", "gpu-lost", "two-gpus"))
 
 
+def test_the_recorded_machines_real_kernel_is_understood(ticked):
+    (snapshot,) = ticked("bare-linux")
+    kills = [e for e in snapshot.events if e.kind == "oom_kill"]
+    assert [(e.fields["victim"], e.fields["constraint"]) for e in kills] == [
+        ("python3", "CONSTRAINT_MEMCG")
+    ] * 2
+    assert kills[0].fields["cgroup"].startswith("/wslgpud-test-")
+    assert kills[0].fields["size_bytes"] == (263808 + 5784) * 1024
+
+
 def test_an_idle_wsl2_machine_is_well(ticked):
     (snapshot,) = ticked("wsl2-idle")
     states = health(snapshot)
