@@ -11,7 +11,7 @@ _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
 _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w+),(.*)")
 _KILLED = re.compile(
-    r"(.*?): Killed process (\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
+    r": Killed process (\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
     r"file-rss:(\d{1,15})kB(?:, shmem-rss:(\d{1,15})kB)?"
 )
 # drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
@@ -134,11 +134,11 @@ class Story:
         constraint, details = self._constraint, self._details
         self._constraint, self._details = "", {}
         # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
-        if details.get("pid") != match[2]:
+        if details.get("pid") != match[1]:
             details = {}
-            constraint = "CONSTRAINT_MEMCG" if "emory cgroup" in match[1] else "CONSTRAINT_NONE"
-        virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (4, 5, 6, 7))
+            constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
+        virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         return OomKill(
-            int(match[2]), match[3], constraint, details.get("oom_memcg") or details.get("task_memcg", ""),
+            int(match[1]), match[2], constraint, details.get("oom_memcg") or details.get("task_memcg", ""),
             anon, file, shmem, virtual,
         )  # fmt: skip

@@ -98,7 +98,7 @@ class KernelLogSource(Source):
         for _ in range(_MOST_RECORDS):
             try:
                 yield os.read(descriptor, _RECORD_BYTES).decode("utf-8", "replace")
-            except BlockingIOError:  # noqa: PERF203 - how the kernel says that there is no more
+            except BlockingIOError:  # how the kernel says that there is no more
                 return
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1

@@ -25,9 +25,9 @@ _BUILD_TOOL = re.compile(
 _PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
 _BUILD_SCRIPT = re.compile(r"\S+ (-m )?(pip3?|setup\.py|build|_in_process\.py|conda-build)(\s.*)?")
 _SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
-_GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
+GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
 #: Libraries of which one is loaded when Python trains or serves a model.
-_FRAMEWORK = re.compile(
+FRAMEWORK = re.compile(
     r"/libtorch_|/libtorch\.so|/jaxlib/|/libtensorflow|/tensorflow/|/libpaddle|/libonnxruntime|/libggml"
     r"|/libllama|/cupy/|/libmxnet|/libnvinfer|/tensorrt"
 )
@@ -63,7 +63,7 @@ def holds_gpu(host: Host, pid: int) -> bool:
         names = host.names(folder)
     except (NoData, SourceError):
         return False
-    return any(_GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names[:_MOST_FILES])
+    return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names[:_MOST_FILES])
 
 
 def short_command(host: Host, pid: int) -> str:
@@ -101,6 +101,6 @@ def _is_python(host: Host, pid: int, name: str) -> bool:
 
 def _has_framework(host: Host, pid: int) -> bool:
     try:
-        return bool(_FRAMEWORK.search(host.read(f"/proc/{pid}/maps")))
+        return bool(FRAMEWORK.search(host.read(f"/proc/{pid}/maps")))
     except (NoData, SourceError):
         return False
