@@ -238,6 +238,7 @@ def test_one_lost_gpu_leaves_the_other(machine, source, by_gpu):
     assert by_gpu(sample, "gpu_up") == {"0": 0, "1": 1}
     assert list(by_gpu(sample, "gpu_memory_used_bytes")) == ["1"]
     assert [gpu.index for gpu in sample.gpus] == [1]
+    assert {r.value for r in sample.readings if r.spec.name == "gpu_lost"} == {1}
 
 
 def test_a_lost_gpu_that_comes_back_is_found_again(machine, source, by_gpu):
