@@ -63,33 +63,26 @@ class _Watch:
         dangers = []
         if share < 0.5:
             belief = 1.0 / (1.0 + self.peaks.doubt(used))
-            for g in self.envelope.growths(share):
-                if g.window_seconds >= 1.4:
-                    dangers.append(
-                        Danger("growth", g.probability * belief, g.eta_seconds, g.rate, g.window_seconds)
-                    )
+            growths = [g for g in self.envelope.growths(share) if g.window_seconds >= 1.4]
+            top = max((g.probability for g in growths), default=0.0)
+            early = min((g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= 0.3 * top), default=math.inf)
+            for g in growths:
+                dangers.append(
+                    Danger("growth", g.probability * belief, g.eta_seconds, g.rate, g.window_seconds, 0.0, min(early, g.eta_seconds), g.pace)
+                )
             for ledger in self.ledgers.values():
                 st = ledger.stairs(t, share)
                 if st is not None:
                     dangers.append(
-                        Danger(
-                            "steps",
-                            st.probability * belief,
-                            st.eta_seconds,
-                            st.next_step,
-                            st.interval_seconds * st.steps,
-                            st.interval_seconds * 4,
-                        )
+                        Danger("steps", st.probability * belief, st.eta_seconds, st.next_step, st.interval_seconds * st.steps, st.interval_seconds * 4, st.eta_seconds, st.last_step / max(share, 1e-9))
                     )
         if share < s.pressure_headroom and avail < s.pressure_available and pressure.full >= s.full_warning:
-            dangers.append(
-                Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 0.0, 10.0)
-            )
+            dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 0.0, 10.0, 0.0, 60.0))
         best, want = None, Level.OK
         for d in dangers:
             step = 0.0
             if d.cause == "growth":
-                step = d.rate * max(0.6, min(dt, 5.0))
+                step = d.rate * min(5.0, max(0.0, dt - 0.5))
             w = wanted(d, share, share - step, s)
             if best is None or (w, d.probability) > (want, best.probability):
                 best, want = d, w
@@ -97,7 +90,7 @@ class _Watch:
         if best is not None:
             still = max(2.5 * best.window_seconds, best.still_seconds)
         self.t, self.share = t, share
-        level = self.hysteresis.step(t, want, share, still)
+        level = self.hysteresis.step(t, want, share, still, self.peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0)
         return best, level
 
 
@@ -128,15 +121,10 @@ class RiskEngine:
             calm = pressure if room.resource == "ram" else Pressure(0.0, measured=False, counters_moved=False)
             danger, level = watch.look(t, room, calm, avail)
             forecast = Forecast(
-                room.resource,
-                level,
-                room.headroom,
-                room.capacity,
+                room.resource, level, room.headroom, room.capacity,
                 eta_seconds=danger.eta_seconds if danger else None,
                 probabilities={300: danger.probability} if danger else {},
-                reason=f"{danger.cause} P={danger.probability:.2f} w={danger.window_seconds:.0f}"
-                if danger
-                else "",
+                reason=f"{danger.cause} P={danger.probability:.2f} w={danger.window_seconds:.0f}" if danger else "",
             )
             forecasts.append(forecast)
             if level != old:

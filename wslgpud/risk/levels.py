@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,21 +19,26 @@ class Danger(NamedTuple):
     rate: float
     window_seconds: float
     still_seconds: float = 0.0
+    early_seconds: float = math.inf
+    pace: float = 1.0
 
 
-def headroom_for_warning(danger: Danger, settings: RiskSettings) -> float:
-    """Return the share of headroom under which this danger warns: the less time, the earlier."""
-    eta = danger.eta_seconds
-    if eta <= settings.fast_eta_seconds:
-        return settings.warn_headroom_fast
-    if eta <= 2 * settings.fast_eta_seconds:
-        part = 2.0 - eta / settings.fast_eta_seconds
-        return settings.warn_headroom + part * (settings.warn_headroom_fast - settings.warn_headroom)
-    if eta <= settings.warn_eta_seconds:
-        return settings.warn_headroom
-    if eta <= settings.slow_eta_seconds:
+def headroom_for_warning(eta: float, settings: RiskSettings) -> float:
+    """Return the share of headroom under which a danger so many seconds away warns: the less time, the earlier."""
+    if eta > settings.slow_eta_seconds:
+        return 0.0
+    if eta > settings.warn_eta_seconds:
         return settings.slow_headroom
-    return 0.0
+    points = settings.warn_points
+    if eta >= points[-1][0]:
+        return points[-1][1]
+    before_eta, before = points[0]
+    for point_eta, headroom in points:
+        if eta <= point_eta:
+            span = point_eta - before_eta
+            return headroom if span <= 0 else before + (headroom - before) * (eta - before_eta) / span
+        before_eta, before = point_eta, headroom
+    return before
 
 
 def wanted(danger: Danger | None, share: float, next_share: float, s: RiskSettings) -> Level:
@@ -49,14 +55,14 @@ def wanted(danger: Danger | None, share: float, next_share: float, s: RiskSettin
     if danger.cause == "pressure":
         return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
     if danger.cause == "steps" and danger.eta_seconds >= 0 and danger.probability >= s.warn_probability:
-        if danger.rate >= share or next_share < headroom_for_warning(danger, s):
+        if (danger.rate >= share and danger.pace >= 0.5 and danger.eta_seconds <= s.warn_eta_seconds) or next_share < headroom_for_warning(danger.early_seconds, s):
             return Level.WARNING
         return Level.INFO
     if danger.probability < s.warn_probability:
         return Level.OK
-    if next_share >= headroom_for_warning(danger, s):
+    if next_share >= headroom_for_warning(danger.early_seconds, s):
         return Level.INFO if share < 0.5 and danger.eta_seconds < s.slow_eta_seconds else Level.OK
-    if danger.probability < s.critical_probability or danger.eta_seconds > s.critical_eta_seconds:
+    if danger.probability < s.critical_probability or danger.eta_seconds > s.critical_eta_seconds or danger.pace < 0.5:
         return Level.WARNING
     # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
     slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
@@ -78,7 +84,7 @@ class Hysteresis:
     still_needed: float = 0.0
     better_since: float | None = None
 
-    def step(self, t: float, want: Level, share: float, still_needed: float) -> Level:
+    def step(self, t: float, want: Level, share: float, still_needed: float, period: float = 0.0) -> Level:
         """Take what is wanted now; return the level that holds.
 
         Args:
@@ -86,6 +92,7 @@ class Hysteresis:
             want: the level that the evidence deserves at this moment.
             share: headroom as a share of capacity.
             still_needed: seconds without evidence after which the alarm may end.
+            period: usual seconds from peak to peak, if it saws.
         """
         s = self.settings
         if want >= self.level:
@@ -105,7 +112,9 @@ class Hysteresis:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        recovered = self.better_since is not None and t - self.better_since >= s.recovery_seconds
+        recovered = self.better_since is not None and t - self.better_since >= min(
+            max(s.recovery_seconds, 1.5 * period), s.still_seconds_most
+        )
         still = t - self.wanted_t >= min(self.still_needed, s.still_seconds_most)
         if recovered or still:
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want
