@@ -32,6 +32,24 @@ debian_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $missing >&2
 }
 
+# unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
+# installed, they would start with the machine and take its ports.
+unpacked_packages() {
+    folder=$1
+    shift
+    for name in "$@"; do
+        [ -d "$folder/$name" ] && continue
+        echo "fetching the Debian package $name into $folder" >&2
+        rm -rf "$folder/$name.part" && mkdir -p "$folder/$name.part" || return
+        # apt drops to a user of its own, who may not write here; the warning about that says nothing more.
+        (cd "$folder/$name.part" &&
+            { apt-get -qq download "$name" 2>/dev/null ||
+                { as_root apt-get -qq update && apt-get -qq download "$name"; }; } &&
+            dpkg-deb -x ./*.deb . && rm ./*.deb) >&2 || return
+        mv "$folder/$name.part" "$folder/$name" || return
+    done
+}
+
 # find_python: print the first Python that will do.
 find_python() {
     for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do

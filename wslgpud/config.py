@@ -61,6 +61,7 @@ class Sampling:
     gpu_timeout_seconds: float = key(
         5.0, "how long NVML may take before its process is replaced", minimum=0.5, maximum=120
     )
+    nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
-from typing import Protocol
-
-from wslgpud.alerts.message import payload
-from wslgpud.model import Transition
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 
 class DeliveryError(Exception):
@@ -27,8 +24,8 @@ class Channel(Protocol):
 
     name: str
 
-    def send(self, transition: Transition) -> None:
-        """Hand the warning over.
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Hand the message (see ``wslgpud.alerts.message.payload``) over.
 
         Raises:
             DeliveryError: the channel did not take it.
@@ -45,7 +42,7 @@ class CommandChannel:
         self._command = list(command)
         self._timeout = timeout_seconds
 
-    def send(self, transition: Transition) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         """Run the program.
 
         Raises:
@@ -67,7 +64,7 @@ class CommandChannel:
             ) from error
         with process:
             try:
-                _, said = process.communicate(json.dumps(payload(transition)), timeout=self._timeout)
+                _, said = process.communicate(json.dumps(message), timeout=self._timeout)
             except subprocess.TimeoutExpired as error:
                 # The whole group: a script's children would hold its pipes open and us with them.
                 os.killpg(process.pid, signal.SIGKILL)

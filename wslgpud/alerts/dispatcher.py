@@ -1,16 +1,14 @@
-"""Hands transition rows to the channels: at least once, in order, never in the way of a tick."""
+"""Hands what waits in the outbox to the channels: at least once, in order, never in the way of a tick."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from wslgpud.alerts.channels import Channel, DeliveryError
 from wslgpud.host import Clock
-from wslgpud.model import Level, Transition
 
 log = logging.getLogger(__name__)
 
@@ -20,25 +18,46 @@ BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 EXPIRY_SECONDS = 24 * 3600.0
 
 
-class Ledger(Protocol):
-    """Where transition rows lie and what has been sent is marked."""
+class Delivery(Protocol):
+    """A message that waits for its channel."""
 
-    def unsent(self, channel: str) -> Iterable[tuple[int, Transition]]:
-        """Return the rows that the channel has not taken yet, oldest first."""
+    @property
+    def id(self) -> int:
+        """What marks it sent."""
 
-    def mark_sent(self, transition_id: int, channel: str) -> None:
-        """Note that the channel took the row."""
+    @property
+    def payload(self) -> Mapping[str, Any]:
+        """The message."""
+
+    @property
+    def created_wall(self) -> float:
+        """When it was put there, in seconds since the epoch."""
+
+
+class Outbox(Protocol):
+    """Where messages wait, over restarts, until they are marked."""
+
+    def unsent(self, channel: str) -> Sequence[Delivery]:
+        """Return what the channel has not taken yet, oldest first."""
+
+    def mark_sent(self, delivery_id: int) -> None:
+        """Note that the channel took it."""
+
+    def mark_failed(self, delivery_id: int, error: str) -> None:
+        """Note a failed try; it goes on waiting."""
+
+    def abandon(self, delivery_id: int, error: str) -> None:
+        """Give it up, with the reason."""
 
 
 class Dispatcher:
-    """A thread that sends what is due; ``submit`` only queues."""
+    """A thread that sends what waits, also what an earlier run left; ``wake`` tells it of more."""
 
-    def __init__(self, channels: Sequence[Channel], ledger: Ledger, minimum: Level, clock: Clock) -> None:
-        """Take up what an earlier run left unsent."""
-        self._ledger = ledger
-        self._minimum = minimum
+    def __init__(self, channels: Sequence[Channel], outbox: Outbox, clock: Clock) -> None:
+        """Prepare a line for each channel, so that one that is down does not hold up the others."""
+        self._outbox = outbox
         self._clock = clock
-        self._lines = [_Line(channel, deque(ledger.unsent(channel.name))) for channel in channels]
+        self._lines = [_Line(channel) for channel in channels]
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="alerts", daemon=True)
@@ -47,14 +66,12 @@ class Dispatcher:
         """Start sending."""
         self._thread.start()
 
-    def submit(self, transition_id: int, transition: Transition) -> None:
-        """Queue a row for every channel."""
-        for line in self._lines:
-            line.waiting.append((transition_id, transition))
+    def wake(self) -> None:
+        """Say that the outbox has more."""
         self._wake.set()
 
     def close(self, timeout_seconds: float) -> None:
-        """Stop after what is being sent; what is left stays unsent in the ledger for the next run."""
+        """Stop after what is being sent; the rest stays in the outbox for the next run."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -68,41 +85,37 @@ class Dispatcher:
                 self._wake.wait(min(pauses, default=None))
 
     def _step(self, line: _Line) -> float | None:
-        """Send one row of a channel; return the seconds until it wants the next step, None when idle."""
-        now = self._clock.mono()
-        if not line.waiting:
+        """Send one message of a channel; return the seconds until its next step, None when nothing waits."""
+        waiting = self._outbox.unsent(line.channel.name)
+        if not waiting:
             return None
-        if line.not_before > now:
-            return line.not_before - now
-        transition_id, transition = line.waiting[0]
-        if self._is_wanted(transition):
-            try:
-                line.channel.send(transition)
-            except DeliveryError as error:
-                log.warning("alert not sent by %s: %s", line.channel.name, error)
-                if not error.permanent:
-                    line.failures += 1
-                    pause = BACK_OFF_SECONDS[min(line.failures, len(BACK_OFF_SECONDS)) - 1]
-                    line.not_before = self._clock.mono() + pause
-                    return pause
-            else:
-                line.failures = 0
-        self._ledger.mark_sent(transition_id, line.channel.name)
-        line.waiting.popleft()
+        if (pause := line.not_before - self._clock.mono()) > 0:
+            return pause
+        delivery = waiting[0]
+        if self._clock.wall() - delivery.created_wall > EXPIRY_SECONDS:
+            self._outbox.abandon(delivery.id, "older than a day")
+            return 0.0
+        try:
+            line.channel.send(delivery.payload)
+        except DeliveryError as error:
+            log.warning("alert not sent by %s: %s", line.channel.name, error)
+            if error.permanent:
+                self._outbox.abandon(delivery.id, str(error))
+                return 0.0
+            self._outbox.mark_failed(delivery.id, str(error))
+            line.failures += 1
+            pause = BACK_OFF_SECONDS[min(line.failures, len(BACK_OFF_SECONDS)) - 1]
+            line.not_before = self._clock.mono() + pause
+            return pause
+        self._outbox.mark_sent(delivery.id)
+        line.failures = 0
         return 0.0
-
-    def _is_wanted(self, transition: Transition) -> bool:
-        """Send what reaches the minimum level, and the end of what had reached it, while it is news."""
-        if self._clock.wall() - transition.wall > EXPIRY_SECONDS:
-            return False
-        return max(transition.old, transition.new) >= self._minimum
 
 
 class _Line:
-    """A channel and the rows that wait for it."""
+    """A channel and how it fares."""
 
-    def __init__(self, channel: Channel, waiting: deque[tuple[int, Transition]]) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        self.waiting = waiting
         self.failures = 0
         self.not_before = 0.0

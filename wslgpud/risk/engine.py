@@ -72,10 +72,19 @@ class _Watch:
                 st = ledger.stairs(t, share)
                 if st is not None:
                     dangers.append(
-                        Danger("steps", st.probability * belief, st.eta_seconds, st.next_step, st.interval_seconds * st.steps, st.interval_seconds * 4)
+                        Danger(
+                            "steps",
+                            st.probability * belief,
+                            st.eta_seconds,
+                            st.next_step,
+                            st.interval_seconds * st.steps,
+                            st.interval_seconds * 4,
+                        )
                     )
         if share < s.pressure_headroom and avail < s.pressure_available and pressure.full >= s.full_warning:
-            dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 0.0, 10.0))
+            dangers.append(
+                Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 0.0, 10.0)
+            )
         best, want = None, Level.OK
         for d in dangers:
             step = 0.0
@@ -119,10 +128,15 @@ class RiskEngine:
             calm = pressure if room.resource == "ram" else Pressure(0.0, measured=False, counters_moved=False)
             danger, level = watch.look(t, room, calm, avail)
             forecast = Forecast(
-                room.resource, level, room.headroom, room.capacity,
+                room.resource,
+                level,
+                room.headroom,
+                room.capacity,
                 eta_seconds=danger.eta_seconds if danger else None,
                 probabilities={300: danger.probability} if danger else {},
-                reason=f"{danger.cause} P={danger.probability:.2f} w={danger.window_seconds:.0f}" if danger else "",
+                reason=f"{danger.cause} P={danger.probability:.2f} w={danger.window_seconds:.0f}"
+                if danger
+                else "",
             )
             forecasts.append(forecast)
             if level != old:

@@ -62,10 +62,13 @@ class PressureMeter:
         if not seen or now.t - before.t >= 0.1 or now.t - before.t < 0:
             seen.append(now)
         seconds = now.t - old.t
-        moved = any(
-            new is not None and past is not None and new > past
-            for new, past in zip(now[2:4], before[2:4])
-        ) or _rate(now.full_us, before.full_us, now.t - before.t) > 0.05e6
+        moved = (
+            any(
+                new is not None and past is not None and new > past
+                for new, past in zip(now[2:4], before[2:4])
+            )
+            or _rate(now.full_us, before.full_us, now.t - before.t) > 0.05e6
+        )
         if now.full_us is not None and old.full_us is not None:
             # A short look back is divided by the whole window: two bad samples are not ten bad seconds.
             full = _rate(now.full_us, old.full_us, max(seconds, WINDOW_SECONDS / 2)) / 1e6
