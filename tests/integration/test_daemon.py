@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import clean_environment, daemon, eventually, wslgpud
+from tests.support.daemons import clean_environment, daemon, eventually, wslgpud
 
 from wslgpud import __version__
 

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from daemons import daemon, eventually
-from servers import program, prometheus
+from tests.support.daemons import daemon, eventually
+from tests.support.servers import program, prometheus
 
 pytestmark = pytest.mark.servers
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import eventually
+from tests.support.daemons import eventually
 
 UNPACKED = Path(__file__).parent.parent.parent / ".cache" / "debian"
 
