@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tests.support.daemons import daemon, eventually
 from tests.support.servers import program, prometheus
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support.daemons import eventually
 
 UNPACKED = Path(__file__).parent.parent.parent / ".cache" / "debian"
