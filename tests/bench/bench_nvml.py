@@ -1,3 +1,4 @@
+# ruff: noqa: T201 - a benchmark prints
 """What reading the GPU costs, daemon and probe together, at one sample a second.
 
 Goal: well below 1 ms of CPU a tick. Uses the machine's NVML where there is one, else a fake library, which
@@ -55,9 +56,8 @@ def cpu_seconds(pid):
 
 
 def memory_kib(pid, key):
-    return next(
-        int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").open() if line.startswith(key)
-    )
+    rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith(key))
 
 
 def test_cost_of_a_tick(source):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,9 @@ GPU = {
 SYSTEM = {"nvmlSystemGetDriverVersion": "516.59"}
 
 
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
 def probe(*arguments):
     command = python_command("wslgpud.probes.nvml_probe", *arguments)
     return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
@@ -35,6 +39,24 @@ def test_a_recorded_machine_answers_as_it_did(recorded, open_source, values):
     assert values(sample, "gpu_memory_used_bytes") == {(): 2134900736}
     assert values(sample, "gpu_utilization_ratio") == {(): 0.03}
     assert values(sample, "gpu_power_watts") == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "used_bytes", "utilization_ratio", "processes", "throttled"),
+    [("idle", 0, 0.0, 0, "gpu_idle"), ("training", 43875368960, 1.0, 1, "sw_power_cap")],
+)
+def test_a_real_h200_reads_as_nvidia_smi_showed_it(
+    recorded, open_source, values, state, used_bytes, utilization_ratio, processes, throttled
+):
+    sample = open_source(recorded(json.loads((RECORDINGS / f"h200-{state}.json").read_text()))).read()
+    assert values(sample, "gpu_memory_total_bytes") == {(): 150754820096}
+    assert values(sample, "gpu_memory_used_bytes") == {(): used_bytes}
+    assert values(sample, "gpu_utilization_ratio") == {(): utilization_ratio}
+    assert values(sample, "gpu_processes") == {(): processes}
+    assert [reason for (reason,), on in values(sample, "gpu_throttle_reason").items() if on] == [throttled]
+    assert values(sample, "gpu_fan_speed_ratio") == {}, "an H200 has no fan"
+    assert values(sample, "gpu_ecc_errors") == {("corrected",): 0, ("uncorrected",): 0}
+    assert [gpu.name for gpu in sample.gpus] == ["NVIDIA H200"]
 
 
 def test_a_recorded_machine_without_nvml_has_no_gpu(recorded, open_source):
