@@ -1,8 +1,8 @@
 """How long a scrape takes with 20 scrapers and 250 series: the goal is a p99 of 10 ms.
 
-Run by hand: ``python tests/bench/bench_scrape.py [--peer URL]``; a peer's metrics on the same machine (such as
-node_exporter's http://127.0.0.1:9100/metrics) are measured in the same way beside it. On a machine that does
-other things, ``chrt -f 20`` before it keeps their time slices out of the figure.
+Run by hand: ``python tests/bench/bench_scrape.py [--peer URL]``; a peer's metrics on the same machine (such
+as node_exporter's http://127.0.0.1:9100/metrics) are measured in the same way beside it. On a machine that
+does other things, ``chrt -f 20`` before it keeps their time slices out of the figure.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def scrape(host: str, port: int, path: str, until: float, took: list[float
         size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         await reader.readexactly(size)
         took.append(time.perf_counter() - began)
-        # A hundred times as often as Prometheus does by default; like Prometheus, not all at the same instant.
+        # A hundred times as often as Prometheus by default; like its targets, not all at the same instant.
         await asyncio.sleep(random.uniform(0.05, 0.15))  # noqa: S311 - no secret
     writer.close()
     await writer.wait_closed()
