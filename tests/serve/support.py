@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import re
 import socket
+import threading
 from dataclasses import dataclass
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.serve import Publisher, Server, health
+from wslgpud.serve.connection import Deadlines
 
 AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
 FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
@@ -109,9 +111,45 @@ def receive_answer(sock):
     return received
 
 
+def put(path, content):
+    """Replace a file in one step, as tools that renew certificates do."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.replace(path)
+
+
 def issue(authority, folder):
+    """Put a certificate for this machine into ``folder``; return it as PEM."""
     issued = authority.issue_cert("localhost", "127.0.0.1")
-    issued.private_key_pem.write_to_path(folder / "key.pem")
-    pem = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-    (folder / "cert.pem").write_bytes(pem)
-    return issued.cert_chain_pems[0].bytes()
+    put(folder / "key.pem", issued.private_key_pem.bytes())
+    put(folder / "cert.pem", b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    return issued.cert_chain_pems[0].bytes().decode().strip()
+
+
+def is_cut(sock, drop=b""):
+    """Wait until the server ends the connection, sending ``drop`` from time to time until then."""
+    sock.settimeout(0.02 if drop else 30)
+    while True:
+        try:
+            if drop:
+                sock.sendall(drop)
+            return sock.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            if not drop:
+                raise
+
+
+def wait_until(holds):
+    """Wait for what must come; the suite's own timeout says when it never does."""
+    while not holds():
+        threading.Event().wait(0.02)
+
+
+class Impatient(Deadlines):
+    """Short enough to wait for in a test."""
+
+    head = 0.3
+    idle = 1.0
+    answer = 0.5

@@ -11,37 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serve.support import receive_answer, snapshot
+from tests.serve.support import Impatient, is_cut, receive_answer, snapshot, wait_until
 from wslgpud.serve import Response, Route
-from wslgpud.serve.connection import Deadlines
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
 from wslgpud.serve.listener import CONNECTIONS_MAX
 
-
-class Impatient(Deadlines):
-    """Short enough to wait for in a test."""
-
-    head = 0.3
-    idle = 1.0
-    answer = 0.5
-
-
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
-
-
-def is_cut(sock, drop=b""):
-    """Wait until the server ends the connection, sending ``drop`` from time to time until then."""
-    sock.settimeout(0.02 if drop else 30)
-    while True:
-        try:
-            if drop:
-                sock.sendall(drop)
-            return sock.recv(1) == b""
-        except ConnectionError:
-            return True
-        except TimeoutError:
-            if not drop:
-                raise
 
 
 def test_a_client_that_sends_its_head_in_drops_is_cut(serve):
@@ -85,12 +60,6 @@ def test_a_client_that_never_takes_its_answer_is_cut(serve, last):
         deaf.connect(("127.0.0.1", running.port))
         deaf.sendall(b"GET /big HTTP/1.1\r\nHost: localhost\r\n" + last + b"\r\n")
         wait_until(lambda: b"wslgpud_http_connections 1.0" in running.ask("/metrics").data)
-
-
-def wait_until(holds):
-    """Wait for what must come; the suite's own timeout says when it never does."""
-    while not holds():
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize(
