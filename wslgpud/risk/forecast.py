@@ -107,6 +107,15 @@ class Envelope:
         """Forget everything: what comes next is another machine."""
         self.__init__(self._noise, self._jump)  # type: ignore[misc]
 
+    def skip(self, seconds: float) -> None:
+        """Forget the scales that are shorter than a gap in time: they know nothing of what was before."""
+        for level in self._levels:
+            if level.maxima and level.ends[-1] - level.ends[0] < 2.0 * seconds:
+                level.maxima.clear()
+                level.ends.clear()
+                level.count = 0
+        self._seen = [None] * LEVELS
+
     def push(self, t: float, used: float) -> None:
         """Add one sample; ``rolled`` then lists (level, time, maximum) of the blocks it completed."""
         self.rolled = []
@@ -209,7 +218,8 @@ class Envelope:
             return []
         for index, level in enumerate(self._levels):
             if len(level.maxima) + 1 < FEWEST:
-                break
+                self._seen[index] = None
+                continue
             if index < 2 or index - 2 in fresh or index in fresh:
                 self._seen[index] = level.growth(t, used, self._noise)
             growth = self._seen[index]

@@ -67,6 +67,12 @@ class RiskSettings:
     recovery_seconds: float = 60.0
     """And has been there for so long: the next wave of a build comes within it."""
 
+    recovered_headroom: float = 0.6
+    """Or above this share, wherever it began."""
+
+    info_seconds: float = 10.0
+    """An info outlives its reason by this, so that it does not flicker."""
+
     still_seconds: float = 90.0
     """Without growth for this long (and 2.5 times what the growth took), an alarm ends where it stands."""
 
@@ -84,3 +90,13 @@ class RiskSettings:
 
     full_critical: float = 0.40
     """The same for critical."""
+
+    gap_seconds: float = 3.0
+    """A pause between samples longer than this, and than six usual ones, is a gap."""
+
+    limit_hits_per_second: float = 1.0
+    """Rate at which a cgroup runs into its limit (memory.events: max) that warns when it lasts."""
+
+    learn_ceiling_below: float = 0.10
+    """An allocation that fails with less than this share left teaches where the ceiling is; one that fails
+    with more was simply too large."""
