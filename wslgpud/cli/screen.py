@@ -19,9 +19,9 @@ _BAR_WIDTH = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_status(document: dict[str, Any]) -> None:
+def print_status(document: dict[str, Any], console: Console | None = None) -> None:
     """Print the document of ``wslgpud.status.status``."""
-    Console(highlight=False).print(Group(*_parts(document)))
+    (console or Console(highlight=False)).print(Group(*_parts(document)))
 
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
