@@ -59,7 +59,7 @@ class Monitor:
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
-                change.old, change.new, _headline(change.forecast), change.forecast,
+                change.old, change.new, change.headline, change.forecast,
             )
             for change in assessment.changes
         ]  # fmt: skip
@@ -72,6 +72,3 @@ class Monitor:
         """Give back what the sources hold."""
         self._sampler.close()
 
-
-def _headline(forecast: Forecast) -> str:
-    return forecast.reason or f"{forecast.resource} is {forecast.level.label}"

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import clean_environment, daemon, eventually, wslgpud
 
+from tests.support.daemons import clean_environment, daemon, eventually, wslgpud
 from wslgpud import __version__
 
 
@@ -103,7 +103,7 @@ def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp
     assert json.loads(alone.stdout)["seen_by"] == "own look"
     assert json.loads(alone.stdout)["ram"]["total"] > 0
     assert "RAM" in screen.stdout
-    assert "no daemon is running here" in screen.stdout
+    assert "no daemon runs here" in screen.stdout
 
 
 def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:

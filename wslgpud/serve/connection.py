@@ -14,9 +14,6 @@ from uvicorn.server import ServerState
 
 from wslgpud.serve.http import refusal, response_headers
 
-#: Longest head of a request, in bytes.
-HEAD_BYTES = 16_384
-
 # uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
 # are counted instead.
 _log = logging.getLogger("wslgpud.serve.uvicorn")

@@ -10,8 +10,8 @@ import socket
 import uvicorn
 from uvicorn.server import ServerState
 
-from wslgpud.serve.connection import HEAD_BYTES, Connection, Deadlines
-from wslgpud.serve.http import App
+from wslgpud.serve.connection import Connection, Deadlines
+from wslgpud.serve.http import HEAD_BYTES, App
 from wslgpud.serve.webconfig import WebConfigFile
 
 #: Open connections; more wait in the kernel's queue. Well below the 1,024 files a process may usually open,

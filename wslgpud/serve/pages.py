@@ -64,10 +64,11 @@ def memory_meters(snapshot: Snapshot) -> list[Meter]:
         total, left = snapshot.value(total_spec), snapshot.value(left_spec)
         if total and left is not None:
             found.append(Meter(label, int(total - left), int(total)))
-    for gpu in snapshot.gpus:
-        if gpu.total_bytes and gpu.used_bytes is not None:
-            found.append(Meter(f"GPU {gpu.index}: {gpu.name}", gpu.used_bytes, gpu.total_bytes))
-    return found
+    return found + [
+        Meter(f"GPU {g.index}: {g.name}", g.used_bytes, g.total_bytes)
+        for g in snapshot.gpus
+        if g.total_bytes and g.used_bytes is not None
+    ]
 
 
 def routes(

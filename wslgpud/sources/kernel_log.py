@@ -37,7 +37,7 @@ DXG_NOTICES = MetricSpec(
 )  # fmt: skip
 XIDS = MetricSpec(
     "nvidia_xid_errors", "counter", "",
-    "Errors of NVIDIA's Linux driver by number; meanings: https://docs.nvidia.com/deploy/xid-errors/",
+    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ has their meanings.",
     ("xid",),
 )  # fmt: skip
 LOST = MetricSpec(
