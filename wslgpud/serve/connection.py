@@ -101,6 +101,7 @@ class Connection(H11Protocol):
         self._cut_never()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        self.transport.abort()  # lost by an error, Python 3.10's TLS transport would complain that it is open
         self._on_closed(self)
 
     def finish(self) -> None:
