@@ -152,9 +152,5 @@ def wait_until(holds):
         threading.Event().wait(0.02)
 
 
-class Impatient(Deadlines):
-    """Short enough to wait for in a test."""
-
-    head = 0.3
-    idle = 1.0
-    answer = 0.5
+#: Short enough to wait for in a test.
+IMPATIENT = Deadlines(head_seconds=0.3, idle_seconds=1, answer_seconds=0.5)
