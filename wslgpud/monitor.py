@@ -71,3 +71,4 @@ class Monitor:
     def close(self) -> None:
         """Give back what the sources hold."""
         self._sampler.close()
+
