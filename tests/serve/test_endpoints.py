@@ -128,6 +128,15 @@ def test_the_first_page_is_there_before_the_first_sample(serve):
     assert b"Waiting for the first sample" in answer.data
 
 
+def test_the_first_page_says_that_what_it_shows_is_old(serve):
+    clock = HandClock()
+    running = serve(publisher=Publisher(CATALOGUE, clock))
+    running.publisher.publish(snapshot(mono=clock.mono()))
+    assert b"No sample for" not in running.ask("/").data
+    clock.advance(100)
+    assert b"No sample for 100 s" in running.ask("/").data
+
+
 def test_the_first_page_needs_no_script_and_nothing_from_elsewhere(serve):
     running = serve()
     running.publisher.publish(snapshot())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serve.support import Impatient, is_cut, receive_answer, snapshot, wait_until
+from tests.serve.support import IMPATIENT, is_cut, receive_answer, snapshot, wait_until
 from wslgpud.serve import Response, Route
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
 from wslgpud.serve.listener import CONNECTIONS_MAX
@@ -20,7 +20,7 @@ GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def test_a_client_that_sends_its_head_in_drops_is_cut(serve):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     with running.connect() as slow:
         slow.sendall(GET + b"X-Slow: ")
         assert is_cut(slow, drop=b"x")
@@ -28,13 +28,13 @@ def test_a_client_that_sends_its_head_in_drops_is_cut(serve):
 
 
 def test_a_client_that_says_nothing_is_cut(serve):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     with running.connect() as silent:
         assert is_cut(silent)
 
 
 def test_a_client_that_does_not_say_its_second_request_to_the_end_is_cut(serve):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     with running.connect() as slow:
         slow.sendall(GET + b"\r\n")
         assert receive_answer(slow).startswith(b"HTTP/1.1 200 ")
@@ -43,7 +43,7 @@ def test_a_client_that_does_not_say_its_second_request_to_the_end_is_cut(serve):
 
 
 def test_an_idle_connection_is_ended_in_peace(serve):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     with running.connect() as idle:
         idle.sendall(GET + b"\r\n")
         assert receive_answer(idle).startswith(b"HTTP/1.1 200 ")
@@ -53,7 +53,7 @@ def test_an_idle_connection_is_ended_in_peace(serve):
 @pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"])
 def test_a_client_that_never_takes_its_answer_is_cut(serve, last):
     big = Route("/big", lambda _: Response(200, b"x" * 50_000_000))
-    running = serve(deadlines=Impatient(), extra_routes=[big])
+    running = serve(deadlines=IMPATIENT, extra_routes=[big])
     deaf = socket.socket()
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     with deaf:
@@ -90,7 +90,7 @@ def test_a_body_is_refused_unread_and_ends_the_connection(serve, body):
 
 
 def test_an_endless_body_is_not_listened_to(serve):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     with running.connect() as talker, pytest.raises(ConnectionError):  # noqa: PT012 - until it is cut
         talker.sendall(GET + b"Content-Length: 100000000000\r\n\r\n")
         while True:
@@ -161,7 +161,7 @@ def test_nonsense_behind_a_request_that_is_being_answered_makes_no_noise(serve, 
 
 
 def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve, caplog):
-    running = serve(deadlines=Impatient())
+    running = serve(deadlines=IMPATIENT)
     running.publisher.publish(snapshot())
     token = st.one_of(
         st.sampled_from(

@@ -8,7 +8,7 @@ import ssl
 import pytest
 import trustme
 
-from tests.serve.support import Impatient, is_cut, issue, put, wait_until
+from tests.serve.support import IMPATIENT, is_cut, issue, put, wait_until
 from wslgpud import config
 
 TLS = "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
@@ -46,7 +46,7 @@ def test_plain_http_gets_nothing_from_a_tls_server(serve_tls, trusting):
 
 
 def test_a_client_that_begins_no_handshake_is_cut(serve_tls, trusting):
-    running = serve_tls(deadlines=Impatient())
+    running = serve_tls(deadlines=IMPATIENT)
     with running.connect() as silent:
         assert is_cut(silent)
     assert running.ask("/metrics", context=trusting).status == 200
