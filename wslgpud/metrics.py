@@ -15,9 +15,7 @@ from typing import Literal
 PREFIX = "wslgpud_"
 
 Kind = Literal["gauge", "counter", "info"]
-Unit = Literal[
-    "", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", "bytes_per_second"
-]
+Unit = Literal["", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", "bytes_per_second"]
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 

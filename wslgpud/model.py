@@ -10,11 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.metrics import MetricSpec
 
 Number = int | float
+
+
+def _nothing() -> Mapping[Any, Any]:
+    # As a plain default, dataclasses of Python before 3.12 refuse it: it had no hash.
+    return MappingProxyType({})
 
 
 class Reading(NamedTuple):
@@ -125,9 +130,7 @@ class Snapshot:
     reports: tuple[SourceReport, ...]
     lateness_seconds: float = 0.0
     interval_seconds: float = 1.0
-    _index: dict[tuple[str, tuple[str, ...]], Number] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _index: dict[tuple[str, tuple[str, ...]], Number] = field(default_factory=dict, repr=False, compare=False)
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
@@ -188,7 +191,7 @@ class Forecast:
     eta_early_seconds: float | None = None
     eta_seconds: float | None = None
     eta_late_seconds: float | None = None
-    probabilities: Mapping[int, float] = MappingProxyType({})
+    probabilities: Mapping[int, float] = field(default_factory=_nothing)
     who: str = ""
     reason: str = ""
 
@@ -289,7 +292,7 @@ class Observation:
     ram: RamState | None = None
     swap: SwapState | None = None
     vm: VmState | None = None
-    psi: Mapping[str, PsiState] = MappingProxyType({})
+    psi: Mapping[str, PsiState] = field(default_factory=_nothing)
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     cgroups: tuple[CgroupState, ...] = ()

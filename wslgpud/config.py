@@ -1,0 +1,339 @@
+"""Configuration: every key declared once, with its default, its bounds and its help.
+
+Layers, later wins: the defaults here, one TOML file, the environment (``WSLGPUD_SECTION__KEY``).
+An unknown key is an error that names the nearest known one: a typo must not silently disable an alert.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
+SYSTEM_STATE = Path("/var/lib/wslgpud")
+ENVIRONMENT_PREFIX = "WSLGPUD_"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; one line: where, what, and what to do."""
+
+
+def key(  # noqa: PLR0913 - one declaration, all its facets
+    default: Any,
+    help: str,  # noqa: A002 - the field's word for it
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """Declare a key: its default, what it means, what it may be, and whether it must never be shown."""
+    return field(
+        default=default,
+        metadata={
+            "help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "secret": secret,
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How often the machine is looked at."""
+
+    interval_seconds: float = key(1.0, "time between two samples", minimum=0.1, maximum=60)
+    fastest_seconds: float = key(
+        0.1, "shortest interval, used by itself when little memory is left", minimum=0.1, maximum=60
+    )
+    processes_seconds: float = key(5.0, "time between two looks at the process list", minimum=1, maximum=600)
+    processes_max: int = key(12, "how many processes are kept in each sample", minimum=1, maximum=100)
+    gpu: bool = key(True, "read NVIDIA GPUs through NVML")
+    gpu_timeout_seconds: float = key(
+        5.0, "how long NVML may take before its process is replaced", minimum=0.5, maximum=120
+    )
+    nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where history lies and how much of it is kept."""
+
+    path: str = key("", "SQLite file; empty means wslgpud.db in the state folder")
+    commit_seconds: float = key(
+        10.0, "samples are written together this often while memory is calm", minimum=1, maximum=300
+    )
+    raw_days: float = key(30.0, "days of every sample", minimum=0.01, maximum=3650)
+    minute_days: float = key(366.0, "days of one-minute summaries", minimum=1, maximum=36500)
+    hour_days: float = key(3660.0, "days of one-hour summaries", minimum=1, maximum=36500)
+    max_bytes: int = key(
+        2_000_000_000, "size of the whole file at which the oldest samples go first", minimum=20_000_000
+    )
+
+
+@dataclass(frozen=True)
+class Server:
+    """The page, the metrics and the API."""
+
+    address: str = key("127.0.0.1", "address to listen on")
+    port: int = key(9655, "port to listen on; 0 picks a free one", minimum=0, maximum=65535)
+    web_config_file: str = key(
+        "", "TLS and passwords, in the format of Prometheus' exporter-toolkit (web.config.file)"
+    )
+    insecure: bool = key(False, "listen on other addresses than loopback without TLS and passwords")
+    allowed_hosts: tuple[str, ...] = key(
+        (), "host names by which the page may be asked for, beside this machine's"
+    )
+
+
+@dataclass(frozen=True)
+class Risk:
+    """When to warn."""
+
+    warning_minutes: float = key(
+        15.0, "warn when memory is likely to run out within this time", minimum=0.1, maximum=1440
+    )
+    critical_seconds: float = key(
+        90.0, "critical when memory is likely to run out within this time", minimum=5, maximum=3600
+    )
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """Where warnings go."""
+
+    command: tuple[str, ...] = key(
+        (), "program to run at each change of level, with the warning as JSON on standard input"
+    )
+    command_timeout_seconds: float = key(30.0, "how long that program may take", minimum=1, maximum=600)
+    minimum_level: str = key(
+        "warning", "lowest level that is sent", choices=("info", "warning", "critical", "emergency")
+    )
+
+
+@dataclass(frozen=True)
+class Log:
+    """What is printed."""
+
+    level: str = key("info", "least important lines shown", choices=("debug", "info", "warning", "error"))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The whole configuration."""
+
+    sampling: Sampling = Sampling()
+    store: StoreSettings = StoreSettings()
+    server: Server = Server()
+    risk: Risk = Risk()
+    alerts: Alerts = Alerts()
+    log: Log = Log()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One declared key, for documentation and checks."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    secret: bool
+
+    @property
+    def path(self) -> str:
+        """Name as written in messages: ``section.name``."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment variable that overrides it."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
+
+
+def sections() -> dict[str, Any]:
+    """Return the sections' names and the records that declare their keys."""
+    return {f.name: type(f.default) for f in dataclasses.fields(Config)}
+
+
+def declared_keys() -> list[Key]:
+    """Return every declared key, in order."""
+    found = []
+    for section, owner in sections().items():
+        hints = get_type_hints(owner)
+        found += [
+            Key(section, f.name, hints[f.name], f.default, **f.metadata) for f in dataclasses.fields(owner)
+        ]
+    return found
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration and where each value that is not a default came from."""
+
+    config: Config
+    file: Path | None
+    origins: Mapping[str, str]
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Return the user's own configuration file by the XDG rules."""
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
+    return home / "wslgpud" / "wslgpud.toml"
+
+
+def find_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the configuration file that applies without ``--config``, if there is one."""
+    return next((f for f in (SYSTEM_FILE, user_file(environ)) if f.exists()), None)
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Return where data lies: systemd's choice, root's folder, or the user's own by the XDG rules."""
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0])
+    if os.geteuid() == 0:
+        return SYSTEM_STATE
+    base = environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/")) / ".local" / "state"
+    return Path(base) / "wslgpud"
+
+
+def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> Loaded:
+    """Read the configuration from ``file`` (else the usual places) and the environment.
+
+    Raises:
+        ConfigError: the file cannot be read or parsed, a key is unknown, a value is not what it may be.
+    """
+    environ = os.environ if environ is None else environ
+    file = file or find_file(environ)
+    known = {k.path: k for k in declared_keys()}
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for path, value, origin in [*_from_file(file), *_from_environment(environ)]:
+        if path not in known:
+            raise ConfigError(f"{origin}: unknown key {path}{_nearest(path, list(known))}")
+        values[path] = _checked(known[path], value, origin)
+        origins[path] = origin
+    config = Config(
+        **{
+            section: owner(
+                **{p.partition(".")[2]: v for p, v in values.items() if p.startswith(f"{section}.")}
+            )
+            for section, owner in sections().items()
+        }
+    )
+    if config.sampling.fastest_seconds > config.sampling.interval_seconds:
+        raise ConfigError("sampling.fastest_seconds must not exceed sampling.interval_seconds")
+    return Loaded(config, file, origins)
+
+
+def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
+    if file is None:
+        return []
+    try:
+        with file.open("rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    known_sections = list(sections())
+    found = []
+    for section, content in document.items():
+        if section not in known_sections:
+            raise ConfigError(f"{file}: unknown section [{section}]{_nearest(section, known_sections)}")
+        if not isinstance(content, dict):
+            raise ConfigError(f"{file}: {section} is a section; write [{section}] and its keys below")
+        found += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
+    return found
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+    return [
+        (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1), value, name)
+        for name, value in sorted(environ.items())
+        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name
+    ]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else "; see 'wslgpud config show' for all keys"
+
+
+def _checked(declared: Key, value: Any, origin: str) -> Any:
+    kind = declared.type
+    if isinstance(value, str) and kind is not str:
+        value = _from_text(kind, value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind == tuple[str, ...] and isinstance(value, list):
+        value = tuple(value)
+    if expected := _expected(declared, value):
+        shown = "the value given" if declared.secret else repr(value)
+        raise ConfigError(f"{origin}: {declared.path} must be {expected}, not {shown}")
+    return value
+
+
+def _expected(declared: Key, value: Any) -> str:
+    """Say what the key must be if ``value`` is not that; empty when the value will do."""
+    kind, low, high = declared.type, declared.minimum, declared.maximum
+    if kind == tuple[str, ...]:
+        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        return "" if good else "a list of strings"
+    if type(value) is not kind:
+        return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+    if declared.choices:
+        return "" if value in declared.choices else "one of " + ", ".join(declared.choices)
+    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
+    if (low is None or value >= low) and (high is None or value <= high):
+        return ""
+    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    """Read an environment variable as ``kind``; text that does not fit comes back as it is, to be refused."""
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+        if kind in (int, float):
+            return kind(text)
+    except ValueError:
+        return text
+    return [part for part in text.split(",") if part]
+
+
+def sample_file() -> str:
+    """Return a configuration file in which every key stands with its help and default, commented out."""
+    lines = ["# wslgpud configuration. Every line shows a default; remove the # to change it."]
+    section = ""
+    for k in declared_keys():
+        if k.section != section:
+            section = k.section
+            lines += ["", f"[{section}]"]
+        lines += [f"# {k.help}", f"# {k.name} = {to_toml(k.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def to_toml(value: Any) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(to_toml(v) for v in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)

@@ -1,0 +1,43 @@
+"""Log lines: one line an event, with the figure, for a terminal or the journal."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+
+# syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
+_PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+
+class _JournalFormatter(logging.Formatter):
+    """One line with its priority; a traceback's lines carry it too, else they would read as notices."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"<{_PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
+
+
+def set_up(level: str, environ: Mapping[str, str] | None = None) -> None:
+    """Print log lines of ``level`` and above to standard error."""
+    environ = os.environ if environ is None else environ
+    handler = logging.StreamHandler(sys.stderr)
+    if _is_journal(environ.get("JOURNAL_STREAM", "")):
+        handler.setFormatter(_JournalFormatter("%(message)s"))
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Says each run of each job at info; our own jobs say what they did.
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)
+
+
+def _is_journal(stream: str) -> bool:
+    """Tell whether standard error is the stream that systemd made (``device:inode``, systemd.exec(5))."""
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return False
+    return stream == f"{status.st_dev}:{status.st_ino}"

@@ -1,0 +1,88 @@
+"""What is left of each resource, against a ceiling that is honest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from wslgpud.model import CgroupState, GpuSample, Observation
+
+WSL_VRAM_SHARE = 0.04
+WSL_VRAM_BYTES = 512 << 20
+"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: -12 from make_resident
+with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the real ceiling is learned."""
+
+
+class Room(NamedTuple):
+    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does."""
+
+    resource: str
+    headroom: int
+    capacity: int
+
+    @property
+    def share(self) -> float:
+        """Headroom as a share of the capacity, 0 to 1."""
+        return min(1.0, max(0.0, self.headroom / self.capacity))
+
+
+def ram_room(observation: Observation) -> Room | None:
+    """RAM and swap are one resource: the kernel kills when both are gone."""
+    ram, swap = observation.ram, observation.swap
+    if ram is None or ram.total <= 0:
+        return None
+    headroom, capacity = ram.available, ram.total
+    if swap is not None:
+        headroom += swap.free
+        capacity += swap.total
+    return Room("ram", max(0, headroom), capacity)
+
+
+def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
+    """VRAM up to NVML's total less what the driver keeps, under WSL2 less what Windows keeps, or as learned."""
+    total, used = gpu.total_bytes, gpu.used_bytes
+    if not total or total < 0:
+        return None
+    if used is None:
+        if gpu.free_bytes is None:
+            return None
+        used = total - gpu.free_bytes
+    ceiling = total - (gpu.reserved_bytes or 0)
+    if learned_ceiling is not None:
+        ceiling = min(ceiling, learned_ceiling)
+    elif wsl:
+        ceiling -= max(WSL_VRAM_BYTES if total > 4 * WSL_VRAM_BYTES else 0, int(WSL_VRAM_SHARE * total))
+    headroom = ceiling - used
+    if gpu.free_bytes is not None:
+        headroom = min(headroom, gpu.free_bytes)
+    return Room(f"gpu{gpu.index}", max(0, headroom), ceiling)
+
+
+def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
+    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known."""
+    if group.limit <= 0:
+        return None
+    reclaimable = (group.inactive_file or 0) + (group.slab_reclaimable or 0)
+    headroom = group.limit - max(0, group.current - reclaimable)
+    capacity = group.limit
+    if group.swap_limit:
+        room = max(0, group.swap_limit - (group.swap_current or 0))
+        headroom += room if swap_free is None else min(room, swap_free)
+        capacity += group.swap_limit
+    return Room(f"cgroup:{group.path}", max(0, headroom), capacity)
+
+
+def rooms(observation: Observation, learned_ceilings: dict[str, int]) -> Iterator[Room]:
+    """Every resource that the observation knows."""
+    ram = ram_room(observation)
+    if ram is not None:
+        yield ram
+    for gpu in observation.gpus:
+        room = gpu_room(gpu, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(f"gpu{gpu.index}"))
+        if room is not None and room.capacity > 0:
+            yield room
+    swap_free = observation.swap.free if observation.swap else None
+    for group in observation.cgroups:
+        room = cgroup_room(group, swap_free)
+        if room is not None:
+            yield room

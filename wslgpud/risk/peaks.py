@@ -1,0 +1,54 @@
+"""Peaks that did no harm: what has been here before and came back will probably come back again."""
+
+from __future__ import annotations
+
+MOST_PEAKS = 24
+
+
+class Peaks:
+    """The excursions of a used share, found by their turning points (a zigzag of at least ``swing``)."""
+
+    def __init__(self, swing: float, memory_seconds: float) -> None:
+        """Take the fall that ends an excursion and how long its peak is remembered."""
+        self._swing = swing
+        self._memory = memory_seconds
+        self._peaks: list[tuple[float, float]] = []
+        self._high: float | None = None
+        self._low = 0.0
+        self._rising = True
+
+    def push(self, t: float, used: float) -> None:
+        """Add one sample of the used share."""
+        if self._high is None:
+            self._high = self._low = used
+        if self._rising:
+            self._high = max(self._high, used)
+            if used <= self._high - self._swing:
+                self._peaks.append((t, self._high))
+                del self._peaks[:-MOST_PEAKS]
+                self._rising, self._low = False, used
+        else:
+            self._low = min(self._low, used)
+            if used >= self._low + self._swing:
+                self._rising, self._high = True, used
+        while self._peaks and t - self._peaks[0][0] > self._memory:
+            del self._peaks[0]
+
+    def clear(self) -> None:
+        """Forget all peaks: the last one did harm, or the ceiling has moved."""
+        self._peaks.clear()
+
+    @property
+    def highest(self) -> float | None:
+        """The highest remembered peak."""
+        return max((peak for _, peak in self._peaks), default=None)
+
+    def doubt(self, used: float) -> float:
+        """Return how many excursions came about this far and went back; nearby peaks count in part."""
+        total = 0.0
+        for _, peak in self._peaks:
+            if used <= peak:
+                total += 1.0
+            else:
+                total += max(0.0, 1.0 - (used - peak) / (0.35 * (1.0 - peak) + 1e-9))
+        return total

@@ -1,0 +1,99 @@
+"""Staircases: rises between plateaus, whose next step may not fit.
+
+Batch sizes that double, workers that start one after the other, epochs that keep something: between two
+steps nothing moves, so a slope sees nothing; what tells is how large and how regular the steps are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MOST_STEPS = 8
+FEWEST_STEPS = 4
+LEDGER_LEVELS = (0, 2, 4, 6, 8, 10)
+
+
+class Stairs(NamedTuple):
+    """A regular staircase: how many more steps the headroom takes, and when they are due."""
+
+    steps: int
+    next_step: float
+    steps_left: float
+    probability: float
+    eta_seconds: float
+    interval_seconds: float
+
+
+class StepLedger:
+    """The last steps of one time scale, fed with the maxima of its blocks."""
+
+    __slots__ = ("_last", "_least", "_run_from", "_run_t", "_steps", "_t")
+
+    def __init__(self, least: float) -> None:
+        """Take the smallest rise that counts as a step, as a share of the capacity."""
+        self._least = least
+        self._steps: list[tuple[float, float, float]] = []
+        self._last: float | None = None
+        self._t = 0.0
+        self._run_from: float | None = None
+        self._run_t = 0.0
+
+    def feed(self, t: float, used: float) -> None:
+        """Add the next block."""
+        last, before = self._last, self._t
+        self._last, self._t = used, t
+        if last is None:
+            return
+        rise = used - last
+        if rise <= -1.5 * self._least:
+            self._steps.clear()
+            self._run_from = None
+        elif rise >= 0.5 * self._least:
+            if self._run_from is None:
+                self._run_from, self._run_t = last, before
+        elif self._run_from is not None:
+            size = last - self._run_from
+            if size >= self._least:
+                self._steps.append((self._run_t, before, size))
+                del self._steps[:-MOST_STEPS]
+            self._run_from = None
+
+    def stairs(self, t: float, headroom: float) -> Stairs | None:
+        """Return the staircase that is being climbed at ``t`` with this share left, or None."""
+        steps = self._steps
+        if len(steps) < FEWEST_STEPS or self._run_from is not None:
+            return None
+        gaps = [b[0] - a[0] for a, b in zip(steps[:-1], steps[1:])]
+        recent = gaps[-3:]
+        if max(recent) > 2.2 * min(recent):
+            return None
+        interval = sum(recent) / 3.0
+        still = t - steps[-1][1]
+        if still < 0.2 * interval or still > 3.0 * max(recent):
+            return None
+        sizes = [size for _, _, size in steps]
+        regular = len(recent)
+        for older in reversed(gaps[:-3]):
+            if not min(recent) / 2.2 <= older <= max(recent) * 2.2:
+                break
+            regular += 1
+        ratio = 1.0
+        if sizes[-1] > sizes[-2] > sizes[-3]:
+            ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
+        elif sizes[-1] < 0.6 * sizes[-2]:
+            return None
+        size = following = sizes[-1] * ratio
+        left, count = headroom, 0.0
+        while left > size and count < 50.0:
+            left -= size
+            count += 1.0
+            size *= ratio
+        count += min(1.0, left / size)
+        return Stairs(
+            steps=regular + 1,
+            next_step=following,
+            steps_left=count,
+            probability=regular / (regular + count),
+            eta_seconds=max(0.0, interval * max(1.0, count) - still),
+            interval_seconds=interval,
+        )

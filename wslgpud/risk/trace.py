@@ -1,0 +1,235 @@
+"""Recorded traces: JSON Lines, gzip-compressed or plain; the format that ``wslgpud record`` writes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from wslgpud.model import (
+    CgroupState,
+    GpuProcess,
+    GpuSample,
+    Observation,
+    ProcessSample,
+    PsiState,
+    RamState,
+    SwapState,
+    VmState,
+)
+
+VERSION = 1
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; the text says which line and what is wrong with it."""
+
+    def __init__(self, path: Path | str, line: int, problem: str) -> None:
+        """Name the file, the line (from 1) and the problem."""
+        super().__init__(f"{path}, line {line}: {problem}")
+        self.path, self.line, self.problem = str(path), line, problem
+
+
+def _section(row: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise ValueError(f"{key!r} must be an object, not {type(value).__name__}")
+    return value
+
+
+def _items(row: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = row.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(f"{key!r} must be a list of objects")
+    return value
+
+
+def _int(row: Mapping[str, Any], key: str) -> int | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{key!r} must be a number, not {value!r}")
+    return int(value)
+
+
+def _float(row: Mapping[str, Any], key: str) -> float | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{key!r} must be a number, not {value!r}")
+    return float(value)
+
+
+def _ratio(row: Mapping[str, Any], key: str) -> float | None:
+    value = _float(row, key)
+    return None if value is None else value / 100.0
+
+
+def _ram(row: Mapping[str, Any]) -> RamState | None:
+    ram = _section(row, "ram")
+    if ram is None:
+        return None
+    total, available = _int(ram, "total"), _int(ram, "available")
+    if total is None or available is None:
+        return None
+    rest = ("free", "cached", "buffers", "dirty", "shmem", "anon", "slab_reclaimable", "slab_unreclaimable",
+            "hugepages", "committed")  # fmt: skip
+    return RamState(total, available, **{key: _int(ram, key) for key in rest})
+
+
+def _swap(row: Mapping[str, Any]) -> SwapState | None:
+    swap = _section(row, "swap")
+    if swap is None:
+        return None
+    total, free = _int(swap, "total"), _int(swap, "free")
+    if total is None or free is None:
+        return None
+    return SwapState(total, free, _int(swap, "in_bytes_total"), _int(swap, "out_bytes_total"))
+
+
+def _vm(row: Mapping[str, Any]) -> VmState | None:
+    vm = _section(row, "vm")
+    if vm is None:
+        return None
+    keys = ("major_faults_total", "oom_kills_total", "alloc_stalls_total", "direct_scan_pages_total",
+            "refault_pages_total", "steal_pages_total", "blocked_processes")  # fmt: skip
+    return VmState(**{key: _int(vm, key) for key in keys})
+
+
+def _psi(row: Mapping[str, Any]) -> dict[str, PsiState]:
+    found = {}
+    for name, state in (_section(row, "psi") or {}).items():
+        if isinstance(state, dict):
+            found[name] = PsiState(
+                _int(state, "some_total_us"),
+                _int(state, "full_total_us"),
+                _float(state, "some_avg10"),
+                _float(state, "full_avg10"),
+            )
+    return found
+
+
+def _gpu(position: int, row: Mapping[str, Any]) -> GpuSample:
+    index = _int(row, "index")
+    return GpuSample(
+        index=position if index is None else index,
+        uuid=str(row.get("uuid", "")),
+        name=str(row.get("name", "")),
+        total_bytes=_int(row, "total"),
+        used_bytes=_int(row, "used"),
+        free_bytes=_int(row, "free"),
+        reserved_bytes=_int(row, "reserved"),
+        utilization_ratio=_ratio(row, "util"),
+        memory_utilization_ratio=_ratio(row, "mem_util"),
+        power_watts=_float(row, "power_w"),
+        temperature_celsius=_float(row, "temp_c"),
+        processes=tuple(
+            GpuProcess(pid, str(process.get("name", "")), _int(process, "used"))
+            for process in _items(row, "procs")
+            if (pid := _int(process, "pid")) is not None
+        ),
+    )
+
+
+def _process(row: Mapping[str, Any]) -> ProcessSample | None:
+    pid, rss = _int(row, "pid"), _int(row, "rss")
+    if pid is None or rss is None:
+        return None
+    return ProcessSample(
+        pid=pid,
+        start_ticks=_int(row, "start") or 0,
+        name=str(row.get("name", "")),
+        rss_bytes=rss,
+        swap_bytes=_int(row, "swap") or 0,
+        command=str(row.get("command", "")),
+    )
+
+
+def _cgroup(row: Mapping[str, Any]) -> CgroupState | None:
+    limit, current = _int(row, "limit"), _int(row, "current")
+    if limit is None or current is None:
+        return None
+    rest = ("inactive_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
+            "oom_kills_total")  # fmt: skip
+    return CgroupState(str(row.get("path", "")), limit, current, **{key: _int(row, key) for key in rest})
+
+
+def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observation:
+    """Turn one sample of a trace into what the engine observes.
+
+    Raises:
+        ValueError: a value has the wrong type, or ``t`` is missing.
+    """
+    t = _float(row, "t")
+    if t is None:
+        raise ValueError("'t' is missing")
+    return Observation(
+        t=t,
+        ram=_ram(row),
+        swap=_swap(row),
+        vm=_vm(row),
+        psi=_psi(row),
+        gpus=tuple(_gpu(i, gpu) for i, gpu in enumerate(_items(row, "gpus"))),
+        processes=tuple(p for p in map(_process, _items(row, "procs")) if p is not None),
+        cgroups=tuple(c for c in map(_cgroup, _items(row, "cgroups")) if c is not None),
+        wsl=wsl,
+        gap_expected=bool(row.get("gap_expected", False)),
+    )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as probe:
+        packed = probe.read(2) == b"\x1f\x8b"
+    opened: IO[bytes] = gzip.open(path) if packed else path.open("rb")  # type: ignore[assignment]
+    with opened as file:
+        yield from file
+
+
+def read_trace(path: Path) -> Iterator[Observation]:
+    """Yield the observations of a recorded trace.
+
+    Raises:
+        TraceError: the file is no trace, a line is broken, or it is cut short; with the line's number.
+        OSError: the file cannot be opened.
+    """
+    number, last, wsl = 0, -math.inf, False
+    try:
+        for number, line in enumerate(_lines(path), start=1):
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError("not a JSON object")
+                if number == 1:
+                    if row.get("trace") != VERSION:
+                        raise ValueError(
+                            f"not a trace of version {VERSION}: the first line must be "
+                            f'a header like {{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
+                        )
+                    wsl = bool((_section(row, "host") or {}).get("wsl", False))
+                    continue
+                observation = observation_from_row(row, wsl=wsl)
+                if observation.t < last:
+                    raise ValueError(f"time goes back from {last} to {observation.t} s")
+            except (ValueError, RecursionError) as error:
+                problem = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
+                raise TraceError(path, number, problem) from error
+            last = observation.t
+            yield observation
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(path, number + 1, f"compressed data is cut short or damaged ({error})") from error
+    if number == 0:
+        raise TraceError(path, 1, "the file is empty")
+
+
+def _known(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in pairs if value is not None}

@@ -1,0 +1,220 @@
+"""One tick: every source that is due, under its deadline, timed; data apart from health."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+from wslgpud.config import Sampling
+from wslgpud.host import Clock, NoData, SourceError
+from wslgpud.model import EMPTY, Health, Snapshot, SourceReport
+from wslgpud.sources import Source
+
+log = logging.getLogger(__name__)
+
+#: fall of headroom is watched over this time, long enough to see past one large allocation
+TREND_SECONDS = 5.0
+#: aim at this many samples before the memory is gone at the present rate
+SAMPLES_BEFORE_END = 20
+
+
+class Sampler:
+    """Reads the sources, each in the thread of its lane, and puts their reports into a Snapshot."""
+
+    def __init__(self, sources: Iterable[Source], clock: Clock, interval_seconds: float) -> None:
+        """Prepare the lanes; nothing is read before the first tick."""
+        self._clock = clock
+        self._interval = interval_seconds
+        self._slots = [_Slot(source) for source in sources]
+        self._lanes = {name: _Lane(name) for name in dict.fromkeys(s.source.lane for s in self._slots)}
+        self._sequence = 0
+        self._scheduled: float | None = None
+
+    def tick(self, *, fast: bool = False, next_in_seconds: float | None = None) -> Snapshot:
+        """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
+
+        ``next_in_seconds`` is when the caller will tick again; a tick that comes later than announced says
+        so in ``lateness_seconds``, which is evidence of a stalled machine.
+        """
+        started, wall = self._clock.mono(), self._clock.wall()
+        lateness = max(0.0, started - self._scheduled) if self._scheduled is not None else 0.0
+        step = next_in_seconds or self._interval
+        self._scheduled = started + step
+        due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
+        jobs = [self._lanes[lane].start(slots, self._clock) for lane, slots in _by_lane(due).items()]
+        for job in jobs:
+            if job is not None:
+                job.done.wait(max(0.0, started + job.deadline_seconds - self._clock.mono()))
+        self._sequence += 1
+        reports = tuple(slot.report(self._clock.mono()) for slot in self._slots)
+        return Snapshot(wall, started, self._sequence, reports, lateness, step)
+
+    def close(self) -> None:
+        """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""
+        for slot in self._slots:
+            slot.source.close()
+        for lane in self._lanes.values():
+            lane.close()
+
+
+def _by_lane(slots: Iterable[_Slot]) -> dict[str, list[_Slot]]:
+    lanes: dict[str, list[_Slot]] = {}
+    for slot in slots:
+        lanes.setdefault(slot.source.lane, []).append(slot)
+    return lanes
+
+
+class _Slot:
+    """A source and what is known about it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.last: SourceReport | None = None
+        # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
+        self.arrived: deque[SourceReport] = deque()
+        self.running_since: float | None = None
+        self.started: float | None = None
+        self.failures = 0
+        self.last_success_wall: float | None = None
+        self._said = ""
+
+    def is_due(self, now: float, interval: float) -> bool:
+        """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
+        if self.arrived:
+            return False
+        # Half an interval of slack: a tick that comes a little early must not skip a whole period.
+        return self.started is None or now - self.started >= self.source.period_seconds - interval / 2
+
+    def run(self, clock: Clock) -> None:
+        """Read the source (in its lane's thread) and leave a report."""
+        began = clock.mono()
+        health: Health = "ok"
+        sample, error = EMPTY, ""
+        try:
+            sample = self.source.read()
+        except NoData as absence:
+            health, error = "absent", str(absence)
+        except SourceError as failure:
+            health, error = "failed", str(failure)
+        except Exception as bug:
+            # One source's bug must not take the others, and so the alerts, down with it.
+            health, error = "failed", f"internal error: {type(bug).__name__}: {bug}"
+            if error != self._said:
+                log.exception("source %s failed; please report this", self.source.name)
+        if health == "ok":
+            self.last_success_wall = clock.wall()
+        elif health == "failed":
+            self.failures += 1
+        self._say(health, error)
+        ended = clock.mono()
+        self.arrived.append(
+            SourceReport(
+                self.source.name, health, sample, began, ended - began, error,
+                self.last_success_wall, self.failures,
+            )
+        )  # fmt: skip
+        self.running_since = None
+
+    def report(self, now: float) -> SourceReport:
+        """Return the newest report; a source that does not come back is late and says nothing else."""
+        if self.arrived:
+            self.last = self.arrived.popleft()
+            return self.last
+        since = self.running_since
+        if since is not None:
+            waited = now - since
+            if self.last is None or self.last.health != "late":
+                self.failures += 1
+                log.warning(
+                    "source %s has not answered for %.1f s; going on without it", self.source.name, waited
+                )
+            self.last = SourceReport(
+                self.source.name, "late", EMPTY, since, waited, f"no answer for {waited:.1f} s",
+                self.last_success_wall, self.failures, fresh=False,
+            )  # fmt: skip
+        if self.last is None:
+            return SourceReport(self.source.name, "absent", EMPTY, now, 0.0, "not read yet", fresh=False)
+        return self.last if not self.last.fresh else replace(self.last, fresh=False)
+
+    def _say(self, health: Health, error: str) -> None:
+        """Log a change once, not a line a second."""
+        if health == "failed" and error != self._said:
+            log.warning("source %s: %s", self.source.name, error)
+        elif health == "ok" and self._said:
+            log.info("source %s answers again", self.source.name)
+        elif health == "absent":
+            log.debug("source %s: %s", self.source.name, error)
+        self._said = error if health == "failed" else ""
+
+
+@dataclass
+class _Job:
+    slots: list[_Slot]
+    done: threading.Event
+    deadline_seconds: float
+
+
+class _Lane:
+    """A thread that runs the sources of one lane, one job at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: SimpleQueue[tuple[_Job, Clock] | None] = SimpleQueue()
+        self._current: _Job | None = None
+        # A daemon thread, because a read that never returns must not keep the program from ending.
+        self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
+        self._thread.start()
+
+    def start(self, slots: list[_Slot], clock: Clock) -> _Job | None:
+        """Give the lane its sources; a lane still busy with the last ones is left alone (None)."""
+        if self._current is not None and not self._current.done.is_set():
+            return None
+        now = clock.mono()
+        for slot in slots:
+            slot.started = slot.running_since = now
+        job = _Job(slots, threading.Event(), max(slot.source.deadline_seconds for slot in slots))
+        self._current = job
+        self._jobs.put((job, clock))
+        return job
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            job, clock = item
+            for slot in job.slots:
+                slot.run(clock)
+            job.done.set()
+
+
+class Pace:
+    """Chooses the time to the next tick: shorter while memory shrinks fast.
+
+    The idea is earlyoom's (sleep = headroom / fill rate), with the measured rate in place of the worst
+    one, so that a full but quiet machine costs no more than an empty one.
+    """
+
+    def __init__(self, settings: Sampling) -> None:
+        """Start at the ordinary interval."""
+        self._settings = settings
+        self._history: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def next_delay(self, mono: float, headroom_bytes: Mapping[str, int]) -> float:
+        """Return the seconds until the next tick, given each resource's headroom now."""
+        while self._history and self._history[0][0] < mono - TREND_SECONDS:
+            self._history.popleft()
+        delay = self._settings.interval_seconds
+        if self._history:
+            then, before = self._history[0]
+            for resource, left in headroom_bytes.items():
+                fallen = before.get(resource, left) - left
+                if fallen > 0:
+                    delay = min(delay, max(left, 0) / fallen * (mono - then) / SAMPLES_BEFORE_END)
+        self._history.append((mono, headroom_bytes))
+        return max(delay, self._settings.fastest_seconds)

@@ -1,0 +1,46 @@
+"""Sources: each file declares its metrics and reads them. They never import one another."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Sample
+
+
+class Source(ABC):
+    """One kind of thing to read.
+
+    The sampler calls ``read`` in a thread of its ``lane``: sources of one lane run one after another, and
+    a lane that hangs leaves the others alone. Whatever may hang (a driver, 9p, a command) has its own lane.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[MetricSpec, ...]] = ()
+    lane: ClassVar[str] = "kernel"
+    #: read at most this often; 0 means at every tick (a source may take it from the configuration)
+    period_seconds: float = 0.0
+    #: how long a tick waits for this source before it goes on without it
+    deadline_seconds: ClassVar[float] = 0.5
+    #: cheap enough, and needed, for the extra ticks when headroom shrinks
+    fast: ClassVar[bool] = False
+
+    def __init__(self, host: Host, config: Config) -> None:
+        """Keep the door to the machine; nothing is read yet."""
+        self.host = host
+        self.config = config
+
+    @abstractmethod
+    def read(self) -> Sample:
+        """Return what is known now.
+
+        Raises:
+            NoData: the machine lacks this thing; not a fault.
+            SourceError: the thing is there and could not be read.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most sources hold nothing
+        """Give back what the source holds (a child process, a file handle)."""
