@@ -23,6 +23,8 @@ from pathlib import Path
 
 GUEST = Path(__file__).parent / "guest"
 SUITE = "bookworm"
+PINS = Path(__file__).parents[2] / "deploy" / "requirements.txt"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 GUEST_PYTHON = "3.11"  # of the suite: the wheels outside are chosen for it
 PACKAGES = (
     "linux-image-cloud-amd64",  # a quarter of the size of linux-image-amd64, with PSI, cgroup v2 and zram
@@ -107,6 +109,20 @@ def image(wheel: Path | None = None) -> Image:
     return Image(next(boot.glob("vmlinuz-*")), next(boot.glob("initrd.img-*")), disk)
 
 
+def wheel_of(repository: Path, folder: Path) -> Path:
+    """Build the wheel of a source tree into ``folder``; the same source gives the same bytes.
+
+    Raises:
+        ImageError: The source does not build.
+    """
+    backend = _downloaded("backend", "hatchling")
+    _run(
+        *PIP, "wheel", "--quiet", "--no-deps", "--no-index", f"--find-links={backend}",
+        f"--wheel-dir={folder}", str(repository),
+    )  # fmt: skip
+    return next(folder.glob("*.whl"))
+
+
 def wheelhouse(wheel: Path) -> Path:
     """Return a folder with the wheels that ``wheel`` depends on, for the guest's Python; downloaded once.
 
@@ -115,19 +131,23 @@ def wheelhouse(wheel: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = archive.read(metadata).decode().splitlines()
-    requirements = sorted(line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line)
-    folder = cache_folder() / f"wheels-{_sha256(chr(10).join([GUEST_PYTHON, *requirements]).encode())}"
+    needed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist:")]
+    platforms = [f"--platform=manylinux{version}_x86_64" for version in ("_2_34", "_2_28", "_2_17", "2014")]
+    return _downloaded(
+        "wheels", *platforms, f"--python-version={GUEST_PYTHON}",
+        *(["-c", str(PINS)] if PINS.exists() else []), *(need for need in needed if "extra ==" not in need),
+    )  # fmt: skip
+
+
+def _downloaded(name: str, *arguments: str) -> Path:
+    """Return a folder of wheels that ``pip download`` fetched for these arguments, now or earlier."""
+    key = "\n".join(arguments) + (PINS.read_text(encoding="utf-8") if str(PINS) in arguments else "")
+    folder = cache_folder() / f"{name}-{_sha256(key.encode())}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
         if not folder.exists():
             partial = _fresh(folder.with_suffix(".partial"))
-            platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in (34, 28, 17)]
-            download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
-            _run(
-                *download, f"--python-version={GUEST_PYTHON}", *platforms, "--platform=manylinux2014_x86_64",
-                f"--dest={partial}", str(wheel),
-            )  # fmt: skip
-            (partial / wheel.name).unlink(missing_ok=True)
+            _run(*PIP, "download", "--quiet", "--only-binary=:all:", f"--dest={partial}", *arguments)
             partial.rename(folder)
     return folder
 

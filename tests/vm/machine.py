@@ -1,13 +1,13 @@
 """A virtual machine for tests of the real thing: real systemd, real OOM kills, real power cuts.
 
-    with Machine(image(), folder, memory_mib=512, swap_mib=128) as machine:
+    with Machine(image(wheel), folder, memory_mib=512, swap_mib=128) as machine:
         machine.boot()
         machine.run("systemctl", "enable", "--now", "wslgpud")
         machine.cut_power()
         machine.boot()                      # the same disk, as the cut left it
         assert "unclean" in machine.run("wslgpud", "incidents").stdout
 
-Tests take the ``boot_machine`` fixture of ``conftest.py`` instead, which also ends the machine.
+Tests take the ``machine`` fixture of ``conftest.py``, which boots one and ends it with the test.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from image import Image
+from .image import Image
 
 LIFE_SECONDS = 1800  # of one boot; a test that hangs leaves no machine behind
+COMMAND_SECONDS = 240  # bounds what hangs; says nothing about how long things take
 GRACE_SECONDS = 60  # for the agent's answer after a command's own time limit: the machine may be thrashing
 PROBE_SECONDS = 10
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -106,7 +107,7 @@ class Machine:
         """Whether the machine has power."""
         return self._qemu is not None and self._qemu.poll() is None
 
-    def boot(self, timeout_seconds: float = 180) -> str:
+    def boot(self, timeout_seconds: float = 300) -> str:
         """Start the machine, wait until systemd has settled, and return the boot id.
 
         Raises:
@@ -116,12 +117,12 @@ class Machine:
             raise MachineError("the machine is running already")
         deadline = time.monotonic() + timeout_seconds
         ours, its = socket.socketpair()
-        with its:
+        with its, (self._folder / "qemu.log").open("ab") as log:
             self._qemu = subprocess.Popen(
                 self._command(its.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=(self._folder / "qemu.log").open("ab"),
+                stderr=log,
                 pass_fds=[its.fileno()],
             )
         self._agent, self._received = ours, b""
@@ -138,7 +139,7 @@ class Machine:
         *argv: str,
         stdin: bytes = b"",
         environment: Mapping[str, str] = NO_VARIABLES,
-        timeout_seconds: float = 60,
+        timeout_seconds: float = COMMAND_SECONDS,
         check: bool = True,
     ) -> Result:
         """Run one command as root in the machine, to its end.
@@ -153,7 +154,9 @@ class Machine:
             raise MachineError(f"{argv} ended with {returncode}\n{result.stdout}{result.stderr}")
         return result
 
-    def python(self, code: str, *arguments: str, timeout_seconds: float = 60, check: bool = True) -> Result:
+    def python(
+        self, code: str, *arguments: str, timeout_seconds: float = COMMAND_SECONDS, check: bool = True
+    ) -> Result:
         """Run Python source in the machine's own interpreter."""
         return self.run("python3", "-c", code, *arguments, timeout_seconds=timeout_seconds, check=check)
 
@@ -186,7 +189,7 @@ class Machine:
         """Return the kernel's ring buffer of this boot."""
         return self.run("dmesg", "--notime").stdout
 
-    def shut_down(self, timeout_seconds: float = 120) -> None:
+    def shut_down(self, timeout_seconds: float = COMMAND_SECONDS) -> None:
         """Power off in order: services stop, disks are unmounted.
 
         Raises:
@@ -229,7 +232,7 @@ class Machine:
         return command
 
     def _checked(self, *argv: str) -> bytes:
-        returncode, stdout, stderr = self._ask(argv, b"", NO_VARIABLES, 60)
+        returncode, stdout, stderr = self._ask(argv, b"", NO_VARIABLES, COMMAND_SECONDS)
         if returncode != 0:
             raise MachineError(f"{argv} ended with {returncode}\n{stderr.decode(errors='replace')}")
         return stdout
@@ -270,6 +273,7 @@ class Machine:
                 raise MachineError(f"the machine gave no answer in time\n{self._last_words()}")
             received = self._agent.recv(1 << 20)
             if not received:
+                self.cut_power()
                 raise MachineError(f"the machine died\n{self._last_words()}")
             self._received += received
         line, self._received = self._received.split(b"\n", 1)

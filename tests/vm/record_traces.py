@@ -1,6 +1,6 @@
 """Record traces of memory workloads in virtual machines: what the risk engine is tuned and judged with.
 
-    python tests/vm/record_traces.py FOLDER [NAME ...]
+    python -m tests.vm.record_traces FOLDER [NAME ...]
 
 writes ``NAME.jsonl.gz`` and ``NAME.truth.json`` for each scenario named (all by default), several machines
 at a time. Run by hand; a recording takes as long as its program does.
@@ -17,13 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from image import image
-from machine import Machine
+from .image import image
+from .machine import Machine
 
 HERE = Path(__file__).parent
-SET_UP_ZRAM = (
-    "modprobe zram && echo {mib}M > /sys/block/zram0/disksize && mkswap -q /dev/zram0 && swapon -p 100 /dev/zram0"
-)
+SET_UP_ZRAM = "modprobe zram && echo {mib}M > /sys/block/zram0/disksize && mkswap -q /dev/zram0 && swapon -p 100 /dev/zram0"
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,9 @@ def record(scenario: Scenario, folder: Path) -> str:
 
 def main() -> None:
     """Record what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--machines", type=int, default=3, help="how many at a time")
