@@ -42,7 +42,8 @@ MASKED = (
     "fstrim.timer getty@tty1.service serial-getty@ttyS0.service systemd-networkd-wait-online.service"
 )
 DISK_SIZE = "3G"  # sparse: what the guest may fill, not what the file takes
-KEPT_IMAGES = 4
+KEPT_IMAGES = 4  # of one recipe: each new wheel makes one
+UNUSED_SECONDS = 14 * 86400  # images of other recipes go then
 PROGRAM = "/opt/wslgpud"
 
 # An initrd of "most" modules takes seconds to unpack in an emulated machine; a root disk needs these two.
@@ -105,6 +106,9 @@ def image(wheel: Path | None = None) -> Image:
         os.utime(disk)
         for old in sorted(base.glob("*.img"), key=lambda path: path.stat().st_mtime)[:-KEPT_IMAGES]:
             old.unlink()
+    for lock in cache_folder().glob(f"{SUITE}-*/lock"):
+        if time.time() - lock.stat().st_mtime > UNUSED_SECONDS:  # each use touches it
+            shutil.rmtree(lock.parent)
     boot = tree / "boot"
     return Image(next(boot.glob("vmlinuz-*")), next(boot.glob("initrd.img-*")), disk)
 

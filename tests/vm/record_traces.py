@@ -6,6 +6,8 @@ writes ``NAME.jsonl.gz`` and ``NAME.truth.json`` for each scenario named (all by
 at a time. Run by hand; a recording takes as long as its program does.
 """
 
+# ruff: noqa: T201 -- a program that reports as it goes
+
 from __future__ import annotations
 
 import argparse
@@ -13,7 +15,7 @@ import gzip
 import json
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,12 @@ from .image import image
 from .machine import Machine
 
 HERE = Path(__file__).parent
-SET_UP_ZRAM = "modprobe zram && echo {mib}M > /sys/block/zram0/disksize && mkswap -q /dev/zram0 && swapon -p 100 /dev/zram0"
+SET_UP_ZRAM = """
+modprobe zram
+echo {mib}M > /sys/block/zram0/disksize
+mkswap -q /dev/zram0
+swapon -p 100 /dev/zram0
+"""
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,13 @@ SCENARIOS = [
     Scenario("sawtooth_safe", 240, 3072),
     Scenario("prealloc", 180, 4096),
     Scenario("build_safe", 180, 2048),
-    Scenario("build_oom", 240, 2048),
+    Scenario("build_oom", 150, 2048),
     Scenario("build_oom", 240, 2048, swap_mib=512),
-    Scenario("tmpfs_oom", 200, 2048),
-    Scenario("page_cache", 200, 1024),
-    Scenario("cold_swap", 220, 1024, swap_mib=1024),
-    Scenario("leak_linear", 240, 2048, zram_mib=1024),
-    Scenario("fork_workers", 200, 2048),
+    Scenario("tmpfs_oom", 150, 2048),
+    Scenario("page_cache", 150, 1024),
+    Scenario("cold_swap", 160, 1024, swap_mib=1024),
+    Scenario("leak_linear", 150, 2048, zram_mib=1024),
+    Scenario("fork_workers", 150, 2048),
     Scenario("leak_linear", 30, 2048),
 ]
 
@@ -77,7 +84,7 @@ def record(scenario: Scenario, folder: Path) -> str:
     ):
         machine.boot(timeout_seconds=400)
         if scenario.zram_mib:
-            machine.run("sh", "-c", SET_UP_ZRAM.format(mib=scenario.zram_mib))
+            machine.run("sh", "-ec", SET_UP_ZRAM.format(mib=scenario.zram_mib))
         machine.copy_in(HERE / "traces", "/root/traces")
         limit = scenario.seconds * 2 + 60
         said = machine.run(
@@ -105,11 +112,12 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     chosen = [s for s in SCENARIOS if not arguments.names or s.name in arguments.names]
     with ThreadPoolExecutor(arguments.machines) as pool:
-        for scenario, future in [(s, pool.submit(record, s, arguments.folder)) for s in chosen]:
+        recordings = {pool.submit(record, scenario, arguments.folder): scenario for scenario in chosen}
+        for recording in as_completed(recordings):
             try:
-                print(future.result(), flush=True)
+                print(recording.result(), flush=True)
             except RuntimeError as error:
-                print(f"{scenario.name}: {error}", file=sys.stderr, flush=True)
+                print(f"{recordings[recording].name}: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

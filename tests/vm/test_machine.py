@@ -29,13 +29,13 @@ def debian(module_machine: BootMachine) -> Machine:
     return module_machine(program=True, memory_mib=384, swap_mib=128)
 
 
-def test_systemd_runs_and_nothing_failed(debian):
+def test_systemd_runs_and_nothing_failed(debian: Machine) -> None:
     assert debian.read("/proc/1/comm") == b"systemd\n"
     assert debian.run("systemctl", "is-system-running", check=False).stdout == "running\n"
     assert debian.run("systemctl", "--failed", "--no-legend").stdout == ""
 
 
-def test_a_command_returns_its_exit_code_and_both_outputs(debian):
+def test_a_command_returns_its_exit_code_and_both_outputs(debian: Machine) -> None:
     result = debian.run(
         "sh", "-c", 'cat; echo "$WHO" >&2; exit 7', stdin=b"in", environment={"WHO": "me"}, check=False
     )
@@ -43,12 +43,12 @@ def test_a_command_returns_its_exit_code_and_both_outputs(debian):
     assert (result.returncode, result.stdout, result.stderr) == (7, "in", "me\n")
 
 
-def test_a_failure_raises_with_what_the_command_said(debian):
+def test_a_failure_raises_with_what_the_command_said(debian: Machine) -> None:
     with pytest.raises(MachineError, match="ended with 3\nno such luck"):
         debian.run("sh", "-c", "echo no such luck >&2; exit 3")
 
 
-def test_a_command_that_hangs_is_killed_with_its_children_and_the_next_one_works(debian):
+def test_a_command_that_hangs_is_killed_with_its_children_and_the_next_one_works(debian: Machine) -> None:
     with pytest.raises(MachineError, match="still running after 2 s, killed"):
         debian.run("sh", "-c", "sleep 3141 & echo $! > /run/child; wait", timeout_seconds=2)
 
@@ -56,11 +56,11 @@ def test_a_command_that_hangs_is_killed_with_its_children_and_the_next_one_works
     assert debian.run("test", "-e", f"/proc/{child}", check=False).returncode == 1
 
 
-def test_a_background_child_does_not_hold_up_the_answer(debian):
+def test_a_background_child_does_not_hold_up_the_answer(debian: Machine) -> None:
     assert debian.run("sh", "-c", "sleep 3141 & echo $!").stdout.strip().isdigit()
 
 
-def test_files_and_folders_travel_both_ways_byte_for_byte(debian, tmp_path):
+def test_files_and_folders_travel_both_ways_byte_for_byte(debian: Machine, tmp_path: Path) -> None:
     content = bytes(range(256)) * 4096
     (tmp_path / "out/inner").mkdir(parents=True)
     (tmp_path / "out/inner/data").write_bytes(content)
@@ -73,19 +73,19 @@ def test_files_and_folders_travel_both_ways_byte_for_byte(debian, tmp_path):
     assert (tmp_path / "back/folder/inner/data").read_bytes() == content
 
 
-def test_a_written_file_has_its_mode(debian):
+def test_a_written_file_has_its_mode(debian: Machine) -> None:
     debian.write("/srv/deep/script", "#!/bin/sh\necho ran\n", mode=0o755)
 
     assert debian.run("/srv/deep/script").stdout == "ran\n"
 
 
-def test_the_wheel_is_installed(debian):
+def test_the_wheel_is_installed(debian: Machine) -> None:
     version = debian.run("/opt/wslgpud/bin/python", "-c", "import wslgpud; print(wslgpud.__version__)").stdout
 
     assert version.strip() in (REPOSITORY / "wslgpud/__init__.py").read_text(encoding="utf-8")
 
 
-def test_memory_beyond_ram_goes_to_the_swap_drive_and_comes_back(debian):
+def test_memory_beyond_ram_goes_to_the_swap_drive_and_comes_back(debian: Machine) -> None:
     code = """
 import re
 def read(key):
@@ -97,7 +97,7 @@ assert all(block == number.to_bytes(4, "little") * (1 << 18) for number, block i
     assert int(debian.python(code).stdout) > 30 << 20
 
 
-def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian):
+def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian: Machine) -> None:
     limited = [
         "systemd-run",
         "--wait",
@@ -116,7 +116,7 @@ def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian):
     assert "oom_memcg=/system.slice/limited.service" in debian.kernel_log()
 
 
-def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(debian):
+def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(debian: Machine) -> None:
     result = debian.python(TAKE_ALL_MEMORY, check=False)
 
     killed = r"(?<!cgroup )[Oo]ut of memory: Killed process \d+ \(python3\)"
@@ -125,7 +125,7 @@ def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(deb
     assert re.search(killed, debian.console)
 
 
-def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian):
+def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian: Machine) -> None:
     before = debian.read("/proc/sys/kernel/random/boot_id")
     debian.write("/srv/synced", "here")
     debian.run("sync")
@@ -142,7 +142,7 @@ def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian):
     assert "Killed process" in debian.run("journalctl", "-k", "-b", "-1").stdout
 
 
-def test_a_shut_down_keeps_everything(debian):
+def test_a_shut_down_keeps_everything(debian: Machine) -> None:
     debian.write("/srv/unsynced", "kept")
 
     debian.shut_down()
@@ -151,14 +151,14 @@ def test_a_shut_down_keeps_everything(debian):
     assert debian.read("/srv/unsynced") == b"kept"
 
 
-def test_a_kernel_panic_is_reported_with_the_console(debian):
+def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
     with pytest.raises(MachineError, match=r"(?s)the machine died.*sysrq triggered crash"):
         debian.run("sh", "-c", "echo c > /proc/sysrq-trigger")
 
     assert not debian.running
 
 
-def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot, tmp_path):
+def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot: None, tmp_path: Path) -> None:
     code = f"""
 import signal
 from pathlib import Path

@@ -12,7 +12,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,13 @@ def biggest(count: int, kernel_threads: set[str]) -> list[dict[str, Any]]:
     and reading them twice a second would cost an emulated one a third of its CPU.
     """
     found = []
-    for pid in os.listdir("/proc"):
+    for process in Path("/proc").iterdir():
+        pid = process.name
         if not pid.isdigit() or pid in kernel_threads:
             continue
         try:
-            with open(f"/proc/{pid}/status", encoding="utf-8") as file:
-                fields = dict(re.findall(r"^(Name|VmRSS|VmSwap):\t *(\S+)", file.read(), re.MULTILINE))
+            status = (process / "status").read_text(encoding="utf-8")
+            fields = dict(re.findall(r"^(Name|VmRSS|VmSwap):\t *(\S+)", status, re.MULTILINE))
         except OSError:  # it has ended since
             continue
         if "VmRSS" in fields:
@@ -107,7 +110,7 @@ def left(row: dict[str, Any]) -> float:
 def judge(rows: list[dict[str, Any]], began: float) -> dict[str, Any]:
     """Say what happened; ``began`` is when the growth that would be fatal began."""
     events = []
-    for before, after in zip(rows, rows[1:]):
+    for before, after in pairwise(rows):
         kills = after["vm"]["oom_kills_total"] - before["vm"]["oom_kills_total"]
         if kills:
             events.append({"t": after["t"], "resource": "ram", "kind": "oom_kill", "count": kills})
@@ -155,10 +158,11 @@ def main() -> None:
         "swap_bytes": rows[0]["swap"]["total"],
         "cpus": os.cpu_count(),
     }
+    write = sys.stdout.write
     for line in [{"trace": 1, "interval_s": INTERVAL_SECONDS, "host": host}, *rows]:
-        print(json.dumps(line, separators=(",", ":")))
+        write(json.dumps(line, separators=(",", ":")) + "\n")
     spans = {"workload_start": workload_start, "workload_end": workload_end, "exit": exit_code}
-    print(json.dumps({**judge(rows, began), **spans}))
+    write(json.dumps({**judge(rows, began), **spans}) + "\n")
 
 
 if __name__ == "__main__":

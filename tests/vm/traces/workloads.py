@@ -4,6 +4,8 @@ Sizes are shares of the machine's RAM, or of RAM and swap together (``all``), so
 machine. Where a program turns fatal it says so, which gives a recording its ground truth.
 """
 
+# ruff: noqa: S108, S311 -- fills the machine's own folders; noise needs no cryptography
+
 from __future__ import annotations
 
 import argparse
@@ -199,7 +201,8 @@ def compiler() -> None:
 
 def build(seconds: float, jobs: int, peak_share: Callable[[float], float]) -> None:
     """Keep ``jobs`` compilers running; ``peak_share`` gives a peak in shares of RAM for a progress of 0-1."""
-    begun, running = time.monotonic(), []
+    begun = time.monotonic()
+    running: list[subprocess.Popen[bytes]] = []
     while (progress := (time.monotonic() - begun) / seconds) < 1:
         running = [child for child in running if child.poll() is None]
         if len(running) < jobs:
@@ -229,7 +232,7 @@ def tmpfs_oom(seconds: float) -> None:
     subprocess.run(["mount", "-o", f"remount,size={ALL * 2}m", "/dev/shm"], check=True)
     fatal()
     written, begun = 0, time.monotonic()
-    with open("/dev/shm/fill", "wb") as file:
+    with Path("/dev/shm/fill").open("wb") as file:
         while True:
             while written < ALL * 1.1 * (time.monotonic() - begun) / seconds:
                 file.write(BLOCK)
@@ -269,15 +272,15 @@ def idle_half(seconds: float) -> None:
 
 def fork_workers(seconds: float) -> None:
     """Data loader workers that copy the parent's pages one by one, by touching reference counts."""
-    HEAP_LIST = [[number] for number in range(int(RAM * 0.22 * MIB / 130))]
+    objects = [[number] for number in range(int(RAM * 0.22 * MIB / 130))]
     fatal()
     workers = 6
     for _ in range(workers):
         if os.fork() == 0:
-            for index, item in enumerate(HEAP_LIST):
+            for index, item in enumerate(objects):
                 item.append(index)
                 if index % 500 == 0:
-                    time.sleep(seconds * 500 / len(HEAP_LIST))
+                    time.sleep(seconds * 500 / len(objects))
             time.sleep(seconds)
     for _ in range(workers):
         os.wait()
