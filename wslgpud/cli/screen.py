@@ -15,7 +15,7 @@ from wslgpud.risk.wording import duration, resource_name, size
 COLOURS = {
     "ok": "green", "info": "blue", "warning": "yellow", "critical": "red", "emergency": "bold white on red",
 }  # fmt: skip
-_BAR_WIDTH = 28
+_BAR_WIDTH = 24
 #: a process below this, with no role, is not worth a line
 _SMALL_BYTES = 32 << 20
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -34,7 +34,7 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
     if document["processes"]:
         yield _processes(document["processes"])
     if document.get("recent"):
-        yield _recent(document["recent"])
+        yield _recent(document["recent"], document["at"])
     for source in document["sources"]:
         if source["health"] in ("failed", "late"):
             yield Text(f" ! {source['name']}: {source.get('error', source['health'])}", style="yellow")
@@ -43,7 +43,7 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
         "own look": "no daemon runs here, a look of its own",
         "recording": "a recorded machine",
     }[document["seen_by"]]
-    yield Text(f" {_clock(document['at'])} UTC · {seen}", "dim")
+    yield Text(f"\n {_clock(document['at'])} UTC · {seen}", "dim")
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
@@ -56,7 +56,7 @@ def _verdict(document: dict[str, Any]) -> RenderableType:
 
 def _resources(document: dict[str, Any]) -> RenderableType:
     table = _table(show_header=False)
-    table.add_column(style="bold", no_wrap=True)
+    table.add_column(style="bold", no_wrap=True, min_width=5)
     table.add_column(no_wrap=True, min_width=_BAR_WIDTH)
     table.add_column(no_wrap=True, justify="right", min_width=4)
     table.add_column(no_wrap=True, min_width=20)
@@ -138,13 +138,16 @@ def _processes(processes: list[dict[str, Any]]) -> RenderableType:
     return table
 
 
-def _recent(recent: list[dict[str, Any]]) -> RenderableType:
+def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
     table = _table()
     table.add_column("lately (UTC)", no_wrap=True, style="dim")
     table.add_column(no_wrap=True)
     table.add_column()
     for item in recent[:5]:
-        table.add_row(_clock(item["at"]), Text(item["level"], COLOURS[item["level"]]), item["headline"])
+        at = _clock(item["at"])
+        table.add_row(
+            at.removeprefix(f"{now[:10]} "), Text(item["level"], COLOURS[item["level"]]), item["headline"]
+        )
     return table
 
 
