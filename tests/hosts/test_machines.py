@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import math
 import subprocess
 import sys
-from pathlib import Path
-
 import pytest
 
-from wslgpud.config import Config, Sampling
+from tests.hosts.machines import HERE, MACHINES, facts
+from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
-from wslgpud.model import EMPTY, Snapshot, SourceReport
 from wslgpud.observe import observe
-from wslgpud.sources import Source
 from wslgpud.sources.registry import SOURCES
 
-HERE = Path(__file__).parent
-MACHINES = sorted(folder.parent.name for folder in HERE.glob("*/host.json"))
 GIB = 1 << 30
 
 
-def facts(name: str) -> dict:
-    return json.loads((HERE / name / "host.json").read_text())
-
-
-def report(source: Source) -> SourceReport:
-    """Read a source and wait for it, however busy the machine is that runs the tests."""
-    try:
-        return SourceReport(source.name, "ok", source.read(), 0.0, 0.0)
-    except NoData as absence:
-        return SourceReport(source.name, "absent", EMPTY, 0.0, 0.0, str(absence))
-    except SourceError as failure:
-        return SourceReport(source.name, "failed", EMPTY, 0.0, 0.0, str(failure))
-
-
-@pytest.fixture(scope="module")
-def ticked():
-    """Read a machine as often as it needs; return the snapshots."""
-    known = {}
-
-    def tick(name: str) -> list[Snapshot]:
-        if name not in known:
-            config = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
-            sources = [source(RecordedHost(HERE / name), config) for source in SOURCES]
-            try:
-                known[name] = [
-                    Snapshot(0.0, 0.0, i, tuple(report(source) for source in sources))
-                    for i in range(facts(name).get("ticks", 1))
-                ]
-            finally:
-                for source in sources:
-                    source.close()
-        return known[name]
-
-    return tick
 
 
 def test_the_synthetic_machines_are_what_the_script_makes(tmp_path):
@@ -105,7 +65,7 @@ def test_of_every_machine_ram_and_the_biggest_processes_are_known(ticked, name):
     seen = observe(ticked(name)[-1])
     assert 0 < seen.ram.available < seen.ram.total
     assert seen.processes
-    assert seen.wsl == (name not in ("bare-linux", "gpu-lost", "two-gpus"))
+    assert seen.wsl == (name not in ("bare-linux", "gpu-lost", "h200-training", "two-gpus"))
 
 
 def test_the_recorded_machines_real_kernel_is_understood(ticked):
