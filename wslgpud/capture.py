@@ -55,6 +55,10 @@ class Recorder(Host):
         """Say no: sources must take everything, the kernel log included, from what is recorded here."""
         return False
 
+    def path(self, path: str) -> str:  # noqa: ARG002 - none of them
+        """Return no path: what a source opened by itself would not be remembered."""
+        return ""
+
     def read(self, path: str) -> str:
         """Return and remember the text of a file."""
         self.files[path] = text = (

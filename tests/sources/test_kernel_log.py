@@ -161,3 +161,14 @@ def test_this_machines_log_is_read_to_its_end_and_then_followed():
     before = [r.value for r in source.read().readings]
     assert [r.value for r in source.read().readings] == before
     source.close()
+
+
+def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("reading the kernel log needs root")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").symlink_to("/dev/kmsg")
+    source = KernelLogSource(Host(tmp_path), Config())
+    assert source.read().readings
+    assert source.read().events == ()
+    source.close()

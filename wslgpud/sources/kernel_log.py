@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -37,7 +38,7 @@ DXG_NOTICES = MetricSpec(
 )  # fmt: skip
 XIDS = MetricSpec(
     "nvidia_xid_errors", "counter", "",
-    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ has their meanings.",
+    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ explains them.",
     ("xid",),
 )  # fmt: skip
 LOST = MetricSpec(
@@ -89,7 +90,7 @@ class KernelLogSource(Source):
             self._descriptor = None
 
     def _records(self) -> Iterator[str]:
-        if not self.host.live:
+        if not self.host.live and not _is_device(self.host.path(_PATH)):
             if not self._replayed:
                 self._replayed = True
                 yield from self.host.read(_PATH).splitlines()
@@ -108,7 +109,7 @@ class KernelLogSource(Source):
     def _open(self) -> int:
         if self._descriptor is None:
             try:
-                self._descriptor = os.open(_PATH, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._descriptor = os.open(self.host.path(_PATH), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 raise NoData(f"{_PATH} is not there") from error
             except PermissionError as error:
@@ -156,6 +157,14 @@ class KernelLogSource(Source):
         for xid, count in self._xids.items():
             yield Reading(XIDS, count, (xid,))
         yield Reading(LOST, self._lost)
+
+
+def _is_device(path: str) -> bool:
+    """Tell a kernel log from a recording of one: reading the former to its end would wait for ever."""
+    try:
+        return stat.S_ISCHR(os.stat(path).st_mode)  # noqa: PTH116 - a path of the host, not of ours
+    except OSError:
+        return False
 
 
 def _bounded(label: str, known: Iterable[str]) -> str:
