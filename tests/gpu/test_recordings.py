@@ -66,6 +66,14 @@ def test_a_real_h200_reads_as_it_was(replay, values, state, expected):
     assert [gpu.name for gpu in sample.gpus] == ["NVIDIA H200"]
 
 
+WSL_PROCESSES = {
+    "/proc/6774/comm": "pt_main_thread\n",
+    "/proc/6774/cmdline": "/home/user/venv/bin/python3.12\0train.py\0",
+    "/proc/32/comm": "agetty\n",
+    "/proc/32/cmdline": "/sbin/agetty\0-\0",
+}
+
+
 @pytest.fixture
 def replay(recorded, open_source):
     """Open one of the recordings in the folder beside this file."""
@@ -85,7 +93,7 @@ def test_every_recording_says_where_it_comes_from():
 
 
 def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, values):
-    sample = replay("wsl2-idle", {"/proc/6774/comm": "python3.12\n", "/proc/32/comm": "agetty\n"}).read()
+    sample = replay("wsl2-idle", WSL_PROCESSES).read()
     processes = {(process.pid, process.name, process.used_bytes) for process in sample.gpus[0].processes}
     assert processes == {(6774, "python3.12", None), (0, "Xwayland", None)}
     assert values(sample, "gpu_memory_used_bytes") == {(): 1411 << 20}
