@@ -26,3 +26,7 @@ def table() -> str:
         f"| `{spec.sample}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()
     ]
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")  # noqa: T201 - its output is the README's table

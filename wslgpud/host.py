@@ -116,6 +116,21 @@ class Host:
         except OSError as error:
             raise SourceError(f"cannot list {path}: {error.strerror}") from error
 
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder, links left out.
+
+        Raises:
+            NoData: the folder does not exist.
+            SourceError: it exists and cannot be listed.
+        """
+        try:
+            with os.scandir(self.root + path) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoData(f"{path} is not there") from error
+        except OSError as error:
+            raise SourceError(f"cannot list {path}: {error.strerror}") from error
+
     def link(self, path: str) -> str | None:
         """Return where a symbolic link points, or None when there is none to see."""
         try:

@@ -285,7 +285,8 @@ class Observation:
     """One sample as the risk engine sees it; every part may be missing.
 
     ``gap_expected`` is True when the time since the last observation is known not to be a stall
-    (a suspended VM, a restarted daemon).
+    (a suspended VM, a restarted daemon). ``exhausted`` names resources on which an allocation has just
+    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log).
     """
 
     t: float
@@ -298,3 +299,4 @@ class Observation:
     cgroups: tuple[CgroupState, ...] = ()
     wsl: bool = False
     gap_expected: bool = False
+    exhausted: tuple[str, ...] = ()

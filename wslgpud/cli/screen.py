@@ -19,9 +19,9 @@ _BAR_WIDTH = 28
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_status(document: dict[str, Any]) -> None:
+def print_status(document: dict[str, Any], console: Console | None = None) -> None:
     """Print the document of ``wslgpud.status.status``."""
-    Console(highlight=False).print(Group(*_parts(document)))
+    (console or Console(highlight=False)).print(Group(*_parts(document)))
 
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
@@ -36,9 +36,12 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
     troubles = [s for s in document["sources"] if s["health"] in ("failed", "late")]
     for trouble in troubles:
         yield Text(f"! {trouble['name']}: {trouble.get('error', trouble['health'])}", style="yellow")
-    url = document.get("url")
-    seen = f"daemon at {url}" if url else "no daemon is running here; this is a look of its own"
-    yield Text(f"{document['at'][:19].replace('T', ' ')} UTC · {seen} · wslgpud {document['version']}", "dim")
+    seen = {
+        "daemon": f"daemon at {document.get('url')}",
+        "own look": "no daemon runs here, a look of its own",
+        "recording": "a recorded machine",
+    }[document["seen_by"]]
+    yield Text(f"{document['at'][:19].replace('T', ' ')} UTC · {seen}", "dim")
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:

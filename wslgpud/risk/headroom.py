@@ -38,15 +38,18 @@ def ram_room(observation: Observation) -> Room | None:
     return Room("ram", max(0, headroom), capacity)
 
 
+def gpu_used(gpu: GpuSample) -> int | None:
+    """Return the VRAM in use in bytes, by NVML's own word or from what is free."""
+    if gpu.used_bytes is not None or gpu.free_bytes is None or not gpu.total_bytes:
+        return gpu.used_bytes
+    return gpu.total_bytes - gpu.free_bytes
+
+
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
     """VRAM up to NVML's total less what the driver keeps, under WSL2 less what Windows keeps, or as learned."""
-    total, used = gpu.total_bytes, gpu.used_bytes
-    if not total or total < 0:
+    total, used = gpu.total_bytes, gpu_used(gpu)
+    if not total or total < 0 or used is None:
         return None
-    if used is None:
-        if gpu.free_bytes is None:
-            return None
-        used = total - gpu.free_bytes
     ceiling = total - (gpu.reserved_bytes or 0)
     if learned_ceiling is not None:
         ceiling = min(ceiling, learned_ceiling)
