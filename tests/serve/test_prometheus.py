@@ -41,16 +41,17 @@ def prometheus(tmp_path):
             command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
             started.append(subprocess.Popen(command, stdout=log, stderr=log))
 
-        def address():
-            """Return where it listens; it says so only in its log."""
-            return re.search(r'msg="Listening on" address=(\S+)', log_file.read_text())
+        def says(text):
+            """Look in its log, the only place where it names the port it chose."""
+            return re.search(text, log_file.read_text())
 
-        wait_until(lambda: address() or started[-1].poll() is not None)
+        wait_until(lambda: says("Server is ready to receive web requests") or started[-1].poll() is not None)
+        address = says(r'msg="Listening on" address=(\S+)')[1]
 
         def value(expression):
             """Return the value of the first series that answers, as text."""
             query = urllib.parse.urlencode({"query": expression})
-            with urllib.request.urlopen(f"http://{address()[1]}/api/v1/query?{query}") as answer:
+            with urllib.request.urlopen(f"http://{address}/api/v1/query?{query}") as answer:
                 found = json.load(answer)["data"]["result"]
             return found[0]["value"][1] if found else None
 
