@@ -91,7 +91,9 @@ def test_this_machine_is_observed_through_the_real_sampler():
     host = Host()
     sampler = Sampler([source(host, Config()) for source in SOURCES], host.clock, 1.0)
     try:
-        seen = observe(sampler.tick())
+        # On a busy machine a lane may miss its deadline; what it read comes with a later tick.
+        ticks = (observe(sampler.tick()) for _ in range(100))
+        seen = next(o for o in ticks if o.ram and o.vm and o.processes)
     finally:
         sampler.close()
     assert 0 < seen.ram.available < seen.ram.total

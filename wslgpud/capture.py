@@ -13,7 +13,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +23,7 @@ from wslgpud.model import Sample
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
+from wslgpud.sources.kernel_lines import parse_line
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
 
@@ -118,23 +119,26 @@ def capture(
     recorder = Recorder(host)
     samples = [_read(source(recorder, config or Config())) for source in sources]
     files = _needed(recorder, samples)
-    mask = masker(host)
+    mask = Mask(host)
     facts: dict[str, Any] = {
         "kind": "recorded",
         "origin": "wslgpud capture",
         "wall": round(host.clock.wall(), 3),
         "mono": round(host.clock.mono(), 3),
-        "links": {p: mask(t) for p, t in sorted(recorder.links.items()) if _link_needed(p, t, files)},
-        "disks": {mask(p): list(space) for p, space in sorted(recorder.disks.items())},
+        "links": _links(recorder.links, files),
+        "disks": {mask.words(p): list(space) for p, space in sorted(recorder.disks.items())},
         "commands": {
-            line: mask(answer) if isinstance(answer, str) else {"error": mask(answer["error"])}
+            line: mask.words(answer) if isinstance(answer, str) else {"error": mask.words(answer["error"])}
             for line, answer in sorted(recorder.commands.items())
         },
     }
-    contents = {f"root{mask(path)}": mask(text) for path, text in sorted(files.items())}
+    contents = {
+        f"root{mask.numbers(path)}": (mask.words if _PROCESS.match(path) else mask.numbers)(text)
+        for path, text in sorted(files.items())
+    }
     contents["host.json"] = json.dumps(facts, indent=1) + "\n"
     if host.live and (recording := _nvml()):
-        contents["nvml.json"] = mask(recording)
+        contents["nvml.json"] = mask.words(recording)
     for name, text in contents.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -142,27 +146,35 @@ def capture(
     return sorted(contents)
 
 
-def masker(host: Host) -> Callable[[str], str]:
-    """Return a function that replaces what says whose machine this is; equal things stay equal."""
-    numbers: dict[str, int] = {}
+class Mask:
+    """Replaces what says whose machine this is; equal things stay equal, different ones apart."""
 
-    def number(match: re.Match[str]) -> int:
-        return numbers.setdefault(match[0].lower(), len(numbers) + 1)
+    def __init__(self, host: Host) -> None:
+        """Learn the machine's name."""
+        try:
+            name = host.read("/proc/sys/kernel/hostname").strip()
+        except (NoData, SourceError):
+            name = ""
+        self._name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])") if len(name) > 3 else None
+        self._numbers: dict[str, int] = {}
 
-    try:
-        name = host.read("/proc/sys/kernel/hostname").strip()
-    except (NoData, SourceError):
-        name = ""
-    whole_name = re.compile(rf"\b{re.escape(name)}\b") if len(name) > 1 and name != "localhost" else None
+    def numbers(self, text: str) -> str:
+        """Return the text with identifiers, addresses and home folders replaced."""
+        text = _UUID.sub(lambda m: f"00000000-0000-0000-0000-{self._number(m):012}", text)
+        text = _LONG_HEX.sub(lambda m: f"{self._number(m):0{len(m[0])}}", text)
+        text = _MAC.sub(lambda m: f"00:00:00:00:00:{self._number(m) % 256:02x}", text)
+        return _HOME.sub(r"\1user", text)
 
-    def mask(text: str) -> str:
-        text = _UUID.sub(lambda m: f"00000000-0000-0000-0000-{number(m):012}", text)
-        text = _LONG_HEX.sub(lambda m: f"{number(m):0{len(m[0])}}", text)
-        text = _MAC.sub(lambda m: f"00:00:00:00:00:{number(m) % 256:02x}", text)
-        text = _HOME.sub(r"\1user", text)
-        return whole_name.sub("host", text) if whole_name else text
+    def words(self, text: str) -> str:
+        """Return the text with the machine's name replaced as well.
 
-    return mask
+        Only for what people have named: a machine called "swap" must not spoil the kernel's tables.
+        """
+        text = self.numbers(text)
+        return self._name.sub("host", text) if self._name else text
+
+    def _number(self, match: re.Match[str]) -> int:
+        return self._numbers.setdefault(match[0].lower(), len(self._numbers) + 1)
 
 
 def _read(source: Source) -> Sample:
@@ -186,10 +198,15 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
         if process is not None:
             if int(process[1]) in pids:
                 files[path] = _process_file(recorder, int(process[1]), process[2], text)
+                # By this the GPU source knows the process from another one with the same pid.
+                name = text.partition("(")[2].rpartition(")")[0]
+                if process[2] == "stat":
+                    files[f"/proc/{process[1]}/comm"] = f"{name}\n"
         elif path == "/proc/self/mounts":
             files[path] = _mounts(text, set(recorder.disks))
         elif path == _KMSG:
-            files[path] = "".join(f"{line}\n" for line in text.splitlines() if _TELLING.search(line))
+            lines = (line for line in text.splitlines() if _TELLING.search(line) and parse_line(line))
+            files[path] = "".join(f"{line}\n" for line in lines)
         elif not path.startswith("/sys/fs/cgroup/") or _leads_to_limit(path, limited):
             files[path] = text
     return files
@@ -224,11 +241,18 @@ def _leads_to_limit(path: str, limited: set[str]) -> bool:
     return any(f"/sys/fs/cgroup{box}/".startswith(f"{folder}/") or folder.endswith(box) for box in limited)
 
 
-def _link_needed(path: str, target: str, files: dict[str, str]) -> bool:
-    process = _PROCESS.match(path)
-    if process is None or f"/proc/{process[1]}/stat" not in files:
-        return False
-    return path.endswith("/exe") or bool(GPU_DEVICE.fullmatch(target))
+def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    """Keep what tells a process's program and its GPU; where programs lie tells whose they are."""
+    kept = {}
+    for path, target in sorted(found.items()):
+        process = _PROCESS.match(path)
+        if process is None or f"/proc/{process[1]}/stat" not in files:
+            continue
+        if path.endswith("/exe"):
+            kept[path] = f"/usr/bin/{PurePosixPath(target).name}"
+        elif GPU_DEVICE.fullmatch(target):
+            kept[path] = target
+    return kept
 
 
 def _nvml() -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Forecast, Observation, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.engine import RiskEngine
@@ -68,7 +68,10 @@ class Monitor:
         )
         return State(snapshot, observation, assessment.forecasts), transitions
 
+    def own(self) -> tuple[Reading, ...]:
+        """Return what the sources say of themselves; quick, from any thread."""
+        return self._sampler.own()
+
     def close(self) -> None:
         """Give back what the sources hold."""
         self._sampler.close()
-

@@ -42,7 +42,10 @@ def plot_replays(
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     panels = [
-        (name, resource, series) for name, resources in replays for resource, series in resources.items() if series
+        (name, resource, series)
+        for name, resources in replays
+        for resource, series in resources.items()
+        if series
     ]
     if not panels:
         raise PlotError("nothing to draw: the traces hold no resource with a known size")
@@ -52,7 +55,9 @@ def plot_replays(
     for position, (name, resource, series) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, position)
         times = [point[0] for point in series]
-        axes.plot(times, [100 * point[1] for point in series], color="#1f3a5f", linewidth=1.4, label="headroom")
+        axes.plot(
+            times, [100 * point[1] for point in series], color="#1f3a5f", linewidth=1.4, label="headroom"
+        )
         _shade_levels(axes, series)
         etas = [(t, eta) for t, _, eta, _ in series if eta is not None and eta < 3600]
         if etas:

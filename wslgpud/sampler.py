@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from wslgpud.config import Sampling
 from wslgpud.host import Clock, NoData, SourceError
-from wslgpud.model import EMPTY, Health, Snapshot, SourceReport
+from wslgpud.model import EMPTY, Health, Reading, Snapshot, SourceReport
 from wslgpud.sources import Source
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,10 @@ class Sampler:
         self._sequence += 1
         reports = tuple(slot.report(self._clock.mono()) for slot in self._slots)
         return Snapshot(wall, started, self._sequence, reports, lateness, step)
+
+    def own(self) -> tuple[Reading, ...]:
+        """Return what the sources say of themselves, whatever their health."""
+        return tuple(reading for slot in self._slots for reading in slot.source.own())
 
     def close(self) -> None:
         """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""

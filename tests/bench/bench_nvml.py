@@ -1,4 +1,3 @@
-# ruff: noqa: T201 - a benchmark prints
 """What reading the GPU costs, daemon and probe together, at one sample a second.
 
 Goal: well below 1 ms of CPU a tick. Uses the machine's NVML where there is one, else a fake library, which

@@ -44,12 +44,12 @@ class Machine:
         self.library.unlink()
 
     def set(self, **settings):
-        """Lay settings over those in force; None takes one away."""
+        """Lay settings over those in force; None takes one away. Escapes write odd bytes."""
         self._settings.update(settings)
         lines = [f"{k} {v}\n" for k, v in self._settings.items() if v is not None]
         file = self.library.with_name(self.library.name + ".settings")
         new = file.with_suffix(".new")
-        new.write_text("".join(lines))
+        new.write_bytes("".join(lines).encode().decode("unicode_escape").encode("latin-1"))
         new.rename(file)  # at once, or the library might read half of it
 
     def gpu(self, index, **settings):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import Catalogue
 from wslgpud.probes import nvml_calls
+from wslgpud.probes.supervisor import clean_environment
 from wslgpud.sources.gpu import FED, OUTPUTS, GpuSource
 
 MIB = 1 << 20
@@ -80,8 +83,9 @@ def test_a_call_that_is_not_supported_is_not_made_again(machine, source, values)
     assert values(source.read(), "gpu_power_watts") == {}
     machine.set(DeviceGetPowerUsage=0)
     assert values(source.read(), "gpu_power_watts") == {}
-    errors = values(source.read(), "gpu_nvml_errors")
-    assert values(source.read(), "gpu_nvml_errors") == errors
+    errors = [r for r in source.own() if r.spec.name == "gpu_nvml_errors"]
+    source.read()
+    assert [r for r in source.own() if r.spec.name == "gpu_nvml_errors"] == errors
 
 
 def test_an_unknown_error_costs_one_value_and_is_tried_again(machine, source, values):
@@ -122,6 +126,12 @@ def test_a_process_with_memory_is_reported(machine, source, values):
     ((process,),) = [gpu.processes for gpu in sample.gpus]
     assert (process.pid, process.used_bytes) == (os.getpid(), 1 << 30)
     assert values(sample, "gpu_processes") == {(): 1}
+
+
+def test_a_process_whose_name_is_not_text_does_no_harm(machine, source):
+    machine.set(pid=os.getpid(), process_name=r"\xff\xfe")
+    ((process,),) = [gpu.processes for gpu in source.read().gpus]
+    assert process.used_bytes == 1 << 30
 
 
 def test_a_pid_that_is_somebody_else_here_is_not_blamed(machine, source):
@@ -295,8 +305,25 @@ def test_closing_leaves_no_process_behind(source):
 
 
 def test_the_library_in_use_is_named(machine, source):
-    (library,) = [r for r in source.read().readings if r.spec.name == "gpu_library"]
+    source.read()
+    (library,) = [r for r in source.own() if r.spec.name == "gpu_library"]
     assert library.labels == (str(machine.library), "13.590.44.01")
+
+
+@pytest.mark.parametrize("wsl", [True, False])
+def test_wsls_library_comes_first_then_the_loaders(machine, wsl):
+    """Without a setting: /usr/lib/wsl/lib where it exists, else what the dynamic loader finds."""
+    folder = str(machine.library.parent)
+    code = f"""
+from wslgpud.probes import nvml_backend
+nvml_backend.WSL_LIBRARY = {str(machine.library) if wsl else "/nowhere"!r}
+print(nvml_backend.Live("").library)
+"""
+    environment = {**clean_environment(), "LD_LIBRARY_PATH": "" if wsl else folder}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(machine.library)
 
 
 def test_a_library_that_prints_does_not_disturb_the_answers(machine, source):
@@ -308,9 +335,8 @@ def test_a_library_that_prints_does_not_disturb_the_answers(machine, source):
 def test_every_reading_fits_its_declaration(machine, source):
     machine.set(gpus=2, pid=os.getpid())
     declared = {spec.name: spec for spec in Catalogue(GpuSource.metrics)}
-    sample = source.read()
     seen = set()
-    for reading in sample.readings:
+    for reading in (*source.read().readings, *source.own()):
         assert declared[reading.spec.name] is reading.spec
         assert len(reading.labels) == len(reading.spec.labels)
         assert (reading.spec.name, reading.labels) not in seen

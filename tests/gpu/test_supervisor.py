@@ -185,6 +185,25 @@ def test_nothing_is_left_open_after_many_ends(start, clock):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def test_a_child_that_not_even_sigkill_ends_gets_no_successor_beside_it(start, clock, monkeypatch):
+    """In a driver's uninterruptible wait; that cannot be had here, so ending is made to fail."""
+    child = start(timeout=0.5)
+    child.ask({})
+    pid = child.pid
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess.Popen, "send_signal", lambda *_: None)
+        with pytest.raises(ProbeDown, match="did not answer"):
+            child.ask({"do": "hang"})
+    clock.now += 2
+    with pytest.raises(ProbeDown, match=rf"child \(process {pid}\) hangs in the driver and cannot be ended"):
+        child.ask({})
+    assert child.starts_total == 1
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert child.ask({"n": 1})["n"] == 1
+    assert is_gone(pid)
+
+
 def test_closing_does_not_wait_for_an_answer_that_does_not_come(start):
     child = start(timeout=600)
     child.ask({})

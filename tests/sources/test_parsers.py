@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.host import NoData, SourceError
+from wslgpud.config import Config
+from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.model import Reading
 from wslgpud.sources import cpu, disk, memory, network, pressure
 from wslgpud.sources.kernel_lines import OomKill, Story, parse_line
 from wslgpud.sources.processes import parse_stat
+from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.text import decimal, whole
 
 TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
@@ -114,6 +117,43 @@ def test_a_broken_log_line_is_nothing_or_has_possible_numbers(record: str):
         assert found.pid >= 0
         assert min(found.anon_bytes, found.file_bytes, found.shmem_bytes, found.virtual_bytes) >= 0
         assert found.scope in ("cgroup", "global")
+
+
+class Spoiled(RecordedHost):
+    """A machine of which one file holds something else."""
+
+    def __init__(self, folder: Path, path: str, text: str) -> None:
+        super().__init__(folder)
+        self._path = path
+        self._text = text
+
+    def read(self, path: str) -> str:
+        return self._text if path == self._path else super().read(path)
+
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+FILES = {
+    f"{name}{path}": (HOSTS / name, path, (HOSTS / name / "root" / path.lstrip("/")).read_text())
+    for name in ("cgroup-limit", "wsl2-swap-thrash", "wsl2-vram-full")
+    for file in sorted((HOSTS / name / "root").rglob("*"))
+    if file.is_file() and (path := "/" + str(file.relative_to(HOSTS / name / "root")))
+}
+
+
+@given(st.sampled_from(sorted(FILES)), st.data())
+def test_one_broken_file_on_a_whole_machine_breaks_no_source(name: str, data: Any):
+    folder, path, text = FILES[name]
+    host = Spoiled(folder, path, data.draw(broken(text)))
+    for source in (kind(host, Config()) for kind in SOURCES if kind.name != "gpu"):
+        try:
+            sample = source.read()
+        except (NoData, SourceError):
+            continue
+        for reading in sample.readings:
+            assert math.isfinite(reading.value)
+            assert reading.value >= 0
+        for process in sample.processes or ():
+            assert min(process.pid, process.rss_bytes, process.swap_bytes) >= 0
 
 
 @given(st.integers(0, 10**18 - 1))

@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from wslgpud.config import StoreSettings
+
+# a loaded machine is no fault of the code
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 def _load(name):

@@ -7,6 +7,7 @@ reads, and prints the tick's number once that is on disk.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 
 from wslgpud.config import StoreSettings
@@ -20,8 +21,8 @@ DOUBLE = MetricSpec("made_double", "gauge", "", "A number of which every bit cou
 EVENTS = MetricSpec("made_events", "counter", "", "A counter.")
 PASSING = MetricSpec("made_passing", "gauge", "", "Of no interest tomorrow.", stored=False)
 
-#: a plausible Tuesday, on a whole hour
-T0 = 1_750_000_000 - 1_750_000_000 % 3600
+#: a plausible Tuesday, at midnight
+T0 = 1_750_000_000 - 1_750_000_000 % 86400
 
 
 def snapshot(
@@ -61,6 +62,16 @@ def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     return [
         (round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)
     ]
+
+
+def settle(store, clock, seconds=60):
+    """Wait until the upkeep after all that was appended has nothing left to do."""
+    assert store.flush()
+    clock.now += 0.001
+    deadline = time.monotonic() + seconds
+    while store.stats().last_purge_wall != clock.now:
+        assert store.flush()
+        assert time.monotonic() < deadline, store.stats()
 
 
 def victim(file: str) -> None:

@@ -86,7 +86,11 @@ class Case:
         ram = RamState(total, max(0, total - (used - in_swap)))
         proc = ProcessSample(4121, 1, "python", int(0.8 * (used - in_swap)), in_swap)
         return Observation(
-            t=t, ram=ram, swap=SwapState(swap_total, swap_total - in_swap), processes=(proc,), gap_expected=expected
+            t=t,
+            ram=ram,
+            swap=SwapState(swap_total, swap_total - in_swap),
+            processes=(proc,),
+            gap_expected=expected,
         )
 
 
@@ -174,7 +178,12 @@ def desktop(seed):
     used, t, path = rng.uniform(0.2, 0.6), 0.0, []
     for _ in range(400):
         path.append((t, used))
-        used = min(0.76, max(0.15, used + rng.gauss(0, 0.012) + (0.1 if rng.random() < 0.02 else 0) - 0.05 * (used - 0.45)))
+        used = min(
+            0.76,
+            max(
+                0.15, used + rng.gauss(0, 0.012) + (0.1 if rng.random() < 0.02 else 0) - 0.05 * (used - 0.45)
+            ),
+        )
         t += rng.uniform(10, 60)
     return _case("desktop", rng, seed, "ram", path)
 
@@ -269,9 +278,7 @@ def accelerating(seed):
     """A cache whose growth gets faster (a KV cache under rising load, a graph kept alive)."""
     rng = random.Random(seed)
     base, span, power = rng.uniform(0.1, 0.4), 10 ** rng.uniform(1.5, 3.5), rng.uniform(1.3, 2.5)
-    path = [(0.0, base)] + [
-        (20 + span * i / 50, base + (1.0 - base) * (i / 50) ** power) for i in range(51)
-    ]
+    path = [(0.0, base)] + [(20 + span * i / 50, base + (1.0 - base) * (i / 50) ** power) for i in range(51)]
     return _case("accelerating", rng, seed, _where(rng), path)
 
 
@@ -279,9 +286,7 @@ def saturating(seed):
     """A cache that warms up and fills its share: fast first, ever slower, then flat."""
     rng = random.Random(seed)
     base, top, span = rng.uniform(0.05, 0.3), rng.uniform(0.5, 0.92), 10 ** rng.uniform(1.5, 3.5)
-    path = [(0.0, base)] + [
-        (20 + span * i / 50, top - (top - base) * 2.718 ** (-i / 8)) for i in range(101)
-    ]
+    path = [(0.0, base)] + [(20 + span * i / 50, top - (top - base) * 2.718 ** (-i / 8)) for i in range(101)]
     return _case("saturating", rng, seed, _where(rng), path, tolerated=top >= 0.77)
 
 
@@ -299,7 +304,12 @@ def suspended(seed):
     """A machine that sleeps for a while and wakes with more in use than before."""
     rng = random.Random(seed)
     base = rng.uniform(0.3, 0.6)
-    path = [(0.0, base), (600.0, base), (601.0, base + rng.uniform(0, 0.2)), (1500.0, base + rng.uniform(0, 0.2))]
+    path = [
+        (0.0, base),
+        (600.0, base),
+        (601.0, base + rng.uniform(0, 0.2)),
+        (1500.0, base + rng.uniform(0, 0.2)),
+    ]
     return _case("suspended", rng, seed, "ram", path, gaps=[(300.0, rng.uniform(30, 1000))])
 
 

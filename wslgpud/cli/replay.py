@@ -23,7 +23,9 @@ MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C
 
 
 def replay_command(
-    traces: Annotated[list[Path], typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="TRACE...")],
+    traces: Annotated[
+        list[Path], typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="TRACE...")
+    ],
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
     ] = False,
@@ -31,7 +33,8 @@ def replay_command(
         bool, typer.Option("--score", help="judge the warnings by NAME.truth.json beside each trace")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png")
+        Path | None,
+        typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
     ] = None,
 ) -> None:
     """Run the risk engine over recordings, faster than real time.
@@ -44,7 +47,11 @@ def replay_command(
     try:
         if score:
             _print_scores(traces)
-        results = [] if score and plot is None else [_replay_one(path, as_json=as_json, silent=score) for path in traces]
+        results = (
+            []
+            if score and plot is None
+            else [_replay_one(path, as_json=as_json, silent=score) for path in traces]
+        )
         if plot is not None:
             truths = {trace_name(path): truth_beside(path) for path in traces}
             events = {name: truth.events for name, truth in truths.items() if truth is not None}
@@ -107,7 +114,9 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
     print()
 
 
-def _strips(points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float) -> tuple[str, str]:
+def _strips(
+    points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float
+) -> tuple[str, str]:
     """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
     for t, share, _, level in points:

@@ -104,7 +104,7 @@ class Session:
         self.errors: dict[str, int] = {}
         self.support_changed = True
         self.count_due = now + RARELY
-        self.process_names: dict[int, str | None] = {}
+        self.names_supported = True
         self.ask("nvmlInit")
         self.system = self._identity(SYSTEM_IDENTITY)
         self.gpus: list[Gpu] = []
@@ -135,7 +135,7 @@ class Session:
             code = error.value  # type: ignore[attr-defined]  # both kinds of error have it
             name = ERRORS.get(code, str(code))
         except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
-            name = "INVALID_ARGUMENT"
+            name = "NOT_FOUND"
         self.errors[name] = self.errors.get(name, 0) + 1
         raise Failed(name, function)
 
@@ -280,17 +280,17 @@ class Session:
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
     def _process_name(self, pid: int) -> str | None:
-        if pid not in self.process_names:
-            if len(self.process_names) >= 256:  # a bound; the few that live are asked for again
-                self.process_names.clear()
-            try:
-                name = self.ask("nvmlSystemGetProcessName", pid)
-                self.process_names[pid] = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
-            except Failed as failed:
-                if failed.error in BROKEN:
-                    raise
-                self.process_names[pid] = None
-        return self.process_names[pid]
+        # Asked anew each time: pids are used again, and a name remembered would be somebody else's.
+        if not self.names_supported:
+            return None
+        try:
+            name = self.ask("nvmlSystemGetProcessName", pid)
+        except Failed as failed:
+            if failed.error in BROKEN:
+                raise
+            self.names_supported = failed.error not in UNSUPPORTED
+            return None
+        return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def failure(error: str, call: str, text: str = "") -> dict[str, str]:

@@ -9,6 +9,7 @@ from wslgpud.model import GpuSample, Observation, ProcessSample
 
 MOST_SNAPSHOTS = 40
 NEWEST_KEPT = 10
+SNAPSHOT_SECONDS = 1.9
 LONGEST_SECONDS = 3 * 3600.0
 CULPRIT_SHARE = 0.5
 
@@ -73,9 +74,9 @@ class Attribution:
         self._snapshots: list[_Snapshot] = []
 
     def push(self, observation: Observation) -> None:
-        """Remember who holds what now, at most once a second."""
+        """Remember who holds what now, at most every other second."""
         snapshots = self._snapshots
-        if snapshots and observation.t - snapshots[-1].t < 1.0:
+        if snapshots and observation.t - snapshots[-1].t < SNAPSHOT_SECONDS:
             return
         if not observation.processes and observation.ram is None:
             return
@@ -176,7 +177,10 @@ class GpuAttribution:
                 best, most, seconds = process, float(process.used_bytes - then), max(t - then_t, 1e-3)
         if best is not None and lost_bytes > 0 and most >= CULPRIT_SHARE * lost_bytes:
             return Culprit(
-                f"{best.name or 'process'} (pid {best.pid})", "process", most / seconds, min(1.0, most / lost_bytes)
+                f"{best.name or 'process'} (pid {best.pid})",
+                "process",
+                most / seconds,
+                min(1.0, most / lost_bytes),
             )
         silent = [process for process in gpu.processes if process.used_bytes is None]
         if silent:

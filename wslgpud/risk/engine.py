@@ -21,6 +21,7 @@ ETA_SPREAD = 0.6
 """Spread (standard deviation of the logarithm) of the real time to exhaustion about the middle estimate."""
 MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
+CULPRIT_SECONDS = 5.0
 NO_PRESSURE = Pressure()
 
 
@@ -97,7 +98,7 @@ class RiskEngine:
                 gap_expected=observation.gap_expected,
                 limit_hits=hits.get(name),
             )
-            forecast = self._forecast(observation, room, view)
+            forecast = self._forecast(observation, room, view, changed=view.level != old)
             forecasts.append(forecast)
             if view.level != old:
                 culprit = self._culprits.get(name, (t, NOBODY))[1]
@@ -114,7 +115,8 @@ class RiskEngine:
         if watch is None:
             if len(self._watches) >= MOST_RESOURCES:
                 self._drop_stale(t)
-            watch = self._watches[room.resource] = Watch(self.settings, room.capacity)
+            margin = self.settings.vram_margin if room.resource.startswith("gpu") else 0.0
+            watch = self._watches[room.resource] = Watch(self.settings, room.capacity, margin=margin)
         elif abs(watch.capacity - room.capacity) > 0.01 * room.capacity:
             watch.rebase(room.capacity)
         return watch
@@ -158,10 +160,12 @@ class RiskEngine:
                 if most >= (1.0 - self.settings.learn_ceiling_below) * total:
                     self._ceilings[name] = most
 
-    def _forecast(self, observation: Observation, room: Room, view: View) -> Forecast:
+    def _forecast(self, observation: Observation, room: Room, view: View, *, changed: bool) -> Forecast:
         danger, culprit = view.danger, NOBODY
         if danger is not None and view.level >= Level.INFO:
-            culprit = self._culprit(observation, room, view, danger)
+            known_t, culprit = self._culprits.get(room.resource, (-math.inf, NOBODY))
+            if changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS:
+                culprit = self._culprit(observation, room, view, danger)
         return Forecast(
             resource=room.resource,
             level=view.level,
@@ -177,10 +181,8 @@ class RiskEngine:
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
-        """Return who grows; looked up again when the answer is older than a second or two."""
-        t, known = observation.t, self._culprits.get(room.resource)
-        if known is not None and 0 <= t - known[0] < 2.0 and view.level < Level.WARNING:
-            return known[1]
+        """Look up who grows, and keep the answer for a while: it costs more than all the rest."""
+        t = observation.t
         window = max(danger.window_seconds, 3.0)
         rate = danger.rate * room.capacity or view.rate or 0.0
         lost = rate * window

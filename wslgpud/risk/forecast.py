@@ -46,7 +46,7 @@ class Level:
     def growth(self, t: float, used: float, noise: float) -> Growth | None:
         """Return the growth that this scale sees, or None where it sees none that is alive and steady."""
         n = len(self.maxima)
-        if n + 1 < FEWEST:
+        if n < FEWEST - 1:
             return None
         now = max(used, self.cur) if self.count else used
         since, reference = self.ends[0], self.maxima[0]
@@ -71,7 +71,7 @@ class Level:
                     rises += 1
                 if rise > largest:
                     largest = rise
-        if rises < FEWEST:
+        if rises < (FEWEST - 1 if now > 0.88 else FEWEST):
             return None
         window = t - since
         if window <= 0.0:

@@ -49,7 +49,9 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     return before
 
 
-def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings) -> Level:
+def wanted(
+    danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0
+) -> Level:
     """Return the level that a danger deserves at this moment.
 
     Args:
@@ -57,6 +59,7 @@ def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings) -> 
         share: headroom as a share of the capacity.
         until_next: seconds by which the next sample comes too late to be a first one (0 at fast sampling).
         s: the thresholds.
+        margin: share of headroom added to what a growth of seconds needs.
     """
     if danger.cause == "oom":
         return Level.CRITICAL
@@ -66,7 +69,8 @@ def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings) -> 
         return Level.OK
     if danger.cause == "steps" and not _step_fits(danger, share, s):
         return Level.WARNING
-    if share - danger.rate * until_next >= headroom_for_warning(danger.early_seconds, s):
+    least = headroom_for_warning(danger.early_seconds, s) + (margin if danger.early_seconds <= 16.0 else 0.0)
+    if share - danger.rate * until_next >= least:
         return Level.INFO
     if danger.cause == "steps":
         return Level.WARNING
@@ -88,9 +92,7 @@ def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings) -> 
 def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
     """Tell whether the step that follows will fit; one beyond twice the last is too bold a guess."""
     return (
-        danger.next_step < share
-        or danger.last_step < 0.5 * share
-        or danger.eta_seconds > s.warn_eta_seconds
+        danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
     )
 
 

@@ -54,7 +54,9 @@ def replay(name: str, observations: Iterable[Observation], settings: RiskSetting
             share = forecast.headroom_bytes / max(1, forecast.capacity_bytes)
             point = (observation.t, share, forecast.eta_seconds, forecast.level)
             result.points.setdefault(forecast.resource, []).append(point)
-            result.odds.setdefault(forecast.resource, []).append((observation.t, dict(forecast.probabilities)))
+            result.odds.setdefault(forecast.resource, []).append(
+                (observation.t, dict(forecast.probabilities))
+            )
         first = observation.t if first is None else first
         result.samples += 1
         result.seconds = observation.t - first
@@ -116,7 +118,9 @@ def score_all(
 ) -> list[Line]:
     """Score the engine with and without PSI, and every baseline, over the same traces."""
     lines = [
-        score_engine("wslgpud", ((truth, replay(truth.name, read(path), settings)) for path, truth in traces)),
+        score_engine(
+            "wslgpud", ((truth, replay(truth.name, read(path), settings)) for path, truth in traces)
+        ),
         score_engine(
             "wslgpud without PSI",
             ((truth, replay(truth.name, without_psi(read(path)), settings)) for path, truth in traces),

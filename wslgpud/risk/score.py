@@ -54,7 +54,9 @@ def read_truth(path: Path) -> Truth:
         for event in raw["events"]:
             resource, t = str(event["resource"]), float(event["t"])
             events[resource] = min(t, events.get(resource, math.inf))
-        return Truth(str(raw["name"]), events, float(raw.get("onset", 0.0)), bool(raw.get("tolerated", False)))
+        return Truth(
+            str(raw["name"]), events, float(raw.get("onset", 0.0)), bool(raw.get("tolerated", False))
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TruthError(f"{path}: not a truth file ({type(error).__name__}: {error})") from error
 
@@ -137,6 +139,7 @@ def brier(forecasts: Iterable[tuple[float, float, float | None]], horizon: float
         horizon: seconds.
     """
     errors = [
-        (probability - (event is not None and 0 <= event - t <= horizon)) ** 2 for t, probability, event in forecasts
+        (probability - (event is not None and 0 <= event - t <= horizon)) ** 2
+        for t, probability, event in forecasts
     ]
     return statistics.fmean(errors) if errors else None

@@ -309,7 +309,11 @@ def write_trace(
     Each line is complete in itself, so a recording that is cut off loses at most its last sample.
     """
     count = 0
-    with gzip.open(path, "wt", encoding="utf-8") if path.suffix == ".gz" else path.open("w", encoding="utf-8") as file:
+    with (
+        gzip.open(path, "wt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open("w", encoding="utf-8") as file
+    ):
         print(json.dumps(header(interval_seconds, host)), file=file)
         for observation in observations:
             print(json.dumps(row_from_observation(observation), separators=(",", ":")), file=file)

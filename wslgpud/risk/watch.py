@@ -32,8 +32,9 @@ class View(NamedTuple):
 class Watch:
     """One resource: its history at all scales, the peaks it survived, and the level that holds."""
 
-    def __init__(self, settings: RiskSettings, capacity: int) -> None:
-        """Start with nothing seen of a resource of this capacity (bytes)."""
+    def __init__(self, settings: RiskSettings, capacity: int, *, margin: float = 0.0) -> None:
+        """Start with nothing seen of a resource of this capacity (bytes); ``margin`` as in ``wanted``."""
+        self._margin = margin
         self.settings = settings
         self.capacity = capacity
         self.hysteresis = Hysteresis(settings)
@@ -177,7 +178,7 @@ class Watch:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         for danger in dangers:
-            level = wanted(danger, share, overdue, self.settings)
+            level = wanted(danger, share, overdue, self.settings, margin=self._margin)
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0

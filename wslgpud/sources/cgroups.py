@@ -18,8 +18,9 @@ from wslgpud.sources.text import table, whole
 _RESCAN_SECONDS = 30.0
 _MOST_CGROUPS = 20
 _MOST_FOLDERS = 1000
-#: WSL puts everything of the user under this limit: https://github.com/microsoft/WSL/pull/40519
-_ALWAYS = "/wsl-user"
+#: Limits on all that we can see are never left out: a container's own (its root), and that of WSL on
+#: everything of the user (https://github.com/microsoft/WSL/pull/40519).
+_ALWAYS = frozenset({"/", "/wsl-user"})
 
 
 def _spec(name: str, text: str, kind: Kind = "gauge") -> MetricSpec:
@@ -143,7 +144,7 @@ def scan(host: Host, tree: Tree) -> list[Limited]:
             waiting.extend(f"{path}/{name}" for name in host.folders(tree.root + path))
         except (NoData, SourceError):
             continue
-    found.sort(key=lambda cgroup: (cgroup.path != _ALWAYS, cgroup.limit - cgroup.current))
+    found.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
     return found[:_MOST_CGROUPS]
 
 

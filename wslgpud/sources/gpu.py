@@ -342,7 +342,7 @@ class GpuSource(Source):
             self._renew_at = now if reply.get("changed") else None
 
     def _sample(self) -> Sample:
-        readings = [Reading(LOST, self._lost), *self.own()]
+        readings = [Reading(LOST, self._lost)]
         samples = []
         for gpu in self._gpus.values():
             readings += gpu.readings(self._session)

@@ -10,10 +10,11 @@ from wslgpud.store.errors import (
     UnwritableError,
 )
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
+from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.store import Store
 
 __all__ = [
+    "Bucket",
     "Delivery",
     "LockedError",
     "NewerSchemaError",

@@ -23,6 +23,23 @@ class Migration(NamedTuple):
     statements: tuple[str, ...]
 
 
+def _value(whole: str, double: str, name: str) -> str:
+    return (
+        f"CASE WHEN s.divisor > 1 THEN CAST({whole} AS DOUBLE PRECISION) / s.divisor"
+        f" WHEN s.divisor = 1 THEN {whole} ELSE {double} END AS {name}"
+    )
+
+
+#: what the views of both summaries show; part of step 2
+_SUMMARY = ", ".join(
+    (
+        _value("(r.last - r.below)", "r.below", "min"),
+        _value("(r.last + r.above)", "r.above", "max"),
+        _value("(r.n * r.last + r.extra)", "r.extra", "sum"),
+        _value("r.last", "r.last", "last"),
+    )
+)
+
 _WORDS = {
     "sqlite": {
         "int8": "INTEGER",
@@ -31,6 +48,7 @@ _WORDS = {
         "exact": "ANY",
         "strict": "STRICT",
         "keyed": "STRICT, WITHOUT ROWID",
+        "summary": _SUMMARY,
         "each": "json_each(t.readings)",
         "each_value": "j.value",
     },
@@ -41,6 +59,7 @@ _WORDS = {
         "exact": "NUMERIC",
         "strict": "",
         "keyed": "",
+        "summary": _SUMMARY,
         "each": "json_each_text(t.readings::json)",
         "each_value": "j.value::numeric",
     },
@@ -75,6 +94,38 @@ MIGRATIONS = (
                         ELSE {each_value} END AS value
                 FROM tick t, {each} j JOIN series s ON s.id = CAST(j.key AS {int8})
                 JOIN host h ON h.id = s.host""",
+        ),
+    ),
+    Migration(
+        2,
+        "sealed blocks and summaries",
+        (
+            """CREATE TABLE chunk (id {int8} PRIMARY KEY, ticks {int8} NOT NULL, low_ms {int8} NOT NULL,
+                high_ms {int8} NOT NULL, last_ms {int8} NOT NULL, times {blob} NOT NULL,
+                masks {blob} NOT NULL, processes {blob}) {strict}""",
+            "CREATE INDEX chunk_by_time ON chunk (high_ms, low_ms)",
+            """CREATE TABLE block (id {int8} PRIMARY KEY, mask {int8} NOT NULL, last {exact} NOT NULL,
+                data {blob} NOT NULL) {strict}""",
+            """CREATE TABLE rollup_minute (part {int8} NOT NULL, series {int8} NOT NULL,
+                minute {int8} NOT NULL, span {int8} NOT NULL, n {int8} NOT NULL, last {exact} NOT NULL,
+                below {exact} NOT NULL, above {exact} NOT NULL, extra {exact} NOT NULL,
+                PRIMARY KEY (part, series, minute)) {keyed}""",
+            """CREATE TABLE rollup_hour (part {int8} NOT NULL, series {int8} NOT NULL,
+                hour {int8} NOT NULL, n {int8} NOT NULL, last {exact} NOT NULL,
+                below {exact} NOT NULL, above {exact} NOT NULL, extra {exact} NOT NULL,
+                PRIMARY KEY (part, series, hour)) {keyed}""",
+            "CREATE TABLE span (minute {int8} PRIMARY KEY) {strict}",
+            """INSERT INTO span VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12),
+                (13), (14)""",
+            """CREATE VIEW minute AS
+                SELECT r.part + (r.minute + k.minute) * 60 AS time, h.name AS host, s.metric, s.labels, r.n,
+                    {summary}
+                FROM rollup_minute r JOIN span k ON k.minute < r.span
+                JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
+            """CREATE VIEW hour AS
+                SELECT r.part + r.hour * 3600 AS time, h.name AS host, s.metric, s.labels, r.n,
+                    {summary}
+                FROM rollup_hour r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
         ),
     ),
 )

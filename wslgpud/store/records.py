@@ -28,6 +28,22 @@ class Point(NamedTuple):
     value: Number
 
 
+class Bucket(NamedTuple):
+    """What is known of a series over one step of time that begins at ``wall``."""
+
+    wall: float
+    n: int
+    low: Number
+    high: Number
+    total: Number
+    last: Number
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self.total / self.n
+
+
 class ProcessPoint(NamedTuple):
     """One process as seen at ``wall``."""
 

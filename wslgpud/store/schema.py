@@ -17,13 +17,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Table, Text
 from sqlalchemy.types import UserDefinedType
 
 #: ids of series of one host: host << 16 ... + 65535
 SERIES_BITS = 16
-#: ids of everything else of one host: host << 40 ...; a tick every 0.1 s fills that in 3,000 years
-ROW_BITS = 40
+#: ids of everything else of one host: host << 34 ...; a tick a second fills that in 500 years
+ROW_BITS = 34
 
 
 class Exact(UserDefinedType[Any]):
@@ -82,6 +82,61 @@ tick = Table(
     Column("processes", Text),  # JSON array of [pid, start ticks, name, resident KiB, swapped KiB]
 )
 
+# Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
+chunk = Table(
+    "chunk",
+    metadata,
+    _id(),
+    Column("ticks", Integer, nullable=False),
+    Column("low_ms", BigInteger, nullable=False),  # earliest and latest by the clock
+    Column("high_ms", BigInteger, nullable=False),
+    Column("last_ms", BigInteger, nullable=False),  # last in order of arrival
+    Column("times", LargeBinary, nullable=False),  # block of the ticks' milliseconds
+    Column("masks", LargeBinary, nullable=False),  # deflated: for each mask one byte (0 or 1) a tick
+    Column("processes", LargeBinary),  # deflated JSON array of [ms, [as in tick]]
+)
+
+# One series in one chunk. The id is (chunk << 16) + the low 16 bits of the series, so that a block is found,
+# and a chunk deleted, by the primary key alone.
+block = Table(
+    "block",
+    metadata,
+    _id(),
+    Column("mask", Integer, nullable=False),  # 0: it has all ticks; else those of the chunk's mask
+    Column("last", Exact, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+# Summaries. Rows of one part (a quarter of an hour, a day) lie together by series, which makes them quick
+# to read by series and append-only to write. Of whole numbers only the distances from ``last`` are kept,
+# which are small; of doubles the values themselves. Views of the same names without "rollup_" are for people.
+rollup_minute = Table(
+    "rollup_minute",
+    metadata,
+    Column("part", BigInteger, primary_key=True),  # seconds since the epoch, beginning of the part
+    Column("series", BigInteger, primary_key=True),
+    Column("minute", Integer, primary_key=True),  # of the part
+    Column("span", Integer, nullable=False),  # for how many minutes the very same holds
+    Column("n", Integer, nullable=False),  # values in each of these minutes
+    Column("last", Exact, nullable=False),
+    Column("below", Exact, nullable=False),
+    Column("above", Exact, nullable=False),
+    Column("extra", Exact, nullable=False),
+)
+
+rollup_hour = Table(
+    "rollup_hour",
+    metadata,
+    Column("part", BigInteger, primary_key=True),
+    Column("series", BigInteger, primary_key=True),
+    Column("hour", Integer, primary_key=True),
+    Column("n", Integer, nullable=False),
+    Column("last", Exact, nullable=False),
+    Column("below", Exact, nullable=False),
+    Column("above", Exact, nullable=False),
+    Column("extra", Exact, nullable=False),
+)
+
 event = Table(
     "event",
     metadata,
@@ -130,3 +185,18 @@ daemon_run = Table(
     Column("version", Text, nullable=False),
     Column("boot_id", Text, nullable=False),
 )
+
+
+def block_id(chunk: int, series_id: int) -> int:
+    """Return the id of the block of a series in a chunk."""
+    return (chunk << SERIES_BITS) | (series_id & ((1 << SERIES_BITS) - 1))
+
+
+def row_range(host_id: int) -> tuple[int, int]:
+    """Return the first and last id of a host's rows of any table but series and block."""
+    return host_id << ROW_BITS, ((host_id + 1) << ROW_BITS) - 1
+
+
+def series_range(host_id: int) -> tuple[int, int]:
+    """Return the first and last id of a host's series."""
+    return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1

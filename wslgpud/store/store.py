@@ -21,7 +21,7 @@ from wslgpud.store.errors import NotADatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import Delivery, Point, Run, SeriesRef, StoreStats
+from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.sql import insert_new
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
@@ -69,7 +69,7 @@ class Store:
             self._lock = engines.WriterLock(self._path)
         self._intake = Intake()
         self._journal = Journal(self._intake.next_row, self._clock.wall)
-        self._upkeep = Upkeep(self._settings, self._clock.wall)
+        self._upkeep = Upkeep(self._settings, self._clock.wall, lambda: self._intake.host_id)
         self._reader: Reader | None = None
         self._run_id: int | None = None
         self._boot_id = boot_id
@@ -167,9 +167,17 @@ class Store:
         """See Reader.read."""
         return self._read().read(series, start_wall, end_wall, step)
 
+    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
+        """See Reader.summaries."""
+        return self._read().summaries(series, start_wall, end_wall, step)
+
     def latest(self) -> dict[SeriesRef, Point]:
         """See Reader.latest."""
         return self._read().latest()
+
+    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
+        """See Reader.processes."""
+        return self._read().processes(start_wall, end_wall)
 
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """See Reader.transitions."""
@@ -191,7 +199,7 @@ class Store:
         migrations.migrate(connection, name)
         with connection.begin():
             host_id = _host_id(connection, self._host_name)
-            low, high = host_id << schema.ROW_BITS, ((host_id + 1) << schema.ROW_BITS) - 1
+            low, high = schema.row_range(host_id)
             query = select(schema.series).where(schema.series.c.host == host_id)
             known = {
                 row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
