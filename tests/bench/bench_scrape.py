@@ -31,7 +31,7 @@ def serve() -> None:
     specs = [MetricSpec(f"bench_{n}_bytes", "gauge", "bytes", text, labels) for n in range(SERIES // 2)]
     publisher = Publisher(specs)
     server = Server(config.Server(port=0), publisher, routes(publisher))
-    print(server.start(), flush=True)  # noqa: T201 - to the scraping process
+    print(server.start(), flush=True)
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     sequence = 0
@@ -72,7 +72,7 @@ async def measure(name: str, url: str) -> None:
     took.sort()
     p50, p99 = (1e3 * took[int(len(took) * q)] for q in (0.5, 0.99))
     figures = f"p50 {p50:6.2f} ms  p99 {p99:6.2f} ms  max {took[-1] * 1e3:6.2f} ms"
-    print(f"{name:<8} {len(took):>6} scrapes  {figures}  {sizes[0]:>6} bytes")  # noqa: T201 - its result
+    print(f"{name:<8} {len(took):>6} scrapes  {figures}  {sizes[0]:>6} bytes")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from wslgpud.config import ConfigError
 from wslgpud.serve import Publisher, Response, Route, ServeError, Server, routes
 from wslgpud.serve.server import bind
 
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - what is tested
+EVERYWHERE = "0.0.0.0"
 
 
 def make(**settings):
