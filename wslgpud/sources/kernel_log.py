@@ -38,7 +38,8 @@ DXG_NOTICES = MetricSpec(
 )  # fmt: skip
 XIDS = MetricSpec(
     "nvidia_xid_errors", "counter", "",
-    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ explains them.",
+    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ has their "
+    "meanings.",
     ("xid",),
 )  # fmt: skip
 LOST = MetricSpec(
