@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 
+from tests.support.pictures import status_svg
 from wslgpud.catalogue import catalogue, table
 from wslgpud.cli import app
 
@@ -17,6 +20,16 @@ def test_the_readmes_table_of_metrics_is_the_catalogue() -> None:
     shown = re.search(r"<!-- metrics[^>]*-->\n(.*)<!-- end -->", README, re.DOTALL)[1]
 
     assert shown == table()
+
+
+def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
+    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py. After a change: ./tests/renew."""
+    document = json.loads((ROOT / "tests/gpu/recordings/status-warning.json").read_text())
+    picture = ROOT / "deploy/pictures/status.svg"
+    if os.environ.get("WSLGPUD_RENEW"):
+        picture.write_text(status_svg(document))
+
+    assert picture.read_text() == status_svg(document)
 
 
 def test_every_command_in_the_readme_exists() -> None:

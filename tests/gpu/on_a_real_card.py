@@ -1,6 +1,6 @@
 """Runs the daemon beside a real PyTorch training on a real card, and writes down what it saw.
 
-    python tests/gpu/on_a_real_card.py OUT [--prometheus PROGRAM]
+    python -m tests.gpu.on_a_real_card OUT [--prometheus PROGRAM]
 
 Not a test: it needs an NVIDIA card and torch, takes four minutes and ends in a CUDA out-of-memory error that
 it makes itself. OUT gets the metrics, the status screens (SVG), a capture of the machine, the warnings, the
@@ -10,7 +10,6 @@ database and, with --prometheus, that server's data. A card that others use is n
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import subprocess
@@ -19,9 +18,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from rich.console import Console
-
-from wslgpud.cli.screen import print_status
+from tests.support.pictures import status_svg
 
 PORT = 9655
 URL = f"http://127.0.0.1:{PORT}"
@@ -59,9 +56,7 @@ def picture(out: Path, name: str) -> None:
     """Write the status screen as SVG, and its document beside it."""
     document = {"seen_by": "daemon", "url": URL, **json.loads(get("/api/v1/status"))}
     (out / f"{name}.json").write_text(json.dumps(document, indent=1))
-    console = Console(record=True, width=100, highlight=False, file=io.StringIO(), force_terminal=True)
-    print_status(document, console)
-    console.save_svg(str(out / f"{name}.svg"), title="wslgpud status")
+    (out / f"{name}.svg").write_text(status_svg(document))
 
 
 def cost(pid: int) -> dict[str, float]:

@@ -51,8 +51,8 @@ def test_a_recorded_machine_answers_as_it_did(recorded, open_source, values):
         ),
     ],
 )
-def test_a_real_h200_reads_as_it_was(recorded, open_source, values, state, expected):
-    sample = open_source(recorded(json.loads((RECORDINGS / f"h200-{state}.json").read_text()))).read()
+def test_a_real_h200_reads_as_it_was(replay, values, state, expected):
+    sample = replay(f"h200-{state}").read()
     throttled = [reason for (reason,), on in values(sample, "gpu_throttle_reason").items() if on]
     assert expected == {
         "used": values(sample, "gpu_memory_used_bytes")[()],
@@ -64,6 +64,86 @@ def test_a_real_h200_reads_as_it_was(recorded, open_source, values, state, expec
     assert values(sample, "gpu_fan_speed_ratio") == {}, "an H200 has no fan"
     assert values(sample, "gpu_ecc_errors") == {("corrected",): 0, ("uncorrected",): 0}
     assert [gpu.name for gpu in sample.gpus] == ["NVIDIA H200"]
+
+
+WSL_PROCESSES = {
+    "/proc/6774/comm": "pt_main_thread\n",
+    "/proc/6774/cmdline": "/home/user/venv/bin/python3.12\0train.py\0",
+    "/proc/32/comm": "agetty\n",
+    "/proc/32/cmdline": "/sbin/agetty\0-\0",
+}
+
+
+@pytest.fixture
+def replay(recorded, open_source):
+    """Open one of the recordings in the folder beside this file."""
+
+    def open_recording(name, files=(), timeout_seconds=10.0):
+        nvml = json.loads((RECORDINGS / f"{name}.json").read_text())
+        return open_source(recorded(nvml, files), timeout_seconds=timeout_seconds)
+
+    return open_recording
+
+
+def test_every_recording_says_where_it_comes_from():
+    for file in RECORDINGS.glob("*.json"):
+        recording = json.loads(file.read_text())
+        assert recording["kind"] in ("recorded", "synthetic")
+        assert recording["origin"]
+
+
+def test_under_wsl2_processes_show_without_memory_and_wslgs_without_pid(replay, values):
+    sample = replay("wsl2-idle", WSL_PROCESSES).read()
+    processes = {(process.pid, process.name, process.used_bytes) for process in sample.gpus[0].processes}
+    assert processes == {(6774, "python3.12", None), (0, "Xwayland", None)}
+    assert values(sample, "gpu_memory_used_bytes") == {(): 1411 << 20}
+    assert [labels[4] for labels in values(sample, "gpu")] == ["WDDM"]
+
+
+def test_a_full_card_shows_what_is_left(replay):
+    (gpu,) = replay("wsl2-vram-full").read().gpus
+    assert (gpu.free_bytes, gpu.utilization_ratio) == (192 << 20, 0.99)
+
+
+def test_unknown_errors_cost_single_values_not_the_card(replay, values):
+    sample = replay("wsl2-unknown-v2").read()
+    assert values(sample, "gpu_memory_used_bytes") == {(): 1183 << 20}
+    assert values(sample, "gpu_utilization_ratio") == {}
+    assert values(sample, "gpu_up") == {(): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("wsl2-blocked", "blocked by the operating system"), ("driver-mismatch", "upgraded")]
+)
+def test_a_driver_that_refuses_is_a_failure_with_a_remedy(replay, name, words):
+    with pytest.raises(SourceError, match=words + ".*wsl --shutdown"):
+        replay(name, {"/dev/dxg": ""}).read()
+
+
+@pytest.mark.parametrize(("name", "words"), [("hang", "did not answer"), ("crash", "SIGSEGV")])
+def test_a_driver_that_breaks_down_mid_run_is_a_failure(replay, name, words):
+    source = replay(name, timeout_seconds=2.0)
+    assert source.read().gpus
+    assert source.read().gpus
+    with pytest.raises(SourceError, match=words):
+        source.read()
+
+
+def test_the_second_of_two_cards_falls_off_the_bus(replay, by_gpu):
+    source = replay("gpu-lost-mid-run")
+    totals = by_gpu(source.read(), "gpu_memory_total_bytes")
+    assert totals == {"0": 16303 << 20, "1": 12288 << 20}
+    source.read()
+    sample = source.read()
+    assert by_gpu(sample, "gpu_up") == {"0": 1, "1": 0}
+    assert [gpu.name for gpu in sample.gpus] == ["NVIDIA GeForce RTX 5070 Ti"]
+
+
+def test_no_way_of_saying_not_available_becomes_a_number(replay, values):
+    sample = replay("sentinels").read()
+    for name in ("gpu_power_watts", "gpu_performance_state", "gpu_fan_speed_ratio"):
+        assert values(sample, name) == {}
+    assert [process.used_bytes for process in sample.gpus[0].processes] == [None]
 
 
 def test_a_recorded_machine_without_nvml_has_no_gpu(recorded, open_source):
@@ -106,25 +186,6 @@ def test_a_card_whose_driver_does_not_load_is_a_fault(recorded, open_source):
     files = {"/sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}
     source = open_source(recorded({"init": {"error": "DRIVER_NOT_LOADED"}}, files))
     with pytest.raises(SourceError, match="driver is not loaded"):
-        source.read()
-
-
-def test_a_recording_can_lose_a_gpu_in_its_course(recorded, open_source, by_gpu):
-    other = {**GPU, "nvmlDeviceGetUUID": "GPU-5b1c0000-0000-0000-0000-000000000002"}
-    steps = [{}, {"gpus": {"1": {"*": {"error": "GPU_IS_LOST"}}}}]
-    source = open_source(recorded({"system": SYSTEM, "gpus": [GPU, other], "steps": steps}))
-    assert by_gpu(source.read(), "gpu_up") == {"0": 1, "1": 1}
-    assert by_gpu(source.read(), "gpu_up") == {"0": 1, "1": 0}
-    assert by_gpu(source.read(), "gpu_up") == {"0": 1, "1": 0}
-
-
-@pytest.mark.parametrize(
-    ("do", "words"), [("hang", "did not answer"), ("crash", "SIGSEGV"), ("exit", "ended with status 1")]
-)
-def test_a_recording_can_break_down_in_its_course(recorded, open_source, do, words):
-    source = open_source(recorded({"gpus": [GPU], "steps": [{}, {"do": do}]}), timeout_seconds=2.0)
-    assert source.read().gpus
-    with pytest.raises(SourceError, match=words):
         source.read()
 
 

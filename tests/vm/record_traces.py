@@ -94,6 +94,8 @@ def record(scenario: Scenario, folder: Path) -> str:
         )  # fmt: skip
     *trace, outcome = said.stdout.splitlines(keepends=True)
     truth = {"name": scenario.name, "scenario": scenario.workload, **json.loads(outcome)}
+    if truth["verdict"] == "unfinished":
+        return f"{scenario.name}: not kept, the fatal growth did not end within {limit:.0f} s"
     with gzip.GzipFile(folder / f"{scenario.name}.jsonl.gz", "wb", mtime=0) as file:
         file.write("".join(trace).encode())
     (folder / f"{scenario.name}.truth.json").write_text(json.dumps(truth) + "\n", encoding="utf-8")

@@ -357,12 +357,12 @@ class GpuSource(Source):
         else's here, or nobody's (XuehaiPan/nvitop#49). Such a process gets pid 0, so that no innocent one
         is blamed.
         """
-        total = values.get("gpu_memory_total_bytes") or 0
+        most = values.get("gpu_memory_total_bytes") or 2**63
         merged: dict[int, GpuProcess] = {}
         for kind in PROCESS_LISTS:
             for pid, used, path in values.get(kind) or ():
                 # WDDM tells no memory of single processes; the sentinel says so, and sometimes nonsense.
-                used_bytes = used if used is not None and used <= total else None
+                used_bytes = used if used is not None and used <= most else None
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
                     ours, name = self._who(pid, (path or "").rpartition("/")[2])
@@ -373,10 +373,14 @@ class GpuSource(Source):
         """Tell whether ``pid`` is in our namespace what NVML calls ``name``, and its best name."""
         try:
             comm = self.host.read(f"/proc/{pid}/comm").strip()
+            invoked = self.host.read(f"/proc/{pid}/cmdline").partition("\0")[0]
         except (NoData, SourceError):
             return False, name
-        program = (self.host.link(f"/proc/{pid}/exe") or "").rpartition("/")[2]
-        return not name or comm == name[:15] or program == name, name or comm
+        if not name or comm == name[:15]:
+            return True, name or comm
+        # PyTorch calls its main thread pt_main_thread, a script's comm is the script's: look further.
+        program = self.host.link(f"/proc/{pid}/exe") or ""
+        return name in (program.rpartition("/")[2], invoked.rpartition("/")[2]), name
 
 
 def _gpu_sample(gpu: _Gpu) -> GpuSample:

@@ -107,8 +107,8 @@ def left(row: dict[str, Any]) -> float:
     return share
 
 
-def judge(rows: list[dict[str, Any]], began: float) -> dict[str, Any]:
-    """Say what happened; ``began`` is when the growth that would be fatal began."""
+def judge(rows: list[dict[str, Any]], began: float | None) -> dict[str, Any]:
+    """Say what happened; ``began`` is when fatal growth began, if the workload has any."""
     events = []
     for before, after in pairwise(rows):
         kills = after["vm"]["oom_kills_total"] - before["vm"]["oom_kills_total"]
@@ -121,7 +121,9 @@ def judge(rows: list[dict[str, Any]], began: float) -> dict[str, Any]:
     }
     if events:
         roomy = [row["t"] for row in rows if row["t"] < events[0]["t"] and left(row) >= 0.5]
-        truth["onset"] = max(began, roomy[-1] if roomy else 0.0)
+        truth["onset"] = max(began or 0.0, roomy[-1] if roomy else 0.0)
+    elif began is not None:
+        truth["verdict"] = "unfinished"  # neither an OOM nor safe: the recording ended first
     return truth
 
 
@@ -151,7 +153,7 @@ def main() -> None:
     if child and child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)
     fatal = Path("/run/fatal")
-    began = float(fatal.read_text()) - start if fatal.exists() else 0.0
+    began = float(fatal.read_text()) - start if fatal.exists() else None
     host = {
         "kernel": os.uname().release,
         "ram_bytes": rows[0]["ram"]["total"],
