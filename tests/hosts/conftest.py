@@ -42,5 +42,3 @@ def ticked():
         return known[name]
 
     return tick
-
-

@@ -6,6 +6,7 @@ import filecmp
 import math
 import subprocess
 import sys
+
 import pytest
 
 from tests.hosts.machines import HERE, MACHINES, facts
@@ -15,8 +16,6 @@ from wslgpud.observe import observe
 from wslgpud.sources.registry import SOURCES
 
 GIB = 1 << 30
-
-
 
 
 def test_the_synthetic_machines_are_what_the_script_makes(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from pathlib import Path
 
 import pytest
@@ -106,22 +104,7 @@ def test_a_cgroup_that_ends_leaves_the_others(machine, values):
     assert not [name for name in found if "{/a}" in name]
 
 
-def test_a_limit_set_on_this_machine_is_found(values):
-    folder = Path("/sys/fs/cgroup/memory" if Path("/sys/fs/cgroup/memory").is_dir() else "/sys/fs/cgroup")
-    limit_file = "memory.limit_in_bytes" if folder.name == "memory" else "memory.max"
-    if os.geteuid() != 0 or not os.access(folder, os.W_OK):
-        pytest.skip("making a cgroup needs root and a writable /sys/fs/cgroup")
-    box = folder / f"wslgpud-test-{uuid.uuid4().hex[:8]}"
-    try:
-        box.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error.strerror}")
-    try:
-        if not (box / limit_file).exists():
-            pytest.skip("the memory controller is not handed down to new cgroups here")
-        (box / limit_file).write_text(str(8 * MIB))
-        found = values(CgroupSource(Host(), Config()).read())
-        assert found[f"cgroup_memory_limit_bytes{{/{box.name}}}"] == 8 * MIB
-        assert found[f"cgroup_oom_kills_total{{/{box.name}}}"] == 0
-    finally:
-        box.rmdir()
+def test_a_limit_set_on_this_machine_is_found(limited_cgroup, values):
+    found = values(CgroupSource(Host(), Config()).read())
+    assert found[f"cgroup_memory_limit_bytes{{/{limited_cgroup.name}}}"] == 32 * MIB
+    assert found[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 0

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.kernel_lines import parse_line
 from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.memory import MemorySource
 
 # The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from
 # https://github.com/microsoft/WSL/issues/11293, /9099, /41176 and /41062.
@@ -172,3 +177,25 @@ def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
     assert source.read().readings
     assert source.read().events == ()
     source.close()
+
+
+def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, values):
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("reading the kernel log needs root")
+    log, cgroups, memory = (kind(Host(), Config()) for kind in (KernelLogSource, CgroupSource, MemorySource))
+    log.read()
+    before = values(memory.read())["oom_kills_total"]
+    hog = f"{sys.executable} -c 'x = bytearray(200 << 20)'"
+    enter = f"echo $$ > {limited_cgroup}/cgroup.procs && exec {hog}"
+    child = subprocess.Popen(["sh", "-c", enter])
+    assert child.wait() == -signal.SIGKILL
+
+    kills = [e for e in log.read().events if e.kind == "oom_kill" and e.fields["pid"] == child.pid]
+    assert [(e.fields["constraint"], e.fields["cgroup"], e.fields["past"]) for e in kills] == [
+        ("CONSTRAINT_MEMCG", f"/{limited_cgroup.name}", 0)
+    ]
+    # The kernel says what was resident at the kill: a little more or less than the limit.
+    assert 16 << 20 < kills[0].fields["size_bytes"] < 48 << 20
+    assert values(cgroups.read())[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 1
+    assert values(memory.read())["oom_kills_total"] > before
+    log.close()

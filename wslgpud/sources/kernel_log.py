@@ -38,7 +38,8 @@ DXG_NOTICES = MetricSpec(
 )  # fmt: skip
 XIDS = MetricSpec(
     "nvidia_xid_errors", "counter", "",
-    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ explains them.",
+    "Errors of NVIDIA's Linux driver by number; https://docs.nvidia.com/deploy/xid-errors/ has their "
+    "meanings.",
     ("xid",),
 )  # fmt: skip
 LOST = MetricSpec(
@@ -49,7 +50,7 @@ LOST = MetricSpec(
 class KernelLogSource(Source):
     """Reads /dev/kmsg without waiting: first what is left of this boot, then what is new.
 
-    Events of lines older than the daemon carry ``past`` = 1, and each carries the kernel's ``sequence``
+    Events of lines older than our first look carry ``past`` = 1, and each carries the kernel's ``sequence``
     number, which with the boot id tells whether it has been seen before.
     """
 
@@ -60,7 +61,7 @@ class KernelLogSource(Source):
         """Open nothing yet."""
         super().__init__(host, config)
         self._descriptor: int | None = None
-        self._began_mono = host.clock.mono()
+        self._caught_up = False
         self._replayed = False
         self._story = Story()
         self._lost = self._notices = 0
@@ -75,11 +76,10 @@ class KernelLogSource(Source):
             NoData: there is no kernel log (a container).
             SourceError: we may not read it; the message says how to allow it.
         """
-        offset = self.host.clock.wall() - self.host.clock.mono()
         events = []
         for record in self._records():
             line = parse_line(record)
-            if line is not None and (event := self._note(line, offset)) is not None:
+            if line is not None and (event := self._note(line)) is not None:
                 events.append(event)
         return Sample(tuple(self._readings()), events=tuple(events))
 
@@ -100,6 +100,7 @@ class KernelLogSource(Source):
             try:
                 yield os.read(descriptor, _RECORD_BYTES).decode("utf-8", "replace")
             except BlockingIOError:  # how the kernel says that there is no more
+                self._caught_up = True
                 return
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1
@@ -124,20 +125,25 @@ class KernelLogSource(Source):
                 raise SourceError(f"cannot open {_PATH}: {error.strerror}") from error
         return self._descriptor
 
-    def _note(self, line: Line, offset: float) -> Event | None:
+    def _note(self, line: Line) -> Event | None:
         """Count what the line says; return it as an event when somebody should know."""
         found = self._story.add(line.text)
+        wall = self.host.clock.wall()
+        if not self._caught_up:
+            # The log's clock is set by nobody and drifts by seconds in a week, so for what is new we
+            # rather take our own.
+            wall -= self.host.clock.mono() - line.seconds
         fields: dict[str, str | int | float] = {
-            "sequence": line.sequence, "past": int(line.seconds < self._began_mono),
+            "sequence": line.sequence, "past": int(not self._caught_up),
         }  # fmt: skip
         if isinstance(found, OomKill):
             self._kills[found.scope] += 1
             fields |= found.fields()
-            return Event("oom_kill", line.seconds + offset, found.headline, fields)
+            return Event("oom_kill", wall, found.headline, fields)
         if isinstance(found, Xid):
             self._xids[_bounded(found.number, self._xids)] += 1
             fields |= {"xid": found.number, "device": found.device}
-            return Event("nvidia_xid", line.seconds + offset, line.text, fields)
+            return Event("nvidia_xid", wall, line.text, fields)
         if isinstance(found, DxgError):
             if found.benign:
                 self._notices += 1
@@ -145,7 +151,7 @@ class KernelLogSource(Source):
             full = len(self._dxg) >= _MOST_LABELS and (found.function, found.error) not in self._dxg
             self._dxg[("other", "other") if full else (found.function, found.error)] += 1
             fields |= {"function": found.function, "error": found.error}
-            return Event("dxg_error", line.seconds + offset, line.text, fields)
+            return Event("dxg_error", wall, line.text, fields)
         return None
 
     def _readings(self) -> Iterator[Reading]:
