@@ -154,7 +154,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
             eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
             running.end()
         with sqlite3.connect(running.database) as database:
-            database.execute("update schema_migration set version = 999, name = 'future'")
+            database.execute("insert into schema_migration values (999, 'future', 0)")
         assert "newer" in self.run(tmp_path)
 
     def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
