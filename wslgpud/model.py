@@ -273,6 +273,7 @@ class CgroupState:
     limit: int
     current: int
     inactive_file: int | None = None
+    active_file: int | None = None
     slab_reclaimable: int | None = None
     swap_limit: int | None = None
     swap_current: int | None = None

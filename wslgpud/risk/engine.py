@@ -13,7 +13,7 @@ from wslgpud.risk.headroom import Room, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.watch import View, Watch
+from wslgpud.risk.watch import RATE_SECONDS, View, Watch
 from wslgpud.risk.wording import headline, reason
 
 HORIZONS = (60, 300, 900, 3600)
@@ -153,7 +153,7 @@ class RiskEngine:
             if used is None or not total:
                 continue
             if used > self._ceilings.get(name, total):
-                del self._ceilings[name]
+                self._ceilings.pop(name, None)
             watch = self._watches.get(name)
             if name in exhausted and watch is not None:
                 most = max(used, watch.capacity - watch.headroom)
@@ -183,15 +183,20 @@ class RiskEngine:
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
         """Look up who grows, and keep the answer for a while: it costs more than all the rest."""
         t = observation.t
-        window = max(danger.window_seconds, 3.0)
-        rate = danger.rate * room.capacity or view.rate or 0.0
-        lost = rate * window
+        window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
+        if not rate:  # what does not grow steadily is looked at over the time that the rate is of
+            window, rate = RATE_SECONDS, view.rate or 0.0
         found = NOBODY
         if room.resource == "ram":
-            found = self._attribution.ram_culprit(observation, window, lost)
+            found = self._attribution.ram_culprit(observation, window, rate)
+        elif room.resource.startswith("cgroup:"):
+            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
+            found = self._attribution.ram_culprit(observation, window, rate)
+            likely = found.kind in {"process", "group"}
+            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
         else:
             for gpu in observation.gpus:
                 if room.resource == f"gpu{gpu.index}":
-                    found = self._gpu_attribution[room.resource].culprit(t, gpu, window, lost)
+                    found = self._gpu_attribution[room.resource].culprit(t, gpu, window, rate)
         self._culprits[room.resource] = (t, found)
         return found

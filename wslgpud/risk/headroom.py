@@ -62,10 +62,14 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
-    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known."""
+    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known.
+
+    All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page
+    cache fills its limit is healthy.
+    """
     if group.limit <= 0:
         return None
-    reclaimable = (group.inactive_file or 0) + (group.slab_reclaimable or 0)
+    reclaimable = (group.inactive_file or 0) + (group.active_file or 0) + (group.slab_reclaimable or 0)
     headroom = group.limit - max(0, group.current - reclaimable)
     capacity = group.limit
     if group.swap_limit:

@@ -49,9 +49,7 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     return before
 
 
-def wanted(
-    danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0
-) -> Level:
+def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
     """Return the level that a danger deserves at this moment.
 
     Args:

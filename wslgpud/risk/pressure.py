@@ -53,6 +53,8 @@ class PressureMeter:
 
     def push(self, observation: Observation) -> Pressure:
         """Add an observation; return the pressure over the last 10 s."""
+        if observation.gap_expected:
+            self._seen.clear()
         memory, vm = observation.psi.get("memory"), observation.vm
         now = _Counters(
             observation.t,

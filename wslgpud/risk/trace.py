@@ -160,7 +160,7 @@ def _cgroup(row: Mapping[str, Any]) -> CgroupState | None:
     limit, current = _int(row, "limit"), _int(row, "current")
     if limit is None or current is None:
         return None
-    rest = ("inactive_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
+    rest = ("inactive_file", "active_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
             "oom_kills_total")  # fmt: skip
     return CgroupState(str(row.get("path", "")), limit, current, **{key: _int(row, key) for key in rest})
 
