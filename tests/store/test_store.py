@@ -215,16 +215,22 @@ def test_anyone_can_query_the_newest_values_with_sql(store, made, file):
     ]
 
 
+def _kept(intake):
+    """Return the values of series 1 that wait to be written, batch by batch."""
+    return [json.loads(row.readings)["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
+
+
 def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
     intake = Intake(buffer_bytes=20_000)
     intake.attach(0, {}, 0)
     for second in range(200):
         intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-    kept = [json.loads(t.readings)["1"] for t in intake.batch(1000).ticks]
+        intake.waiting(1)
+    kept = _kept(intake)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
-    assert intake.counters.dropped_ticks == 200 - len(kept)
-    assert intake.waiting[1] <= 20_000
+    assert intake.dropped_ticks == 200 - len(kept)
+    assert intake.queue[1] <= 20_000
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
@@ -233,7 +239,7 @@ def test_any_whole_number_survives_the_way_in(made, numbers):
     intake.attach(0, {}, 0)
     for number in numbers:
         intake.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
-    assert [json.loads(t.readings)["1"] for t in intake.batch(100).ticks] == numbers
+    assert _kept(intake) == numbers, "ticks at the same moment never share a batch"
 
 
 @given(st.integers(0, 10**12))
@@ -241,5 +247,28 @@ def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
     intake = Intake()
     intake.attach(0, {}, 0)
     intake.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
-    (tick,) = intake.batch(1).ticks
-    assert json.loads(tick.readings)["1"] / 1000 == thousandths / 1000
+    assert _kept(intake) == [thousandths]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
+def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
+    """Any order of moments, any subset of three series at each."""
+    intake = Intake()
+    intake.attach(0, {}, 0)
+    wanted = []
+    for i, (ms, some) in enumerate(ticks):
+        keys = [k for bit, k in enumerate("abc") if some >> bit & 1]
+        wanted += [(key, ms, i) for key in keys]
+        wall = made.T0 + ms / 1000
+        intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
+    waiting = intake.waiting(10**6)
+    names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
+    found = []
+    for batch in waiting.batches:
+        for row in batch.rows:
+            offsets = json.loads(row.offsets)
+            for key, given_ in json.loads(row.readings).items():
+                values = given_ if isinstance(given_, list) else [given_] * len(offsets)
+                times = [row.ms + offset - made.T0 * 1000 for offset in offsets]
+                found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
+    assert sorted(found) == sorted(wanted)

@@ -18,9 +18,9 @@ from wslgpud.store import history, migrations, schema
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
 
-#: ``latest`` looks back this far, and at no more ticks, for series that are read less often than every tick
+#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 120_000
-LATEST_TICKS = 150
+LATEST_ROWS = 150
 
 
 class Reader:
@@ -110,24 +110,27 @@ class Reader:
         Those read every minute or two are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
-        tick = schema.tick
+        table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
         with self._connected() as connection:
             known = self._all_series(connection)
             for host in {number >> schema.SERIES_BITS for number in known}:
                 low, high = schema.row_range(host)
-                mine = tick.c.id.between(low, high)
+                mine = table.c.id.between(low, high)
                 found |= history.last_values(connection, low, high)
-                newest = connection.scalar(select(tick.c.ms).where(mine).order_by(tick.c.id.desc()).limit(1))
+                newest = connection.scalar(
+                    select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1)
+                )
                 rows = connection.execute(
-                    select(tick.c.ms, tick.c.readings)
-                    .where(mine, tick.c.ms >= (newest or 0) - LATEST_MS)
-                    .order_by(tick.c.id.desc())
-                    .limit(LATEST_TICKS)
+                    select(table.c.ms, table.c.offsets, table.c.readings)
+                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
+                    .order_by(table.c.id.desc())
+                    .limit(LATEST_ROWS)
                 ).all()
-                for ms, readings in reversed(rows):
-                    for key, value in json.loads(readings).items():
-                        found[int(key)] = (ms, value)
+                for ms, offsets, readings in reversed(rows):
+                    last = ms + json.loads(offsets)[-1]
+                    for key, given in json.loads(readings).items():
+                        found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
         return {
             known[number][0]: Point(ms / 1000, unscaled(value, known[number][2]))
             for number, (ms, value) in found.items()

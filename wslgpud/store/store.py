@@ -205,7 +205,7 @@ class Store:
                 row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
                 for row in connection.execute(query)
             }
-            tables = (schema.tick, schema.event, schema.transition, schema.outbox, schema.daemon_run)
+            tables = (schema.batch, schema.event, schema.transition, schema.outbox, schema.daemon_run)
             last_row = max(
                 connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
                 for t in tables
@@ -216,15 +216,15 @@ class Store:
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
         """Learn how the last run ended, and note that this one has begun."""
-        run, tick = schema.daemon_run, schema.tick
+        run, batch = schema.daemon_run, schema.batch
         mine = run.c.id.between(low, high)
         if self._run_id is None:
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(
-                    select(tick.c.ms)
-                    .where(tick.c.id.between(last.id, high))
-                    .order_by(tick.c.id.desc())
+                    select(batch.c.ms)
+                    .where(batch.c.id.between(last.id, high))
+                    .order_by(batch.c.id.desc())
                     .limit(1)
                 )
                 self.previous_run = Run(
@@ -262,7 +262,7 @@ class Store:
 
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
-        ticks, queued = self._intake.waiting
+        ticks, queued = self._intake.queue
         committed = self._writer.last_commit_mono
         return StoreStats(
             file_bytes=_size(self._path),
@@ -271,8 +271,8 @@ class Store:
             rows=dict(self._upkeep.rows),
             queue_ticks=ticks,
             queue_bytes=queued,
-            dropped_ticks_total=self._intake.counters.dropped_ticks,
-            rejected_values_total=self._intake.counters.rejected_values,
+            dropped_ticks_total=self._intake.dropped_ticks,
+            rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,

@@ -27,7 +27,7 @@ FREE_SHARE = 0.1
 #: pages given back in one slice
 VACUUM_PAGES = 256
 #: tables whose rows the store tells of itself
-COUNTED = (schema.series, schema.tick, schema.chunk, schema.event, schema.transition)
+COUNTED = (schema.series, schema.batch, schema.chunk, schema.event, schema.transition)
 
 
 class Upkeep:
@@ -82,7 +82,7 @@ class Upkeep:
         with connection.begin():
             rows = (
                 self._purge_chunk(connection, before_raw)
-                or self._purge_rows(connection, schema.tick, before_raw)
+                or self._purge_rows(connection, schema.batch, before_raw)
                 or self._purge_part(connection, schema.rollup_minute, before_minute)
                 or self._purge_part(connection, schema.rollup_hour, before_hour)
                 or self._purge_rows(connection, schema.event, before_minute)
@@ -94,7 +94,7 @@ class Upkeep:
                 rows = (
                     self._purge_chunk(connection, None)
                     or self._purge_part(connection, schema.rollup_minute, None)
-                    or self._purge_rows(connection, schema.tick, None)
+                    or self._purge_rows(connection, schema.batch, None)
                     or self._purge_part(connection, schema.rollup_hour, None)
                     or self._purge_rows(connection, schema.event, None)
                 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -14,8 +15,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from wslgpud.store import engine as engines
 from wslgpud.store import schema
 from wslgpud.store.errors import StoreError
-from wslgpud.store.intake import Batch, Intake
+from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
+from wslgpud.store.pending import Batch
 from wslgpud.store.sql import insert_new
 
 log = logging.getLogger(__name__)
@@ -128,17 +130,17 @@ class Writer:
     def _commit_all(self, *, synced: bool) -> bool:
         self._reopen_if_replaced()
         while True:
-            batch, writes = self._intake.batch(TICKS_A_COMMIT), self._journal.batch()
-            if not batch and not writes:
+            waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
+            if not waiting and not writes:
                 return True
             started = time.monotonic()
-            self._commit(batch, writes, synced=synced)
+            self._commit(waiting, writes, synced=synced)
             self.last_commit_mono = time.monotonic()
             self.last_commit_seconds = self.last_commit_mono - started
-            self._intake.written(batch)
+            self._intake.written(waiting)
             self._journal.written(len(writes))
 
-    def _commit(self, batch: Batch, writes: list[Write], *, synced: bool) -> None:
+    def _commit(self, waiting: Waiting, writes: list[Write], *, synced: bool) -> None:
         connection = self._open()
         engines.set_synced(connection, synced=synced)
         with connection.begin():
@@ -146,17 +148,10 @@ class Writer:
                 write(connection)
             host = self._intake.host_id
             insert_new(
-                connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in batch.series]
+                connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series]
             )
-            insert_new(
-                connection,
-                schema.tick,
-                [
-                    {"id": t.id, "ms": t.ms, "readings": t.readings, "processes": t.processes}
-                    for t in batch.ticks
-                ],
-            )
-            insert_new(connection, schema.event, [e._asdict() for e in batch.events])
+            insert_new(connection, schema.batch, list(_rows(waiting.batches)))
+            insert_new(connection, schema.event, [e._asdict() for e in waiting.events])
 
     def _upkeep_slice(self) -> bool:
         return self._upkeep(self._open())
@@ -224,3 +219,9 @@ class Writer:
         if not self._path.exists():
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+
+
+def _rows(batches: Iterable[Batch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        for i, row in enumerate(batch.rows):
+            yield {"id": batch.id + i, "batch": batch.id, **row._asdict()}
