@@ -61,6 +61,7 @@ class Sampling:
     gpu_timeout_seconds: float = key(
         5.0, "how long NVML may take before its process is replaced", minimum=0.5, maximum=120
     )
+    nvml_library: str = key("", "path of libnvidia-ml.so.1; empty means the usual places, WSL's first")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def sections() -> dict[str, Any]:
     return {f.name: type(f.default) for f in dataclasses.fields(Config)}
 
 
-def keys() -> list[Key]:
+def declared_keys() -> list[Key]:
     """Return every declared key, in order."""
     found = []
     for section, owner in sections().items():
@@ -188,10 +189,15 @@ class Loaded:
     origins: Mapping[str, str]
 
 
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Return the user's own configuration file by the XDG rules."""
+    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
+    return home / "wslgpud" / "wslgpud.toml"
+
+
 def find_file(environ: Mapping[str, str]) -> Path | None:
     """Return the configuration file that applies without ``--config``, if there is one."""
-    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
-    return next((f for f in (SYSTEM_FILE, home / "wslgpud" / "wslgpud.toml") if f.exists()), None)
+    return next((f for f in (SYSTEM_FILE, user_file(environ)) if f.exists()), None)
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
@@ -212,7 +218,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     """
     environ = os.environ if environ is None else environ
     file = file or find_file(environ)
-    known = {k.path: k for k in keys()}
+    known = {k.path: k for k in declared_keys()}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for path, value, origin in [*_from_file(file), *_from_environment(environ)]:
@@ -313,7 +319,7 @@ def sample_file() -> str:
     """Return a configuration file in which every key stands with its help and default, commented out."""
     lines = ["# wslgpud configuration. Every line shows a default; remove the # to change it."]
     section = ""
-    for k in keys():
+    for k in declared_keys():
         if k.section != section:
             section = k.section
             lines += ["", f"[{section}]"]

@@ -1,1 +1,42 @@
 """Commands: parse, call, print."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from wslgpud import __version__
+from wslgpud.cli import capture, config, record, replay, run, status
+
+app = typer.Typer(
+    name="wslgpud",
+    help="Watches GPU, RAM and swap under WSL2 and warns before memory runs out.",
+    no_args_is_help=True,
+    # A traceback dressed up with local variables could print a secret.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"wslgpud {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version and end")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(run.run)
+app.command()(status.status)
+app.add_typer(config.app, name="config")
+app.command()(record.record)
+app.command("replay")(replay.replay_command)
+app.command()(capture.capture)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Sample
+from wslgpud.model import Reading, Sample
 
 
 class Source(ABC):
@@ -21,8 +21,8 @@ class Source(ABC):
     name: ClassVar[str]
     metrics: ClassVar[tuple[MetricSpec, ...]] = ()
     lane: ClassVar[str] = "kernel"
-    #: read at most this often; 0 means at every tick
-    period_seconds: ClassVar[float] = 0.0
+    #: read at most this often; 0 means at every tick (a source may take it from the configuration)
+    period_seconds: float = 0.0
     #: how long a tick waits for this source before it goes on without it
     deadline_seconds: ClassVar[float] = 0.5
     #: cheap enough, and needed, for the extra ticks when headroom shrinks
@@ -41,6 +41,13 @@ class Source(ABC):
             NoData: the machine lacks this thing; not a fault.
             SourceError: the thing is there and could not be read.
         """
+
+    def own(self) -> tuple[Reading, ...]:
+        """Return what the source says of itself, true also while ``read`` fails or hangs.
+
+        Called from any thread; must not block. Of metrics that are not stored.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing
         """Give back what the source holds (a child process, a file handle)."""

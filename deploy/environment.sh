@@ -1,0 +1,89 @@
+# shellcheck shell=sh
+# Sourced by deploy/run, deploy/install and tests/run: makes a virtual environment, once.
+
+# as_root COMMAND...: run it as root, by sudo where needed; fails where neither is possible.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "root or sudo is needed for: $*" >&2
+        return 1
+    fi
+}
+
+# missing_packages NAME...: print the Debian packages among NAME that are not installed.
+missing_packages() {
+    for name in "$@"; do
+        dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || printf '%s ' "$name"
+    done
+}
+
+# debian_packages NAME...: install those that are missing, and say which.
+debian_packages() {
+    missing=$(missing_packages "$@")
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null || { echo "please install: $missing" >&2; return 1; }
+    echo "installing Debian packages: $missing" >&2
+    # Without package lists nothing can be found, with old ones nothing downloaded.
+    as_root apt-get -qq update >&2 || return
+    # shellcheck disable=SC2086 # a list of names
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $missing >&2
+}
+
+# unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
+# installed, they would start with the machine and take its ports.
+unpacked_packages() {
+    folder=$1
+    shift
+    for name in "$@"; do
+        [ -d "$folder/$name" ] && continue
+        echo "fetching the Debian package $name into $folder" >&2
+        rm -rf "$folder/$name.part" && mkdir -p "$folder/$name.part" || return
+        # apt drops to a user of its own, who may not write here; the warning about that says nothing more.
+        (cd "$folder/$name.part" &&
+            { apt-get -qq download "$name" 2>/dev/null ||
+                { as_root apt-get -qq update && apt-get -qq download "$name"; }; } &&
+            dpkg-deb -x ./*.deb . && rm ./*.deb) >&2 || return
+        mv "$folder/$name.part" "$folder/$name" || return
+    done
+}
+
+# find_python: print the first Python that will do.
+find_python() {
+    for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
+        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            command -v "$python"
+            return
+        fi
+    done
+    echo "wslgpud needs Python 3.10 or newer: install python3, or name one with PYTHON=" >&2
+    return 1
+}
+
+# make_environment FOLDER REPOSITORY REQUIREMENTS...: a virtual environment with exactly these packages and
+# the repository's own in editable form. Does nothing, and needs no network, when it is up to date.
+make_environment() {
+    folder=$1 repository=$2
+    shift 2
+    python=$(find_python) || return
+    # Debian splits venv and pip off; Python's own message would not say what to do.
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        debian_packages "$("$python" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')" || return
+    fi
+    stamp=$({
+        "$python" -VV
+        echo "$repository"
+        cat "$repository/pyproject.toml" "$@"
+    } | sha256sum)
+    [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ] && return
+    echo "preparing $folder (once, about half a minute)" >&2
+    rm -rf "$folder"
+    "$python" -m venv "$folder" || return
+    for requirements in "$@"; do
+        "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" || return
+    done
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --editable "$repository" || return
+    echo "$stamp" >"$folder/stamp"
+}

@@ -1,0 +1,153 @@
+"""A warning reaches each channel at least once, in order, and nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from wslgpud.alerts.channels import CommandChannel, DeliveryError
+from wslgpud.alerts.dispatcher import Dispatcher
+from wslgpud.alerts.message import payload
+from wslgpud.host import SystemClock
+from wslgpud.model import Forecast, Level, Transition
+
+
+def warning(
+    headline: str, old: Level = Level.OK, new: Level = Level.WARNING, wall: float | None = None
+) -> Transition:
+    forecast = Forecast("ram", new, 10, 100, eta_seconds=60.0, probabilities={300: 0.9}, who="python (pid 7)")
+    return Transition(
+        wall or SystemClock().wall(), 1.0, "ram", "memory_exhaustion", old, new, headline, forecast
+    )
+
+
+class Waiting(NamedTuple):
+    id: int
+    payload: Mapping[str, Any]
+    created_wall: float
+
+
+class Outbox:
+    """The part of the store that the dispatcher uses."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Waiting] = []
+        self.sent: list[int] = []
+        self.given_up: list[tuple[int, str]] = []
+        self.changed = threading.Condition()
+
+    def put(self, number: int, headline: str, wall: float | None = None) -> None:
+        self.waiting.append(Waiting(number, {"headline": headline}, wall or SystemClock().wall()))
+
+    def unsent(self, channel: str) -> list[Waiting]:
+        return list(self.waiting)
+
+    def mark_sent(self, delivery_id: int) -> None:
+        with self.changed:
+            assert self.waiting.pop(0).id == delivery_id
+            self.sent.append(delivery_id)
+            self.changed.notify()
+
+    def mark_failed(self, delivery_id: int, error: str) -> None:
+        assert self.waiting[0].id == delivery_id
+
+    def abandon(self, delivery_id: int, error: str) -> None:
+        with self.changed:
+            assert self.waiting.pop(0).id == delivery_id
+            self.given_up.append((delivery_id, error))
+            self.changed.notify()
+
+    def wait_until_empty(self) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: not self.waiting, timeout=60)
+
+
+class Flaky:
+    """A channel that is down for the first few tries."""
+
+    name = "flaky"
+
+    def __init__(self, failures: int, *, permanent: bool = False) -> None:
+        self.failures = failures
+        self.permanent = permanent
+        self.took: list[str] = []
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise DeliveryError("down", permanent=self.permanent)
+        self.took.append(message["headline"])
+
+
+def test_what_an_earlier_run_left_is_sent_and_then_what_comes() -> None:
+    outbox, channel = Outbox(), Flaky(0)
+    outbox.put(1, "old")
+    dispatcher = Dispatcher([channel], outbox, SystemClock())
+    dispatcher.start()
+    outbox.wait_until_empty()
+    outbox.put(2, "new")
+    dispatcher.wake()
+    outbox.wait_until_empty()
+    dispatcher.close(5)
+
+    assert channel.took == ["old", "new"]
+
+
+def test_a_channel_that_is_down_keeps_its_order_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
+    outbox, channel = Outbox(), Flaky(3)
+    for number in range(5):
+        outbox.put(number, str(number))
+    dispatcher = Dispatcher([channel], outbox, SystemClock())
+    dispatcher.start()
+    outbox.wait_until_empty()
+    dispatcher.close(5)
+
+    assert channel.took == ["0", "1", "2", "3", "4"]
+    assert outbox.sent == [0, 1, 2, 3, 4]
+
+
+def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -> None:
+    outbox, channel = Outbox(), Flaky(1, permanent=True)
+    outbox.put(1, "yesterday", wall=1.0)
+    outbox.put(2, "refused")
+    outbox.put(3, "taken")
+    dispatcher = Dispatcher([channel], outbox, SystemClock())
+    dispatcher.start()
+    outbox.wait_until_empty()
+    dispatcher.close(5)
+
+    assert outbox.given_up == [(1, "older than a day"), (2, "down")]
+    assert channel.took == ["taken"]
+
+
+def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+
+    CommandChannel(["sh", "-c", f"cat > {out}"], 10).send(payload(warning('it\'s "full"; $(rm -rf /)')))
+
+    message = json.loads(out.read_text())
+    assert message["headline"] == 'it\'s "full"; $(rm -rf /)'
+    assert (message["resource"], message["level"], message["previous_level"]) == ("ram", "warning", "ok")
+    assert message["eta_seconds"] == {"middle": 60.0}
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint", "permanent"),
+    [
+        (["sh", "-c", "echo no route >&2; exit 3"], "sh ended with 3: no route", False),
+        (["sh", "-c", "sleep 600 & wait"], "sh did not end within 0.2 s and was stopped", False),
+        (["/no/such/program"], "cannot start /no/such/program: No such file or directory", True),
+    ],
+)
+def test_a_command_that_does_not_do_is_named(command: list[str], complaint: str, permanent: bool) -> None:
+    with pytest.raises(DeliveryError) as caught:
+        CommandChannel(command, 0.2).send({})
+
+    assert str(caught.value) == complaint
+    assert caught.value.permanent is permanent

@@ -1,0 +1,75 @@
+"""A block gives back exactly what was put into it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from wslgpud.store.codec import decode, encode
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+SMALL = st.integers(-300, 300)
+DOUBLE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(INT64 | SMALL, min_size=1, max_size=300))
+@example([-(2**63), 2**63 - 1, -(2**63)])
+@example([0])
+@example([5, 5, 5])
+def test_whole_numbers(values):
+    assert decode(encode(values, whole=True), len(values), values[-1], whole=True) == values
+
+
+@given(INT64, st.lists(st.integers(-3, 3), max_size=200), st.sampled_from([1, 1000, 4096, 2**30]))
+def test_levels_that_move_by_pages(start, steps, page):
+    values = [start // 2]
+    for step in steps:
+        values.append(max(-(2**63), min(2**63 - 1, values[-1] + step * page)))
+    assert decode(encode(values, whole=True), len(values), values[-1], whole=True) == values
+
+
+@given(st.lists(DOUBLE, min_size=1, max_size=100))
+@example([0.0, -0.0])
+@example([-0.0, -0.0])
+def test_doubles_to_their_last_bit(values):
+    back = decode(encode(values, whole=False), len(values), values[-1], whole=False)
+    assert [struct.pack("<d", v) for v in back] == [struct.pack("<d", v) for v in values]
+
+
+def test_what_does_not_change_takes_no_room():
+    assert encode([12345] * 900, whole=True) == b""
+    assert encode([0.1] * 900, whole=False) == b""
+
+
+def test_a_level_in_pages_takes_less_than_a_byte_a_sample():
+    values = [34 * 2**30 + 4096 * (i * i % 97 % 5) for i in range(900)]
+    assert len(encode(values, whole=True)) < 0.5 * len(values)
+
+
+def test_a_steady_counter_takes_next_to_nothing():
+    assert len(encode(list(range(0, 900_000, 1000)), whole=True)) < 20
+
+
+@given(st.lists(INT64, min_size=2, max_size=50), st.data())
+def test_a_damaged_block_says_so_or_gives_the_right_number_of_values(values, data):
+    block = bytearray(encode(values, whole=True))
+    if not block:
+        return
+    position = data.draw(st.integers(0, len(block) - 1))
+    block[position] ^= data.draw(st.integers(1, 255))
+    try:
+        back = decode(bytes(block), len(values), values[-1], whole=True)
+    except ValueError:
+        return
+    assert len(back) == len(values)
+    assert back[-1] == values[-1]
+
+
+@pytest.mark.parametrize("block", [b"\x01", b"\xff", b"\x08\x01\x01", b"\x10" + zlib.compress(b"x"), b"\x11"])
+def test_noise_is_refused(block):
+    with pytest.raises(ValueError, match="damaged block"):
+        decode(block, 3, 1, whole=True)

@@ -1,0 +1,164 @@
+"""Files and folders that are not what they should be get one line that says what to do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from wslgpud.store import (
+    NewerSchemaError,
+    NotADatabaseError,
+    Reader,
+    Store,
+    StoreError,
+    UnsuitableFolderError,
+    UnwritableError,
+    check_state_folder,
+    migrations,
+    schema,
+)
+from wslgpud.store.engine import sqlite_path, writer_engine
+from wslgpud.store.migrations import MIGRATIONS, Migration
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+
+WSL_MOUNTS = """\
+24 30 0:22 / /proc rw,nosuid - proc proc rw
+30 1 8:32 / / rw,relatime shared:1 - ext4 /dev/sdc rw,discard,errors=remount-ro
+60 30 0:50 / /mnt/c rw,noatime - 9p drvfs rw,dirsync,aname=drvfs;path=C:\\134;uid=1000
+61 30 0:51 / /mnt/my\\040disk rw - virtiofs drvfsaD rw
+62 30 0:52 / /run rw - tmpfs none rw
+"""
+
+
+@pytest.mark.parametrize("folder", ["/mnt/c", "/mnt/c/Users/me/state", "/mnt/my disk/x"])
+def test_a_folder_of_windows_is_refused(folder):
+    with pytest.raises(UnsuitableFolderError, match=r"choose a folder of the Linux file system"):
+        check_state_folder(Path(folder), WSL_MOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("folder", "warned"), [("/var/lib/wslgpud", False), ("/mnt/cx", False), ("/run/x", True)]
+)
+def test_a_folder_of_linux_is_fine_unless_it_lies_in_memory(folder, warned):
+    assert bool(check_state_folder(Path(folder), WSL_MOUNTS)) is warned
+
+
+def test_this_machine_s_own_mounts_can_be_read(tmp_path):
+    assert isinstance(check_state_folder(tmp_path), str)
+
+
+def test_a_file_that_is_no_database_is_left_alone(file, settings):
+    file.parent.mkdir()
+    file.write_bytes(b"Dear diary, " * 1000)
+    with pytest.raises(NotADatabaseError, match=r"wslgpud\.db: is not a database"):
+        Store(file, settings)
+    assert file.read_bytes().startswith(b"Dear diary")
+
+
+def test_another_program_s_database_is_left_alone(file, settings):
+    file.parent.mkdir()
+    with sqlite3.connect(file) as other:
+        other.execute("CREATE TABLE places (url TEXT)")
+    with pytest.raises(NotADatabaseError, match="belongs to another program"):
+        Store(file, settings)
+    tables = sqlite3.connect(file).execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == [("places",)]
+
+
+def test_a_folder_in_place_of_the_file_is_named(file, settings):
+    file.mkdir(parents=True)
+    with pytest.raises(NotADatabaseError, match="is a folder"):
+        Store(file, settings)
+
+
+def test_a_file_in_place_of_the_folder_is_named(file, settings):
+    file.parent.write_text("")
+    with pytest.raises(UnwritableError, match=r"state.*store\.path"):
+        Store(file, settings)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_named(file, settings):
+    file.parent.mkdir(mode=0o500)
+    with pytest.raises(UnwritableError, match="cannot be written by user"):
+        Store(file, settings)
+
+
+def test_reading_a_history_that_is_not_there_says_so(file):
+    with pytest.raises(StoreError, match="no history here yet"):
+        Reader(str(file))
+
+
+def test_a_newer_file_is_refused_by_writer_and_reader_and_left_alone(file, settings):
+    Store(file, settings).close()
+    with sqlite3.connect(file) as newer:
+        newer.execute("INSERT INTO schema_migration VALUES (99, 'of the future', 0)")
+    before = file.read_bytes()
+    for open_it in (lambda: Store(file, settings), lambda: Reader(str(file))):
+        with pytest.raises(NewerSchemaError, match=r"schema 99, this one knows \d+\); update wslgpud"):
+            open_it()
+    assert file.read_bytes() == before
+
+
+def test_the_file_can_shrink_and_is_known_as_ours(file, settings):
+    Store(file, settings).close()
+    database = sqlite3.connect(file)
+    assert database.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database.execute("PRAGMA application_id").fetchone() == (0x57475055,)
+
+
+def _shape(database):
+    rows = database.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name")
+    return [(kind, name, " ".join(sql.split())) for kind, name, sql in rows]
+
+
+@pytest.mark.parametrize("dump", sorted(SCHEMAS.glob("v*.sql")), ids=lambda p: p.stem)
+def test_every_released_schema_becomes_today_s_and_keeps_its_rows(dump, file, settings, tmp_path):
+    file.parent.mkdir()
+    with sqlite3.connect(file) as old:
+        old.executescript(dump.read_text())
+        transitions = old.execute("SELECT * FROM transition").fetchall()
+        assert transitions
+    with Store(file, settings, host_name="pc") as store:
+        assert store.read(*store.series("made_ratio"), 0, 1e10)
+    Store(tmp_path / "fresh.db", settings).close()
+    migrated, fresh = sqlite3.connect(file), sqlite3.connect(tmp_path / "fresh.db")
+    assert _shape(migrated) == _shape(fresh)
+    assert migrated.execute("SELECT * FROM transition").fetchall() == transitions
+
+
+def test_every_version_has_a_frozen_dump():
+    assert {p.stem for p in SCHEMAS.glob("v*.sql")} == {f"v{m.version}" for m in MIGRATIONS}
+    assert [m.version for m in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+
+
+def test_queries_and_migrations_agree_on_every_column(file, settings):
+    Store(file, settings).close()
+    database = sqlite3.connect(file)
+    for table in schema.metadata.sorted_tables:
+        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table.name})")]
+        assert columns == [c.name for c in table.columns], table.name
+
+
+def test_a_migration_that_fails_half_way_leaves_no_trace(tmp_path):
+    engine = writer_engine(str(tmp_path / "x.db"))
+    broken = (
+        Migration(1, "good", ("CREATE TABLE a (x TEXT)",)),
+        Migration(2, "bad", ("CREATE TABLE b (x TEXT)", "CREATE TABLE a (x TEXT)")),
+    )
+    with engine.connect() as connection, pytest.raises(Exception, match="already exists"):
+        migrations.migrate(connection, "x", broken)
+    with engine.connect() as connection:
+        assert migrations.applied(connection) == 1
+        tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars()
+        assert set(tables) == {"schema_migration", "a"}
+
+
+def test_a_url_and_a_path_mean_the_same_file(tmp_path):
+    assert sqlite_path(f"sqlite:///{tmp_path}/a.db") == tmp_path / "a.db"
+    assert sqlite_path("postgresql+psycopg://me@db/x") is None

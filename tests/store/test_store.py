@@ -1,0 +1,274 @@
+"""What goes in comes out, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
+from wslgpud.store import LockedError, Point, Reader, Run, Store
+from wslgpud.store.intake import Intake
+
+
+@pytest.fixture
+def store(file, settings, clock):
+    with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as opened:
+        yield opened
+
+
+def test_values_come_back_exactly_as_they_went_in(store, made):
+    ticks = [
+        {(made.BYTES, "free"): 2**53 + 1, made.RATIO: 0.123, made.DOUBLE: 0.1 + 0.2, made.EVENTS: 7},
+        {(made.BYTES, "free"): -(2**63), made.RATIO: 1.0, made.DOUBLE: 5e-324, made.EVENTS: 8},
+        {
+            (made.BYTES, "free"): 2**63 - 1,
+            made.RATIO: 0,
+            made.DOUBLE: -1.7976931348623157e308,
+            made.EVENTS: 8,
+        },
+    ]
+    for second, values in enumerate(ticks):
+        store.append(made.snapshot(made.T0 + second + 0.125, values))
+    assert store.flush()
+
+    for pattern, key in [
+        ("made_bytes", (made.BYTES, "free")), ("made_ratio", made.RATIO), ("made_double", made.DOUBLE),
+        ("made_events", made.EVENTS),
+    ]:  # fmt: skip
+        assert made.read_all(store, pattern) == [(s + 0.125, t[key]) for s, t in enumerate(ticks)]
+
+
+def test_floats_are_kept_to_the_precision_of_their_metric(store, made):
+    store.append(made.snapshot(made.T0, {made.RATIO: 0.12345, (made.BYTES, "x"): 3.9}))
+    assert store.flush()
+    assert made.read_all(store, "made_ratio") == [(0, 0.123)]
+    assert made.read_all(store, "made_bytes") == [(0, 4)]
+
+
+def test_what_is_not_known_is_not_stored(store, made):
+    store.append(
+        made.snapshot(made.T0, {made.RATIO: float("nan"), made.DOUBLE: float("inf"), made.EVENTS: 2**63})
+    )
+    store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.5}))
+    assert store.flush()
+    assert made.read_all(store) == [(1, 0.5)]
+    assert store.stats().rejected_values_total == 3
+
+
+def test_only_fresh_readings_of_stored_metrics_are_kept(store, made):
+    store.append(made.snapshot(made.T0, {made.RATIO: 0.1, made.PASSING: 9}))
+    store.append(made.snapshot(made.T0 + 1, {made.RATIO: 0.1}, fresh=False))
+    assert store.flush()
+    assert made.read_all(store) == [(0, 0.1)]
+
+
+def test_a_gap_stays_a_gap_at_every_step(store, made):
+    for second in (0, 1, 7200, 7201):
+        store.append(made.snapshot(made.T0 + second, {made.RATIO: 0.25}))
+    assert store.flush()
+    (ref,) = store.series()
+    assert [p.wall - made.T0 for p in store.read(ref, made.T0, made.T0 + 9000, step=60)] == [0, 7200]
+
+
+def test_with_a_step_a_gauge_gives_its_mean_and_a_counter_its_last_value(store, made):
+    for second, value in enumerate([1, 2, 6, 100]):
+        wall = made.T0 + 20 * second
+        store.append(made.snapshot(wall, {(made.BYTES, "a"): value, made.EVENTS: value}))
+    assert store.flush()
+    (level,), (counter,) = store.series("made_bytes"), store.series("made_events")
+    assert store.read(level, made.T0, made.T0 + 99, step=60) == [Point(made.T0, 3), Point(made.T0 + 60, 100)]
+    assert store.read(counter, made.T0, made.T0 + 99, step=60) == [
+        Point(made.T0, 6),
+        Point(made.T0 + 60, 100),
+    ]
+
+
+def test_a_series_is_found_by_its_text_its_metric_or_a_pattern(store, made):
+    store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 1, (made.BYTES, "used"): 2, made.RATIO: 0.5}))
+    assert store.flush()
+    texts = ['made_bytes{kind="free"}', 'made_bytes{kind="used"}']
+    assert [str(r) for r in store.series("made_bytes")] == texts
+    assert [str(r) for r in store.series("wslgpud_made_bytes")] == texts
+    assert [str(r) for r in store.series("*used*")] == texts[1:]
+    assert {r.host for r in store.series()} == {"pc"}
+
+
+def test_latest_gives_the_last_value_of_each_series_also_of_those_read_rarely(store, made):
+    store.append(made.snapshot(made.T0, {made.RATIO: 0.5, made.EVENTS: 3}))
+    for second in range(1, 60):
+        store.append(made.snapshot(made.T0 + second, {made.RATIO: second / 1000}))
+    assert store.flush()
+    found = {ref.metric: point for ref, point in store.latest().items()}
+    assert found == {"made_ratio": Point(made.T0 + 59, 0.059), "made_events": Point(made.T0, 3)}
+
+
+def test_a_wall_clock_that_goes_back_loses_nothing(store, made):
+    for wall in (0, 1, 2, -3600, -3599, 0, 1):
+        store.append(made.snapshot(made.T0 + wall, {made.EVENTS: wall + 4000}))
+    assert store.flush()
+    assert [w for w, _ in made.read_all(store)] == [-3600, -3599, 0, 0, 1, 1, 2]
+
+
+def test_processes_and_events_are_kept(store, made, file):
+    process = ProcessSample(42, 123456, 'py"thon', 7 * 2**30, 4096, roles=frozenset({"training"}))
+    event = Event("clock_jump", made.T0, "went back", {"seconds": -3600})
+    store.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
+    assert store.flush()
+    (seen,) = Reader(str(file)).processes(made.T0, made.T0 + 1)
+    assert seen == (made.T0, 42, 123456, 'py"thon', 7 * 2**30, 4096)
+    row = sqlite3.connect(file).execute("SELECT ms, kind, text, fields FROM event").fetchone()
+    assert row == (made.T0 * 1000, "clock_jump", "went back", '{"seconds": -3600}')
+
+
+def _transition(made):
+    forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
+    return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
+
+
+def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(store, made, file):
+    transition = _transition(made)
+    number = store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+    with sqlite3.connect(file) as other:
+        assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
+    assert store.transitions() == [(number, transition)]
+    (delivery,) = store.unsent("ntfy")
+    assert delivery.transition_id == number
+    assert delivery.payload == {"text": "RAM"}
+    assert [d.channel for d in store.unsent()] == ["command", "ntfy"]
+
+
+def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        store.record_transition(
+            _transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")}
+        )
+        command, ntfy, mail = store.unsent()
+        store.mark_sent(command.id)
+        store.mark_failed(ntfy.id, "no route")
+        store.abandon(mail.id, "mailbox unknown")
+        store.post("ntfy", {"text": "a report"})
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        first, second = store.unsent()
+        assert (first.channel, first.attempts, first.error) == ("ntfy", 1, "no route")
+        assert second.payload == {"text": "a report"}
+        store.mark_sent(first.id)
+        assert [d.id for d in store.unsent()] == [second.id]
+
+
+def test_a_clean_end_is_told_from_an_unclean_one(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as store:
+        assert store.previous_run is None
+        clock.now += 60
+    with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as store:
+        assert store.previous_run == Run(
+            made.T0, made.T0 + 60, clean=True, version=store.version, boot_id="b1"
+        )
+    program = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from wslgpud.store import Store
+Store({str(file)!r}, host_name="pc", boot_id="b2").flush()
+os._exit(1)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False)
+    with Store(file, settings, host_name="pc", boot_id="b3", clock=clock) as store:
+        assert store.previous_run.clean is False
+        assert store.previous_run.boot_id == "b2"
+
+
+def test_a_second_daemon_is_refused_in_one_line(store, file, settings):
+    with pytest.raises(LockedError, match=r"wslgpud\.db: another wslgpud is writing"):
+        Store(file, settings)
+    assert store.flush()
+
+
+def test_another_process_reads_while_the_daemon_writes(store, made, file):
+    store.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
+    assert store.flush()
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+from wslgpud.store import Reader
+reader = Reader({str(file)!r})
+(ref,) = reader.series("made_ratio")
+print(reader.read(ref, 0, 1e10)[0].value)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "0.5\n"
+
+
+def test_anyone_can_query_the_newest_values_with_sql(store, made, file):
+    store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 12, made.RATIO: 0.25}))
+    assert store.flush()
+    rows = sqlite3.connect(file).execute(
+        "SELECT time, host, metric, labels, value FROM recent ORDER BY metric"
+    )
+    assert rows.fetchall() == [
+        (made.T0, "pc", "made_bytes", '{"kind":"free"}', 12),
+        (made.T0, "pc", "made_ratio", "{}", 0.25),
+    ]
+
+
+def _kept(intake):
+    """Return the values of series 1 that wait to be written, batch by batch."""
+    return [json.loads(row.readings)["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
+
+
+def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
+    intake = Intake(buffer_bytes=20_000)
+    intake.attach(0, {}, 0)
+    for second in range(200):
+        intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
+        intake.waiting(1)
+    kept = _kept(intake)
+    assert kept[:3] == [0, 1, 50]
+    assert kept[3:] == list(range(200 - len(kept) + 3, 200))
+    assert intake.dropped_ticks == 200 - len(kept)
+    assert intake.queue[1] <= 20_000
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_any_whole_number_survives_the_way_in(made, numbers):
+    intake = Intake()
+    intake.attach(0, {}, 0)
+    for number in numbers:
+        intake.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
+    assert _kept(intake) == numbers, "ticks at the same moment never share a batch"
+
+
+@given(st.integers(0, 10**12))
+def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
+    intake = Intake()
+    intake.attach(0, {}, 0)
+    intake.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
+    assert _kept(intake) == [thousandths]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
+def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
+    """Any order of moments, any subset of three series at each."""
+    intake = Intake()
+    intake.attach(0, {}, 0)
+    wanted = []
+    for i, (ms, some) in enumerate(ticks):
+        keys = [k for bit, k in enumerate("abc") if some >> bit & 1]
+        wanted += [(key, ms, i) for key in keys]
+        wall = made.T0 + ms / 1000
+        intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
+    waiting = intake.waiting(10**6)
+    names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
+    found = []
+    for batch in waiting.batches:
+        for row in batch.rows:
+            offsets = json.loads(row.offsets)
+            for key, given_ in json.loads(row.readings).items():
+                values = given_ if isinstance(given_, list) else [given_] * len(offsets)
+                times = [row.ms + offset - made.T0 * 1000 for offset in offsets]
+                found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
+    assert sorted(found) == sorted(wanted)

@@ -1,0 +1,97 @@
+"""A configuration that cannot be meant is refused with one line that says where, what and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud import config
+from wslgpud.config import ConfigError, declared_keys, load
+
+
+def load_text(tmp_path: Path, text: str) -> config.Loaded:
+    file = tmp_path / "wslgpud.toml"
+    file.write_text(text)
+    return load(file, {})
+
+
+def test_no_file_is_needed(tmp_path: Path) -> None:
+    assert load(environ={"HOME": str(tmp_path)}).config == config.Config()
+
+
+def test_the_sample_file_is_valid_and_changes_nothing(tmp_path: Path) -> None:
+    assert load_text(tmp_path, config.sample_file()).config == config.Config()
+
+
+def test_every_line_of_the_sample_file_may_be_uncommented(tmp_path: Path) -> None:
+    lines = config.sample_file().splitlines()
+    text = "\n".join(line.removeprefix("# ") if " = " in line else line for line in lines)
+
+    assert load_text(tmp_path, text).config == config.Config()
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "wslgpud.toml"
+    file.write_text("[server]\nport = 1234\naddress = '::1'\n")
+
+    found = load(file, {"WSLGPUD_SERVER__PORT": "4321"})
+
+    assert (found.config.server.port, found.config.server.address) == (4321, "::1")
+    assert found.origins == {"server.port": "WSLGPUD_SERVER__PORT", "server.address": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "[sampling]\ninterval = 2",
+            "unknown key sampling.interval; did you mean sampling.interval_seconds?",
+        ),
+        ("[severs]\nport = 1", "unknown section [severs]; did you mean server?"),
+        ("[server]\nport = 'http'", "server.port must be a whole number, not 'http'"),
+        ("[server]\nport = true", "server.port must be a whole number, not True"),
+        ("[server]\nport = 70000", "server.port must be between 0 and 65535, not 70000"),
+        (
+            "[sampling]\ninterval_seconds = nan",
+            "sampling.interval_seconds must be between 0.1 and 60, not nan",
+        ),
+        ("[sampling]\ngpu = 'yes'", "sampling.gpu must be true or false, not 'yes'"),
+        ("[alerts]\ncommand = 'mail'", "alerts.command must be a list of strings"),
+        ("[alerts]\nminimum_level = 'bad'", "must be one of info, warning, critical, emergency"),
+        ("server = 3", "server is a section; write [server]"),
+        ("[server\nport=1", "not valid TOML"),
+        (
+            "[sampling]\ninterval_seconds = 1\nfastest_seconds = 2",
+            "must not exceed sampling.interval_seconds",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_and_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+    if complaint == "alerts.command must be a list of strings":
+        text = "[alerts]\ncommand = 3"
+    with pytest.raises(ConfigError) as caught:
+        load_text(tmp_path, text)
+
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"/nowhere\.toml: No such file"):
+        load(Path("/nowhere.toml"), {})
+
+
+def test_every_key_has_help_that_is_more_than_its_name() -> None:
+    assert [k.path for k in declared_keys() if len(k.help) < 12] == []
+
+
+@given(st.text())
+def test_any_text_is_either_read_or_refused_in_one_line(text: str) -> None:
+    for key in declared_keys():
+        try:
+            load(Path("/dev/null"), {key.environment: text})
+        except ConfigError as error:
+            assert len(str(error).splitlines()) == 1

@@ -1,0 +1,216 @@
+"""A tick asks every source that is due, and waits for none longer than it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+
+from wslgpud.config import Config, Sampling
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Event, Reading, Sample
+from wslgpud.sampler import LATENESS, Pace, Sampler
+from wslgpud.sources import Source
+
+VALUE = MetricSpec("test_value", "gauge", "", "A value.")
+
+
+class SteppingClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def wall(self) -> float:
+        return self.now + 1e9
+
+    def mono(self) -> float:
+        return self.now
+
+
+def source(
+    read: Callable[[], Sample],
+    name: str = "test",
+    *,
+    lane: str = "kernel",
+    period: float = 0.0,
+    fast: bool = False,
+    deadline: float = 5.0,
+) -> Source:
+    class Made(Source):
+        def read(self) -> Sample:
+            return read()
+
+    Made.name, Made.lane, Made.period_seconds, Made.fast, Made.deadline_seconds = (
+        name,
+        lane,
+        period,
+        fast,
+        deadline,
+    )
+    Made.metrics = (VALUE,)
+    return Made(Host(), Config())
+
+
+def counting() -> Callable[[], Sample]:
+    count = iter(range(1000))
+    return lambda: Sample((Reading(VALUE, next(count)),))
+
+
+@contextmanager
+def sampling(*sources: Source, clock: SteppingClock | None = None) -> Iterator[Sampler]:
+    sampler = Sampler(sources, clock or SteppingClock(), 1.0)
+    yield sampler
+    sampler.close()
+
+
+def test_a_snapshot_holds_what_the_sources_read() -> None:
+    with sampling(source(lambda: Sample((Reading(VALUE, 7),)))) as sampler:
+        snapshot = sampler.tick()
+
+    assert snapshot.value(VALUE) == 7
+    assert snapshot.reports[0].health == "ok"
+    assert snapshot.reports[0].fresh
+
+
+def test_a_source_that_fails_publishes_nothing_and_leaves_the_others_alone() -> None:
+    def broken() -> Sample:
+        raise SourceError("cannot read /proc/x: Permission denied")
+
+    with sampling(source(broken, "broken"), source(counting(), "good")) as sampler:
+        first, second, _ = sampler.tick().reports
+
+    assert (first.health, first.error, first.sample.readings) == (
+        "failed", "cannot read /proc/x: Permission denied", (),
+    )  # fmt: skip
+    assert first.failures_total == 1
+    assert second.health == "ok"
+
+
+def test_a_machine_without_the_thing_is_no_failure() -> None:
+    def nothing() -> Sample:
+        raise NoData("no PSI")
+
+    with sampling(source(nothing)) as sampler:
+        report = sampler.tick().reports[0]
+
+    assert (report.health, report.failures_total) == ("absent", 0)
+
+
+def test_a_bug_in_a_source_is_reported_and_contained() -> None:
+    def bug() -> Sample:
+        raise ZeroDivisionError("oops")
+
+    with sampling(source(bug)) as sampler:
+        report = sampler.tick().reports[0]
+
+    assert report.health == "failed"
+    assert "internal error: ZeroDivisionError: oops" in report.error
+
+
+class Hanging:
+    """A driver call that hangs until it is let go, then answers once and hangs no more."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.entered = 0
+
+    def __call__(self) -> Sample:
+        self.entered += 1
+        self.let_go.wait(60)
+        return Sample((Reading(VALUE, 1),), events=(Event("woke", 0.0, "woke up"),))
+
+
+def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> None:
+    hanging, clock = Hanging(), SteppingClock()
+    stuck = source(hanging, "stuck", lane="driver", deadline=0.05)
+    with sampling(stuck, source(counting(), "good"), clock=clock) as sampler:
+        for tick in range(3):
+            report, good, _ = sampler.tick().reports
+            assert (report.health, report.sample.readings, good.sample.readings[0].value) == (
+                "late",
+                (),
+                tick,
+            )
+            clock.now += 1
+        assert hanging.entered == 1
+        assert report.failures_total == 1
+        hanging.let_go.set()
+        while (report := sampler.tick().reports[0]).health == "late":
+            clock.now += 1
+
+    assert report.health == "ok"
+    assert [event.text for event in report.sample.events] == ["woke up"]
+
+
+def test_a_slow_source_keeps_its_last_value_with_its_age_between_two_reads() -> None:
+    clock = SteppingClock()
+    with sampling(source(counting(), period=5.0), clock=clock) as sampler:
+        seen = []
+        for _ in range(7):
+            snapshot = sampler.tick()
+            report = snapshot.reports[0]
+            seen.append((snapshot.value(VALUE), snapshot.mono - report.mono, report.fresh))
+            clock.now += 1
+
+    assert seen == [
+        (0, 0, True), (0, 1, False), (0, 2, False), (0, 3, False), (0, 4, False), (1, 0, True), (1, 1, False),
+    ]  # fmt: skip
+
+
+def test_an_event_is_seen_in_one_snapshot_only() -> None:
+    clock = SteppingClock()
+    event = Event("clock_jump", 0.0, "the clock jumped")
+    with sampling(source(lambda: Sample(events=(event,)), period=5.0), clock=clock) as sampler:
+        first = sampler.tick().events
+        clock.now += 1
+        second = sampler.tick().events
+
+    assert (first, second) == ((event,), ())
+
+
+def test_an_extra_tick_reads_only_what_is_cheap_and_needed() -> None:
+    with sampling(source(counting(), "cheap", fast=True), source(counting(), "dear")) as sampler:
+        sampler.tick()
+        cheap, dear, _ = sampler.tick(fast=True).reports
+
+    assert cheap.sample.readings[0].value == 1
+    assert (dear.sample.readings[0].value, dear.fresh) == (0, False)
+
+
+def test_a_tick_that_comes_late_says_by_how_much() -> None:
+    clock = SteppingClock()
+    with sampling(source(counting()), clock=clock) as sampler:
+        sampler.tick(next_in_seconds=1.0)
+        clock.now += 4.5
+        snapshot = sampler.tick()
+
+    assert snapshot.lateness_seconds == pytest.approx(3.5)
+    assert snapshot.value(LATENESS) == pytest.approx(3.5)
+
+
+class TestPace:
+    settings: ClassVar[Sampling] = Sampling(interval_seconds=1.0, fastest_seconds=0.1)
+
+    def delays(self, *headrooms: int) -> list[float]:
+        pace = Pace(self.settings)
+        return [round(pace.next_delay(float(t), {"ram": left}), 2) for t, left in enumerate(headrooms)]
+
+    def test_calm_memory_is_sampled_at_the_ordinary_pace(self) -> None:
+        assert self.delays(8_000, 8_000, 8_000) == [1.0, 1.0, 1.0]
+
+    def test_memory_that_is_given_back_does_not_hurry_anybody(self) -> None:
+        assert self.delays(1_000, 2_000, 3_000) == [1.0, 1.0, 1.0]
+
+    def test_memory_that_will_be_gone_in_ten_seconds_is_sampled_twice_a_second(self) -> None:
+        assert self.delays(12_000, 11_000, 10_000)[-1] == 0.5
+
+    def test_the_pace_has_a_floor(self) -> None:
+        assert self.delays(10_000, 1_000, 10)[-1] == 0.1
+
+    def test_a_full_machine_that_stands_still_is_not_polled_faster(self) -> None:
+        assert self.delays(10, 10, 10, 10) == [1.0, 1.0, 1.0, 1.0]

@@ -1,0 +1,1 @@
+"""Alerts: from a transition row to somebody's attention."""

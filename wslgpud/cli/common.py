@@ -1,0 +1,57 @@
+"""What the commands share: options, and faults that end in one line and exit status 2."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wslgpud import config as configuration
+from wslgpud.host import Host, RecordedHost
+
+
+class Fault(typer.Exit):
+    """Something the user can mend: one line on standard error and exit status 2."""
+
+    def __init__(self, text: str) -> None:
+        """Print the line; raising this ends the command."""
+        typer.echo(f"wslgpud: {text}", err=True)
+        super().__init__(2)
+
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="configuration file instead of the usual ones")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print facts as JSON")]
+HostOption = Annotated[
+    Path | None,
+    typer.Option("--host-root", help="look at a machine that 'wslgpud capture' recorded instead of this one"),
+]
+
+
+def loaded(file: Path | None) -> configuration.Loaded:
+    """Load the configuration for a command.
+
+    Raises:
+        Fault: it cannot be used.
+    """
+    try:
+        return configuration.load(file, os.environ)
+    except configuration.ConfigError as error:
+        raise Fault(str(error)) from error
+
+
+def host_at(folder: Path | None) -> Host:
+    """Return this machine, or the one recorded in ``folder``.
+
+    Raises:
+        Fault: the folder holds no recording.
+    """
+    if folder is None:
+        return Host()
+    try:
+        return RecordedHost(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise Fault(f"{folder} is not a machine recorded by 'wslgpud capture': {error}") from error

@@ -1,0 +1,61 @@
+"""``wslgpud config``: show, check, init."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wslgpud import config as configuration
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
+
+app = typer.Typer(help="Show, check or write the configuration.", no_args_is_help=True)
+
+
+@app.command()
+def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show every key with its value and where that comes from."""
+    found = loaded(config)
+    rows = []
+    for key in configuration.declared_keys():
+        value = getattr(getattr(found.config, key.section), key.name)
+        origin = found.origins.get(key.path, "default")
+        rows.append((key, "(secret)" if key.secret and value else value, origin))
+    if as_json:
+        print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
+        return
+    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("key", "value", "from", "meaning"):
+        table.add_column(heading, overflow="fold")
+    for key, value, origin in rows:
+        table.add_row(key.path, configuration.to_toml(value), "" if origin == "default" else origin, key.help)
+    Console().print(table)
+
+
+@app.command()
+def check(config: ConfigOption = None) -> None:
+    """Check the configuration; exit status 2 and one line if it cannot be used."""
+    found = loaded(config)
+    print(f"{found.file or 'no file, only defaults'}: good")
+
+
+@app.command()
+def init(
+    file: Annotated[Path | None, typer.Argument(help="where to write; the usual place by default")] = None,
+) -> None:
+    """Write a configuration file in which every key stands with its help, commented out."""
+    target = file or (configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ))
+    if target.exists():
+        raise Fault(f"{target} exists already; it is left as it is")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(configuration.sample_file())
+    except OSError as error:
+        raise Fault(f"cannot write {target}: {error.strerror}") from error
+    print(f"wrote {target}")

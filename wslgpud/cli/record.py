@@ -1,0 +1,64 @@
+"""``wslgpud record``: a live trace for ``wslgpud replay``."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, Fault, HostOption, host_at, loaded
+
+
+def record(
+    file: Annotated[Path, typer.Argument(help="trace to write; compressed if it ends in .gz")],
+    seconds: Annotated[float, typer.Option(help="end after so many seconds; 0: at Ctrl-C")] = 0.0,
+    config: ConfigOption = None,
+    host_root: HostOption = None,
+) -> None:
+    """Record what the risk engine sees, sample by sample, until Ctrl-C."""
+    from wslgpud.monitor import Monitor  # noqa: PLC0415 - starts threads and children; only when needed
+    from wslgpud.risk import trace  # noqa: PLC0415
+
+    settings = loaded(config).config
+    host = host_at(host_root)
+    stream = _created(file)
+    monitor = Monitor(settings, host)
+    count, end = 0, time.monotonic() + (seconds or float("inf"))
+    wait = threading.Event()
+    try:
+        with stream:
+            first: float | None = None
+            while time.monotonic() < end:
+                state, _ = monitor.tick()
+                seen = state.observation
+                if first is None:
+                    first = seen.t
+                    about = trace.header(settings.sampling.interval_seconds, {"wsl": seen.wsl})
+                    stream.write(json.dumps(about) + "\n")
+                row = trace.row_from_observation(replace(seen, t=seen.t - first))
+                stream.write(json.dumps(row, separators=(",", ":")) + "\n")
+                stream.flush()  # the last lines before a crash are the ones wanted
+                count += 1
+                wait.wait(min(monitor.delay_seconds, max(0.0, end - time.monotonic())))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        monitor.close()
+    print(f"{count} samples in {file}")
+
+
+def _created(file: Path) -> IO[str]:
+    try:
+        plain = file.open("xb")
+    except FileExistsError as error:
+        raise Fault(f"{file} exists already; it is left as it is") from error
+    except OSError as error:
+        raise Fault(f"cannot write {file}: {error.strerror}") from error
+    return io.TextIOWrapper(gzip.GzipFile(fileobj=plain) if file.suffix == ".gz" else plain)

@@ -1,0 +1,155 @@
+"""The status document as a terminal screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from wslgpud.risk.wording import duration, resource_name, size
+
+COLOURS = {
+    "ok": "green", "info": "blue", "warning": "yellow", "critical": "red", "emergency": "bold white on red",
+}  # fmt: skip
+_BAR_WIDTH = 24
+#: a process below this, with no role, is not worth a line
+_SMALL_BYTES = 32 << 20
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def print_status(document: dict[str, Any], console: Console | None = None) -> None:
+    """Print the document of ``wslgpud.status.status``."""
+    (console or Console(highlight=False)).print(Group(*_parts(document)))
+
+
+def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
+    yield _verdict(document)
+    yield _resources(document)
+    if document["gpus"]:
+        yield _gpus(document["gpus"])
+    if document["processes"]:
+        yield _processes(document["processes"])
+    if document.get("recent"):
+        yield _recent(document["recent"], document["at"])
+    for source in document["sources"]:
+        if source["health"] in ("failed", "late"):
+            yield Text(f" ! {source['name']}: {source.get('error', source['health'])}", style="yellow")
+    seen = {
+        "daemon": f"daemon at {document.get('url')}",
+        "own look": "no daemon runs here, a look of its own",
+        "recording": "a recorded machine",
+    }[document["seen_by"]]
+    yield Text(f"\n {_clock(document['at'])} UTC · {seen}", "dim")
+
+
+def _verdict(document: dict[str, Any]) -> RenderableType:
+    level = document["level"]
+    text = Text(document.get("headline", "memory is fine"), style="bold")
+    if document.get("verdict"):
+        text.append(f"\n{document['verdict']}", style="not bold")
+    return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+
+
+def _resources(document: dict[str, Any]) -> RenderableType:
+    table = _table(show_header=False)
+    table.add_column(style="bold", no_wrap=True, min_width=5)
+    table.add_column(no_wrap=True, min_width=_BAR_WIDTH)
+    table.add_column(no_wrap=True, justify="right", min_width=4)
+    table.add_column(no_wrap=True, min_width=20)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    swap = document.get("swap")
+    for forecast in document["forecasts"]:
+        left, capacity = forecast["headroom_bytes"], forecast["capacity_bytes"]
+        name = resource_name(forecast["resource"])
+        if name == "RAM" and swap and swap["total"]:
+            name = "RAM + swap"
+        eta = forecast.get("eta_seconds", {}).get("middle")
+        outlook = Text("steady", "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
+        if forecast.get("who"):
+            outlook.append(f" · {forecast['who']}", "not bold")
+        table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
+    if swap and swap["total"]:
+        table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
+    return table
+
+
+def _meter(left: int, capacity: int, colour: str) -> tuple[Text, Text, Text]:
+    used = min(1.0, max(0.0, 1 - left / capacity)) if capacity else 0.0
+    return (
+        Text(bar(used), colour),
+        Text(f"{used:.0%}", colour),
+        Text(f"{size(left)} left of {size(capacity)}"),
+    )
+
+
+def _table(*, show_header: bool = True) -> Table:
+    return Table(box=None, show_header=show_header, header_style="dim", padding=(0, 2, 0, 1), title=" ")
+
+
+def _clock(at: str) -> str:
+    return at[:19].replace("T", " ")
+
+
+def bar(ratio: float, width: int = _BAR_WIDTH) -> str:
+    """Draw a ratio from 0 to 1 as a bar with eighths of a character."""
+    eighths = round(ratio * width * 8)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn + "░" * (width - len(drawn))
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> RenderableType:
+    table = _table()
+    table.add_column("GPU", no_wrap=True)
+    for heading in ("VRAM used", "of", "busy", "power", "temperature"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for gpu in gpus:
+        table.add_row(
+            f"{gpu['index']}  {gpu['name']}",
+            _shown(gpu.get("used_bytes"), size),
+            _shown(gpu.get("total_bytes"), size),
+            _shown(gpu.get("utilization_ratio"), lambda r: f"{r:.0%}"),
+            _shown(gpu.get("power_watts"), lambda w: f"{w:.0f} W"),
+            _shown(gpu.get("temperature_celsius"), lambda c: f"{c:.0f} °C"),
+        )
+    return table
+
+
+def _processes(processes: list[dict[str, Any]]) -> RenderableType:
+    table = _table()
+    table.add_column("pid", justify="right")
+    table.add_column("RAM", justify="right", no_wrap=True)
+    table.add_column("swapped", justify="right", no_wrap=True)
+    table.add_column("does", no_wrap=True)
+    table.add_column("program", overflow="ellipsis", no_wrap=True)
+    worth_a_line = [p for p in processes if p["roles"] or p["rss_bytes"] + p["swap_bytes"] >= _SMALL_BYTES]
+    for process in worth_a_line[:8]:
+        table.add_row(
+            str(process["pid"]),
+            size(process["rss_bytes"]),
+            size(process["swap_bytes"]) if process["swap_bytes"] else "",
+            ", ".join(process["roles"]),
+            process["command"] or process["name"],
+        )
+    return table
+
+
+def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
+    table = _table()
+    table.add_column("lately (UTC)", no_wrap=True, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for item in recent[:5]:
+        at = _clock(item["at"])
+        table.add_row(
+            at.removeprefix(f"{now[:10]} "), Text(item["level"], COLOURS[item["level"]]), item["headline"]
+        )
+    return table
+
+
+def _shown(value: Any, form: Any) -> str:
+    return "n/a" if value is None else form(value)

@@ -1,0 +1,63 @@
+"""``wslgpud status``: how things stand, for a terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.request
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wslgpud import config as configuration
+from wslgpud.cli.common import ConfigOption, HostOption, JsonOption, host_at, loaded
+
+
+def status(
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    state: Annotated[Path | None, typer.Option(help="folder of the daemon's database")] = None,
+    host_root: HostOption = None,
+) -> None:
+    """Show how things stand: from the running daemon, else from a look of its own."""
+    settings = loaded(config).config
+    folder = state or configuration.state_folder(os.environ)
+    document = None if host_root else _from_daemon(folder)
+    if document is None:
+        seen_by = "recording" if host_root else "own look"
+        document = {"seen_by": seen_by, **_own_look(settings, host_root)}
+    if as_json:
+        print(json.dumps(document, indent=2))
+        return
+    from wslgpud.cli.screen import print_status  # noqa: PLC0415 - rich only when somebody looks
+
+    print_status(document)
+
+
+def _from_daemon(folder: Path) -> dict[str, Any] | None:
+    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
+    try:
+        note = json.loads((folder / "daemon.json").read_text())
+        # The address is the one our own daemon wrote.
+        with urllib.request.urlopen(note["url"] + "/api/v1/status", timeout=3) as answer:  # noqa: S310
+            document: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError, KeyError):
+        return None
+    return {"seen_by": "daemon", "url": note["url"], **document}
+
+
+def _own_look(settings: configuration.Config, host_root: Path | None) -> dict[str, Any]:
+    from wslgpud import status as summary  # noqa: PLC0415
+    from wslgpud.monitor import Monitor  # noqa: PLC0415
+
+    monitor = Monitor(settings, host_at(host_root))
+    try:
+        state, _ = monitor.tick()
+        if host_root is None:  # rates need two looks
+            time.sleep(1.0)
+            state, _ = monitor.tick()
+    finally:
+        monitor.close()
+    return summary.status(state.snapshot, state.observation, state.forecasts)

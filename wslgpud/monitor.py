@@ -1,0 +1,75 @@
+"""Looks at the machine and judges what it sees: one tick of everything that needs no database and no port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.observe import observe
+from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.sampler import Pace, Sampler
+from wslgpud.sources.registry import SOURCES
+
+
+@dataclass(frozen=True)
+class State:
+    """What the last tick left for those who ask."""
+
+    snapshot: Snapshot
+    observation: Observation
+    forecasts: tuple[Forecast, ...]
+
+
+class Monitor:
+    """Samples and assesses; the daemon ticks it, and ``status`` and ``record`` without a daemon do, too."""
+
+    def __init__(self, config: Config, host: Host) -> None:
+        """Build the sources and the engine; nothing is read before the first tick."""
+        self.host = host
+        self._sampler = Sampler(
+            [source(host, config) for source in SOURCES], host.clock, config.sampling.interval_seconds
+        )
+        self._engine = RiskEngine()
+        self._pace = Pace(config.sampling)
+        self._interval = config.sampling.interval_seconds
+        self._last_full: float | None = None
+        self.delay_seconds = self._interval
+
+    def tick(self) -> tuple[State, list[Transition]]:
+        """Look once at the machine."""
+        now = self.host.clock.mono()
+        fast = self._last_full is not None and now - self._last_full < 0.95 * self._interval
+        if not fast:
+            self._last_full = now
+        snapshot = self._sampler.tick(fast=fast, next_in_seconds=self.delay_seconds)
+        observation = observe(snapshot)
+        sampled = self.host.clock.mono()
+        assessment = self._engine.observe(observation)
+        snapshot = snapshot.plus(
+            SourceReport(
+                "risk",
+                "ok",
+                Sample(tuple(risk_metrics.readings(assessment.forecasts))),
+                snapshot.mono,
+                self.host.clock.mono() - sampled,
+                last_success_wall=snapshot.wall,
+            )
+        )
+        transitions = [
+            Transition(
+                snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
+                change.old, change.new, change.headline, change.forecast,
+            )
+            for change in assessment.changes
+        ]  # fmt: skip
+        self.delay_seconds = self._pace.next_delay(
+            snapshot.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
+        )
+        return State(snapshot, observation, assessment.forecasts), transitions
+
+    def close(self) -> None:
+        """Give back what the sources hold."""
+        self._sampler.close()

@@ -1,0 +1,364 @@
+"""The child that talks to NVML, so that a driver that hangs or crashes takes nothing else along.
+
+Reads one JSON request a line from standard input and answers each with one line on standard output; ends
+when its input does. The only request so far is ``{}``: sample now. An answer holds
+
+- ``gpus``: a list of ``{"index", "uuid", "values": {output: number or null}}`` with what was read this time
+  (null: was known, is not any more), or ``{"index", "uuid", "lost": error}``;
+- ``session``, in the first answer: library, versions and each GPU's identity;
+- ``support``, when it changed: for each GPU, call -> true or false (absent: not known yet);
+- ``errors``: how many calls failed this time, by error;
+- ``changed``: true when the number of GPUs is not what it was at the start, which takes a new process;
+
+or ``{"error", "call", "text"}`` when NVML cannot be used: then this process is done, since only a new one
+loads a new library.
+
+``--costs`` and ``--capture`` print a table of what calls cost here, and a recording of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+
+from wslgpud.probes.nvml_backend import LibraryMissing, Live, Recorded
+from wslgpud.probes.nvml_calls import (
+    BROKEN,
+    CALLS,
+    ERRORS,
+    GPU_IDENTITY,
+    LOST,
+    RARELY,
+    SYSTEM_IDENTITY,
+    UNSUPPORTED,
+    Call,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+#: A transient error delays the next try by 1, 2, 4, ... and at most so many seconds.
+LONGEST_RETRY_SECONDS = 300
+#: With no successful call for so long the driver is taken for broken (seen after a GPU reset under WSL).
+SILENCE_SECONDS = 10
+#: No request takes longer than this; beyond it the kernel ends us even when the daemon is gone. The usual
+#: PR_SET_PDEATHSIG would be wrong: it fires when the *thread* that started us ends.
+ALARM_SECONDS = 120
+
+
+class Failed(Exception):  # noqa: N818 - carries NVML's own error
+    """A call returned an error."""
+
+    def __init__(self, error: str, call: str) -> None:
+        """``error`` is the name of NVML's code without NVML_ERROR_."""
+        super().__init__(error, call)
+        self.error = error
+        self.call = call
+
+
+class Question:
+    """One call for one GPU, and what has been learned about it."""
+
+    __slots__ = ("call", "due", "failures", "form", "supported")
+
+    def __init__(self, call: Call) -> None:
+        """Nothing is known yet."""
+        self.call = call
+        self.form: tuple[str, tuple[int, ...]] | None = None
+        self.supported: bool | None = None
+        self.failures = 0
+        self.due = 0.0
+
+
+class Gpu:
+    """One GPU of this session."""
+
+    def __init__(self, index: int, handle: Any, identity: dict[str, str], now: float) -> None:
+        """Ask everything at the next sample."""
+        self.index = index
+        self.handle = handle
+        self.identity = identity
+        self.uuid = identity.get("uuid") or identity.get("pci_bus_id") or f"index-{index}"
+        self.questions = [Question(call) for call in CALLS]
+        self.answered = now
+        self.lost = ""
+
+
+class Session:
+    """NVML from its initialisation on: who is there, what they support."""
+
+    def __init__(self, backend: Live | Recorded, now: float) -> None:
+        """Initialise NVML and find the GPUs.
+
+        Raises:
+            Failed: NVML cannot be used at all.
+        """
+        self.backend = backend
+        self.api = backend.api
+        self.errors: dict[str, int] = {}
+        self.support_changed = True
+        self.count_due = now + RARELY
+        self.names_supported = True
+        self.ask("nvmlInit")
+        self.system = self._identity(SYSTEM_IDENTITY)
+        self.gpus: list[Gpu] = []
+        for index in range(self.ask("nvmlDeviceGetCount")):
+            try:
+                handle = self.ask("nvmlDeviceGetHandleByIndex", index)
+                gpu = Gpu(index, handle, self._identity(GPU_IDENTITY, handle), now)
+            except Failed as failed:
+                if failed.error in BROKEN:
+                    raise
+                gpu = Gpu(index, None, {}, now)
+                gpu.lost = failed.error
+            self.gpus.append(gpu)
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Make one call.
+
+        Raises:
+            Failed: with the error's name, which is counted.
+        """
+        # This pynvml may be older or newer than the function.
+        ask = getattr(self.api, function, None)
+        try:
+            if ask is not None:
+                return ask(*arguments)
+            name = "FUNCTION_NOT_FOUND"
+        except self.backend.Error as error:
+            code = error.value  # type: ignore[attr-defined]  # both kinds of error have it
+            name = ERRORS.get(code, str(code))
+        except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
+            name = "NOT_FOUND"
+        self.errors[name] = self.errors.get(name, 0) + 1
+        raise Failed(name, function)
+
+    def close(self) -> None:
+        """Let NVML go; an error no longer matters to anybody."""
+        with contextlib.suppress(Failed):
+            self.ask("nvmlShutdown")
+
+    def _identity(
+        self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any
+    ) -> dict[str, str]:
+        found = {}
+        for label, function, text in table:
+            try:
+                found[label] = text(self.ask(function, *handle))
+            except Failed as failed:
+                if failed.error in BROKEN or failed.error in LOST:
+                    raise
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the first answer says of this session."""
+        gpus = [{"index": gpu.index, **gpu.identity, "uuid": gpu.uuid} for gpu in self.gpus if gpu.identity]
+        return {"library": self.backend.library, **self.system, "gpus": gpus}
+
+    def support(self) -> list[dict[str, Any]]:
+        """Return which calls each GPU is known to support or not to support."""
+        return [
+            {
+                "uuid": gpu.uuid,
+                "calls": {q.call.name: q.supported for q in gpu.questions if q.supported is not None},
+            }
+            for gpu in self.gpus
+            if gpu.identity
+        ]
+
+    def sample(self, now: float) -> dict[str, Any]:
+        """Ask what is due and return the answer for the daemon.
+
+        Raises:
+            Failed: NVML cannot be used any more.
+        """
+        reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
+        there = [gpu for gpu in self.gpus if not gpu.lost]
+        if self.gpus and not there:
+            raise Failed(self.gpus[0].lost, "nvmlDeviceGetHandleByIndex")
+        if there and all(now - gpu.answered > SILENCE_SECONDS for gpu in there):
+            raise Failed("UNKNOWN", "every call")
+        if now >= self.count_due:
+            self.count_due = now + RARELY
+            reply["changed"] = self._count_changed()
+        if self.errors:
+            reply["errors"], self.errors = self.errors, {}
+        if self.support_changed:
+            self.support_changed = False
+            reply["support"] = self.support()
+        return reply
+
+    def _count_changed(self) -> bool:
+        try:
+            return bool(self.ask("nvmlDeviceGetCount") != len(self.gpus))
+        except Failed as failed:
+            if failed.error in BROKEN:
+                raise
+            return False
+
+    def _sample_gpu(self, gpu: Gpu, now: float) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        if not gpu.lost:
+            for question in gpu.questions:
+                if now < question.due or question.supported is False:
+                    continue
+                try:
+                    self._put(gpu, question, now, values)
+                except Failed as failed:
+                    if failed.error in BROKEN:
+                        raise
+                    if failed.error in LOST:
+                        gpu.lost = failed.error
+                        break
+        if gpu.lost:
+            return {"index": gpu.index, "uuid": gpu.uuid if gpu.identity else "", "lost": gpu.lost}
+        return {"index": gpu.index, "uuid": gpu.uuid, "values": values}
+
+    def _put(self, gpu: Gpu, question: Question, now: float, values: dict[str, Any]) -> None:
+        """Ask ``question`` and put its outputs into ``values``; None for each that is not known now.
+
+        Raises:
+            Failed: the GPU or the whole session is lost.
+        """
+        call = question.call
+        try:
+            answer = self._answer(gpu.handle, question)
+        except Failed as failed:
+            if failed.error in BROKEN or failed.error in LOST:
+                raise
+            if failed.error in UNSUPPORTED:
+                question.supported = False
+                self.support_changed = True
+            question.failures += 1
+            question.due = now + max(
+                call.every_seconds, min(2 ** min(question.failures - 1, 9), LONGEST_RETRY_SECONDS)
+            )
+            for output in call.outputs:
+                values[output.metric] = None
+            if not call.outputs:
+                values[call.name] = None
+            return
+        gpu.answered = now
+        question.failures = 0
+        if call.every_seconds:
+            question.due = now + call.every_seconds
+        if not question.supported:
+            question.supported = True
+            self.support_changed = True
+        for output in call.outputs:
+            values[output.metric] = output.of(answer)
+        if not call.outputs:
+            values[call.name] = [
+                [process.pid, process.usedGpuMemory, self._process_name(process.pid)] for process in answer
+            ]
+
+    def _answer(self, handle: Any, question: Question) -> Any:
+        """Make the call in the form that works; the first time, find that form and keep to it.
+
+        Changing forms later would mix their meanings: memory v1 counts the reserve as used, v2 does not.
+        """
+        if question.form:
+            return self.ask(question.form[0], handle, *question.form[1])
+        failures = []
+        for form in question.call.forms:
+            try:
+                answer = self.ask(form[0], handle, *form[1])
+            except Failed as failed:
+                if failed.error in BROKEN or failed.error in LOST:
+                    raise
+                failures.append(failed)
+            else:
+                question.form = form
+                return answer
+        # One form that might work later makes the whole call worth another try.
+        raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
+
+    def _process_name(self, pid: int) -> str | None:
+        # Asked anew each time: pids are used again, and a name remembered would be somebody else's.
+        if not self.names_supported:
+            return None
+        try:
+            name = self.ask("nvmlSystemGetProcessName", pid)
+        except Failed as failed:
+            if failed.error in BROKEN:
+                raise
+            self.names_supported = failed.error not in UNSUPPORTED
+            return None
+        return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+
+
+def failure(error: str, call: str, text: str = "") -> dict[str, str]:
+    """Return the answer that says that NVML cannot be used."""
+    return {"error": error, "call": call, "text": text}
+
+
+def open_backend(library: str, recording: str) -> Live | Recorded:
+    """Return who answers the calls.
+
+    Raises:
+        LibraryMissing: there is no NVML here.
+    """
+    return Recorded(recording) if recording else Live(library)
+
+
+def serve(library: str, recording: str, requests: int, answers: int) -> None:
+    """Answer requests until they end or NVML cannot be used."""
+    session: Session | None = None
+    backend: Live | Recorded | None = None
+    while os.read(requests, 1 << 16):  # a request is one short line, and the next waits for our answer
+        signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
+        try:
+            backend = backend or open_backend(library, recording)
+            backend.begin_sample()
+            now = time.monotonic()
+            first = session is None
+            session = session or Session(backend, now)
+            reply = session.sample(now)
+            if first:
+                reply["session"] = session.describe()
+        except LibraryMissing as missing:
+            reply = failure("LIBRARY_NOT_FOUND", "dlopen", str(missing))
+        except Failed as failed:
+            reply = failure(failed.error, failed.call)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        os.write(answers, json.dumps(reply, separators=(",", ":")).encode() + b"\n")
+        if "error" in reply:
+            return
+    if session is not None:
+        signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
+        session.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the probe; ``arguments`` as on the command line, without the program."""
+    options = {"--library": "", "--recording": ""}
+    todo = ""
+    rest = iter(arguments)
+    for word in rest:  # by hand: argparse would cost the resident child more than a MiB
+        if word in options:
+            options[word] = next(rest, "")
+        elif word in ("--costs", "--capture"):
+            todo = word
+        else:
+            print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
+            return 2
+    library, recording = options["--library"], options["--recording"]
+    if todo:
+        from wslgpud.probes import nvml_capture  # noqa: PLC0415 - only these two need it
+
+        return nvml_capture.run(todo, library, recording)
+    # NVIDIA's library may print; what it prints must not land between our answers.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    serve(library, recording, 0, answers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

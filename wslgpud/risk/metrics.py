@@ -1,0 +1,73 @@
+"""What the forecasts look like as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Forecast, Reading
+
+_RESOURCE = ("resource",)
+
+LEVEL = MetricSpec(
+    "risk_level",
+    "gauge",
+    "",
+    "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.",
+    _RESOURCE,
+)
+HEADROOM = MetricSpec(
+    "headroom_bytes",
+    "gauge",
+    "bytes",
+    "Memory that can still be taken before allocations fail: RAM with swap, VRAM below its real ceiling.",
+    _RESOURCE,
+)
+CAPACITY = MetricSpec(
+    "headroom_capacity_bytes", "gauge", "bytes", "What the headroom would be if nothing were used.", _RESOURCE
+)
+CONSUMPTION = MetricSpec(
+    "consumption_bytes_per_second",
+    "gauge",
+    "bytes_per_second",
+    "Rate at which the headroom shrinks (negative: it grows).",
+    _RESOURCE,
+)
+TIME_LEFT = MetricSpec(
+    "time_to_exhaustion_seconds",
+    "gauge",
+    "seconds",
+    "Time until the headroom is gone if it goes on like this: early, middle and late end of the range. "
+    "Absent while nothing points to exhaustion.",
+    ("resource", "estimate"),
+)
+PROBABILITY = MetricSpec(
+    "exhaustion_probability_ratio",
+    "gauge",
+    "ratio",
+    "Probability that the headroom is gone within so many seconds.",
+    ("resource", "within_seconds"),
+    decimals=3,
+)
+
+METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY)
+
+
+def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
+    """Turn forecasts into readings; what a forecast does not know is left out."""
+    for forecast in forecasts:
+        labels = (forecast.resource,)
+        yield Reading(LEVEL, int(forecast.level), labels)
+        yield Reading(HEADROOM, forecast.headroom_bytes, labels)
+        yield Reading(CAPACITY, forecast.capacity_bytes, labels)
+        if forecast.rate_bytes_per_second is not None:
+            yield Reading(CONSUMPTION, round(forecast.rate_bytes_per_second), labels)
+        for estimate, seconds in (
+            ("early", forecast.eta_early_seconds),
+            ("middle", forecast.eta_seconds),
+            ("late", forecast.eta_late_seconds),
+        ):
+            if seconds is not None:
+                yield Reading(TIME_LEFT, round(seconds), (forecast.resource, estimate))
+        for within, probability in forecast.probabilities.items():
+            yield Reading(PROBABILITY, round(probability, 3), (forecast.resource, str(within)))

@@ -1,0 +1,16 @@
+"""HTTP: metrics, health, the first page. Publishes snapshots, never collects."""
+
+from wslgpud.serve.http import Request, Response, Route
+from wslgpud.serve.pages import routes
+from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.server import ServeError, Server
+
+__all__ = [
+    "Publisher",
+    "Request",
+    "Response",
+    "Route",
+    "ServeError",
+    "Server",
+    "routes",
+]

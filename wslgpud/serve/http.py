@@ -1,0 +1,268 @@
+"""Requests, responses, and the application that stands between them: who may ask, what, and how much."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from wslgpud.model import Reading
+from wslgpud.serve import health
+from wslgpud.serve.auth import CHALLENGE, Passwords
+from wslgpud.serve.hosts import HostRule
+from wslgpud.serve.webconfig import WebConfig, WebConfigFile
+
+#: Sent with every response, whatever happens; web.config.file may override them.
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+#: Longest head of a request, in bytes.
+HEAD_BYTES = 16_384
+#: Requests that may wait for a thread at a time; more are told to come back (503).
+WAITING_MAX = 64
+#: Threads for handlers that may wait (a database, a lock).
+THREADS = 4
+#: How long such a handler may take before its client is told so (504).
+HANDLER_SECONDS = 30.0
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a handler may know of a request; header names are in lower case."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    head_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What is sent back."""
+
+    status: int
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with one line of text."""
+    return Response(status, (line + "\n").encode(), headers=headers or {})
+
+
+def to_json(value: Any, status: int = 200) -> Response:
+    """Answer with ``value`` as JSON."""
+    return Response(
+        status, json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), "application/json"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A path and what answers it (GET and HEAD alike).
+
+    ``handler`` runs on the server's only thread and must not block; with ``waits`` it runs on one of a few
+    others, so that whatever it waits for never delays a scrape.
+    """
+
+    path: str
+    handler: Callable[[Request], Response]
+    waits: bool = False
+
+
+class Busy(Exception):  # noqa: N818 - a state, not a fault
+    """As much is waiting as may wait."""
+
+
+class Threads:
+    """A few threads for what would block the server's own, with a bound on what waits for them."""
+
+    def __init__(self, count: int, name: str) -> None:
+        """Prepare; threads start when first needed."""
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._waiting = threading.BoundedSemaphore(WAITING_MAX)
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Return what ``work`` returns.
+
+        Raises:
+            Busy: too much is waiting already.
+        """
+        if not self._waiting.acquire(blocking=False):
+            raise Busy
+        future = self._pool.submit(work)
+        future.add_done_callback(lambda _: self._waiting.release())
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Start nothing more; what runs is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class App:
+    """The ASGI application: checks in the order of what they cost, then the route's handler."""
+
+    def __init__(self, routes: Iterable[Route], host_rule: HostRule, web: WebConfigFile) -> None:
+        """Serve ``routes`` to those whom ``host_rule`` and the web configuration let in.
+
+        Raises:
+            ValueError: two routes have the same path.
+        """
+        self._routes: dict[str, Route] = {}
+        for route in routes:
+            if route.path in self._routes:
+                raise ValueError(f"two routes answer {route.path}")
+            self._routes[route.path] = route
+        self._host_rule = host_rule
+        self._web = web
+        self._threads = Threads(THREADS, "wslgpud-http")
+        # One thread: guessing passwords then costs the machine at most one core.
+        self._bcrypt = Threads(1, "wslgpud-bcrypt")
+        self._passwords = Passwords(self._bcrypt.run)
+        self._limiter = RateLimiter()
+        self._counts: Counter[tuple[str, int]] = Counter()
+
+    async def __call__(
+        self,
+        scope: Mapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],  # noqa: ARG002 - ASGI; bodies are refused unread
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Answer one request; an error of a handler is a 500 and a line in the log, never more."""
+        request = Request(
+            scope["method"],
+            scope["path"],
+            scope["query_string"].decode("latin-1"),
+            {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]},
+            len(scope["raw_path"])
+            + len(scope["query_string"])
+            + sum(len(k) + len(v) for k, v in scope["headers"]),
+        )
+        web = self._web.current
+        try:
+            response = await self._answer(request, web)
+        except Busy:
+            response = text(503, "too many requests are waiting; try again", {"Retry-After": "1"})
+        except asyncio.TimeoutError:
+            response = text(504, f"no answer within {HANDLER_SECONDS:g} s")
+        except asyncio.CancelledError:  # only the end of the server cancels; nobody is left to answer
+            return
+        except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            _log.error("%s failed: %r in %s:%s", request.path, error, where.filename, where.lineno)
+            response = text(500, "internal error; the daemon's log says more")
+        # Paths that are not ours share one series, or strangers could make thousands.
+        self._counts[request.path if request.path in self._routes else "other", response.status] += 1
+        headers = response_headers(response, web.headers)
+        if _has_body(request):  # it is never read, so nothing can follow it on this connection
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body})
+
+    def _objection(self, request: Request, web: WebConfig) -> Response | None:
+        """Say what is wrong with a request, whoever asks and for whatever."""
+        if request.head_bytes > HEAD_BYTES:  # h11 stops only heads that don't come in one piece
+            return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
+        if not self._host_rule.allows(request.headers.get("host", "")):
+            return text(421, "this server does not answer to that host name; see server.allowed_hosts")
+        if request.method not in ("GET", "HEAD"):
+            return text(405, "only GET and HEAD", {"Allow": "GET, HEAD"})
+        if _has_body(request):
+            return text(413, "requests have no body here")
+        if web.rate_limit and not self._limiter.allows(*web.rate_limit, time.monotonic()):
+            return text(429, "too many requests; see rate_limit in web.config.file")
+        return None
+
+    async def _answer(self, request: Request, web: WebConfig) -> Response:
+        if objection := self._objection(request, web):
+            return objection
+        authorization = request.headers.get("authorization", "")
+        if web.users and not await self._passwords.accept(web.users, authorization):
+            return text(401, "user name and password, please", CHALLENGE)
+        route = self._routes.get(request.path)
+        if route is None:
+            return text(404, "there is nothing here; / has the list of what there is")
+        if not route.waits:
+            return route.handler(request)
+        work = functools.partial(route.handler, request)
+        return await asyncio.wait_for(self._threads.run(work), HANDLER_SECONDS)
+
+    def count_refused(self, status: int) -> None:
+        """Note what was refused before it was a request."""
+        self._counts["other", status] += 1
+
+    def readings(self) -> Iterator[Reading]:
+        """Say how many requests were answered."""
+        for (path, status), count in sorted(self._counts.items()):
+            yield Reading(health.HTTP_REQUESTS, count, (path, str(status)))
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._threads.close()
+        self._bcrypt.close()
+
+
+class RateLimiter:
+    """The token bucket behind ``rate_limit``."""
+
+    def __init__(self) -> None:
+        """Begin with a full bucket."""
+        self._tokens = float("inf")
+        self._at = 0.0
+
+    def allows(self, interval_seconds: float, burst: int, now: float) -> bool:
+        """Take a token if there is one; one comes back every ``interval_seconds``, up to ``burst``."""
+        self._tokens = min(float(burst), self._tokens + (now - self._at) / interval_seconds)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def response_headers(response: Response, overrides: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return all headers of ``response``; its own win over ``overrides``, those over the standard ones.
+
+    The date is set here and nothing names the server's software: versions help only attackers.
+    """
+    headers = {
+        **SECURITY_HEADERS,
+        **overrides,
+        **response.headers,
+        "Date": formatdate(usegmt=True),
+        "Content-Type": response.content_type,
+        "Content-Length": str(len(response.body)),
+    }
+    return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]
+
+
+def refusal(status: int) -> Response:
+    """Answer what was not even a request."""
+    return text(status, HTTPStatus(status).phrase, {"Connection": "close"})
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"

@@ -1,0 +1,190 @@
+"""What the server answers by itself: metrics, health, status, and a plain first page."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from wslgpud import __version__
+from wslgpud.model import Snapshot, SourceReport
+from wslgpud.serve.exposition import accepts_gzip, negotiate
+from wslgpud.serve.http import Request, Response, Route, text, to_json
+from wslgpud.serve.publisher import Publisher
+from wslgpud.sources.memory import MEMINFO
+
+_GIB = 1 << 30
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2330; --dim: #5b6678; --back: #f6f7f9; --card: #fff;
+  --line: #dde2ea; --link: #0b5fc1; --good: #1a7f45; --bad: #c0392b; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf1; --dim: #98a3b5; --back: #11151c;
+  --card: #1a202b; --line: #2c3545; --link: #6cb0ff; --good: #4cc38a; --bad: #ff7a6b; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 46rem; padding: 2rem 1rem; background: var(--back); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1rem; margin: 0 0 .5rem; }
+p { margin: .25rem 0; } .dim { color: var(--dim); }
+section { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem;
+  margin-top: 1rem; }
+a { color: var(--link); } ul { margin: 0; padding-left: 1.2rem; }
+table { width: 100%; border-collapse: collapse; } td, th { padding: .2rem .5rem .2rem 0; text-align: left;
+  vertical-align: top; overflow-wrap: anywhere; } th { font-weight: 600; }
+meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-nums; text-align: right;
+  white-space: nowrap; } td:last-child { padding-right: 0; } .trouble { color: var(--bad); font-weight: 600; }
+.ok { color: var(--good); } .failed, .late { color: var(--bad); } .absent { color: var(--dim); }
+"""
+
+#: The page's only style is inline and named by its digest; scripts, frames and other hosts are shut out.
+_STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+PAGE_POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Meter(NamedTuple):
+    """A memory on the first page, in bytes."""
+
+    label: str
+    used_bytes: int
+    total_bytes: int
+
+
+def memory_meters(snapshot: Snapshot) -> list[Meter]:
+    """Return RAM, swap and the memory of each GPU, as far as they are known."""
+    found = []
+    for label, total_spec, left_spec in (
+        ("RAM", MEMINFO["MemTotal"], MEMINFO["MemAvailable"]),
+        ("Swap", MEMINFO["SwapTotal"], MEMINFO["SwapFree"]),
+    ):
+        total, left = snapshot.value(total_spec), snapshot.value(left_spec)
+        if total and left is not None:
+            found.append(Meter(label, int(total - left), int(total)))
+    return found + [
+        Meter(f"GPU {g.index}: {g.name}", g.used_bytes, g.total_bytes)
+        for g in snapshot.gpus
+        if g.total_bytes and g.used_bytes is not None
+    ]
+
+
+def routes(
+    publisher: Publisher,
+    status: Callable[[], Mapping[str, Any]] | None = None,
+) -> list[Route]:
+    """Return the paths every daemon has; ``status`` is what ``wslgpud status --json`` prints."""
+
+    def trouble() -> str:
+        return unhealthy(publisher.latest, publisher.seconds_since_tick())
+
+    def metrics(request: Request) -> Response:
+        text_format = negotiate(request.headers.get("accept", ""))
+        zipped = accepts_gzip(request.headers.get("accept-encoding", ""))
+        headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
+        return Response(200, publisher.text(text_format, zipped=zipped), text_format.content_type, headers)
+
+    def healthy(_: Request) -> Response:
+        return verdict(trouble())
+
+    def ready(_: Request) -> Response:
+        return verdict("" if publisher.latest else "waiting for the first sample")
+
+    def index(_: Request) -> Response:
+        page = first_page(publisher.latest, trouble(), has_status=status is not None)
+        return Response(
+            200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": PAGE_POLICY}
+        )
+
+    found = [
+        Route("/", index),
+        Route("/metrics", metrics),
+        Route("/-/healthy", healthy),
+        Route("/-/ready", ready),
+    ]
+    if status is not None:
+        found.append(Route("/api/v1/status", lambda _: to_json(status()), waits=True))
+    return found
+
+
+def verdict(reason: str) -> Response:
+    """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
+    return text(503, reason) if reason else text(200, "ok")
+
+
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
+    """Say why sampling is not healthy; empty when it is.
+
+    Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
+    """
+    interval = latest.interval_seconds if latest else 1.0
+    patience = max(10.0, 5 * interval)
+    if seconds_since_tick <= patience:
+        return ""
+    return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
+
+
+def first_page(latest: Snapshot | None, trouble: str, *, has_status: bool) -> str:
+    """Write the page at ``/``: what is known at this moment, and where there is more."""
+    machine = html.escape(socket.gethostname())
+    if latest is None:
+        state = "Waiting for the first sample."
+    else:
+        taken = datetime.fromtimestamp(latest.wall, timezone.utc).astimezone()
+        state = f"Last sample {taken:%Y-%m-%d %H:%M:%S %Z}, one every {latest.interval_seconds:g} s."
+    links = [
+        ("/metrics", "metrics for Prometheus"),
+        ("/-/healthy", "is sampling alive?"),
+        ("/-/ready", "is there data?"),
+    ] + [("/api/v1/status", "all that is known now, as JSON")] * has_status
+    return f"""<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>wslgpud on {machine}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
+<body>
+<header><h1>wslgpud <span class="dim">on {machine}</span></h1>
+<p class="dim">Version {__version__}. {html.escape(state)}</p>
+{f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
+<main>
+{_meters_section(memory_meters(latest) if latest else [])}
+<section><h2>Look further</h2><ul>
+{"".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in links)}
+</ul></section>
+{_sources_section(latest)}
+</main></body></html>
+"""
+
+
+def _meters_section(meters: Iterable[Meter]) -> str:
+    rows = "".join(map(_meter_rows, meters))
+    return f"<section><h2>Memory</h2><table>{rows}</table></section>" if rows else ""
+
+
+def _meter_rows(meter: Meter) -> str:
+    label, used, total = html.escape(meter.label), meter.used_bytes, meter.total_bytes
+    return (
+        f'<tr><th scope="row">{label}</th>'
+        f'<td class="number">{used / _GIB:.1f} of {total / _GIB:.1f} GiB used</td></tr>'
+        f'<tr><td colspan="2"><meter value="{used}" max="{total}" low="{total * 3 // 4}" '
+        f'high="{total * 9 // 10}" optimum="0" aria-label="{label}"></meter></td></tr>'
+    )
+
+
+def _sources_section(latest: Snapshot | None) -> str:
+    if latest is None:
+        return ""
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(r.name)}</th><td class="{r.health}">{r.health}</td>'
+        f'<td class="dim">{html.escape(_detail(r, latest.mono))}</td></tr>'
+        for r in latest.reports
+    )
+    return f"<section><h2>Sources</h2><table>{rows}</table></section>"
+
+
+def _detail(report: SourceReport, now_mono: float) -> str:
+    if report.health != "ok":
+        return report.error
+    return f"{report.duration_seconds * 1e3:.1f} ms, {max(0.0, now_mono - report.mono):.1f} s old"

@@ -1,0 +1,107 @@
+"""The last snapshot, and its text for whoever scrapes: rendered once, never collected."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from prometheus_client import ProcessCollector
+
+from wslgpud.host import Clock, SystemClock
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading, Snapshot
+from wslgpud.serve import health
+from wslgpud.serve.exposition import Format, encode, families
+
+#: A text older than this is rendered anew even if no tick came, so that own health goes on while ticks don't.
+FRESH_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Text(NamedTuple):
+    published: int
+    mono: float
+    plain: bytes
+    zipped: bytes
+
+
+class Publisher:
+    """Where the sampler leaves each snapshot and the server finds the last one.
+
+    ``publish`` swaps one reference and never waits; readers take that reference. Texts are kept per
+    snapshot and format, so that twenty scrapers cost one rendering.
+    """
+
+    def __init__(self, catalogue: Iterable[MetricSpec], clock: Clock | None = None) -> None:
+        """Expose families in the order of ``catalogue``."""
+        self._order = {spec.name: rank for rank, spec in enumerate(catalogue)}
+        self._clock = clock or SystemClock()
+        self._extras: list[Callable[[], Iterable[Reading]]] = []
+        self._process = ProcessCollector(registry=None)  # process_*: names all Prometheus clients share
+        self._published = 0
+        self._latest: Snapshot | None = None
+        self._texts: dict[Format, _Text] = {}
+        self._render_seconds: float | None = None
+        self.started_mono = self._clock.mono()
+
+    @property
+    def latest(self) -> Snapshot | None:
+        """The last snapshot; None until the first tick."""
+        return self._latest
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Make ``snapshot`` the one that is served."""
+        self._latest = snapshot
+        self._published += 1
+
+    def include(self, readings: Callable[[], Iterable[Reading]]) -> None:
+        """Expose what ``readings`` returns beside the snapshots.
+
+        It is called while a scrape waits, at most once a snapshot and format: it must be quick and must
+        not block.
+        """
+        self._extras.append(readings)
+
+    def seconds_since_tick(self) -> float:
+        """Return the age of the last snapshot; before the first one, the time since the start."""
+        latest = self._latest
+        return self._clock.mono() - (self.started_mono if latest is None else latest.mono)
+
+    def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
+        """Return all that is known in ``text_format``, gzipped if asked."""
+        kept, now = self._texts.get(text_format), self._clock.mono()
+        if kept is None or kept.published != self._published or now - kept.mono > FRESH_SECONDS:
+            kept = self._texts[text_format] = self._render(text_format, now)
+        return kept.zipped if zipped else kept.plain
+
+    def _render(self, text_format: Format, now: float) -> _Text:
+        published = self._published
+        metrics = [*families(self._readings(), self._order), *self._process.collect()]
+        plain = encode(metrics, text_format)
+        # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
+        zipped = gzip.compress(plain, compresslevel=1, mtime=0)
+        self._render_seconds = self._clock.mono() - now
+        return _Text(published, now, plain, zipped)
+
+    def _readings(self) -> Iterator[Reading]:
+        yield health.of_build()
+        yield Reading(health.TICKS, self._published)
+        if self._render_seconds is not None:
+            yield Reading(health.RENDER_DURATION, self._render_seconds)
+        latest = self._latest
+        if latest is not None:
+            yield from latest.readings()
+            yield from health.of_snapshot(latest)
+        for extra in self._extras:
+            yield from _or_nothing(extra)
+
+
+def _or_nothing(readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
+    try:
+        return list(readings())
+    except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
+        _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
+        return []

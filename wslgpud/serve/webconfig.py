@@ -1,0 +1,213 @@
+"""``web.config.file`` as other Prometheus exporters have it: TLS, client certificates, passwords, headers.
+
+https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wslgpud.config import ConfigError
+from wslgpud.serve import tls
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
+    "tls_server_config": tls.KEYS,
+    "http_server_config": ("http2", "headers"),
+    "rate_limit": ("interval", "burst"),
+}
+_HEADERS: dict[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-XSS-Protection": (),
+    "Strict-Transport-Security": (),
+}
+_BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
+_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """A web configuration, checked and loaded."""
+
+    tls: ssl.SSLContext | None = None
+    client_allowed_sans: tuple[str, ...] = ()
+    users: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    rate_limit: tuple[float, int] | None = None
+    files: tuple[Path, ...] = ()
+
+    @property
+    def guarded(self) -> bool:
+        """Tell whether strangers are kept out and what is said is kept secret."""
+        return self.tls is not None and (bool(self.users) or self.tls.verify_mode is ssl.CERT_REQUIRED)
+
+
+class WebConfigFile:
+    """The file as it is now: what changes in it, or in the certificates it names, holds at once."""
+
+    def __init__(self, path: str) -> None:
+        """Read the file at ``path``; empty means that there is none.
+
+        Raises:
+            ConfigError: the file, or one it names, cannot be used.
+        """
+        self._path = Path(path) if path else None
+        self._current = WebConfig() if self._path is None else load(self._path)
+        # Of the files before they were last read; None where it was not known yet which they are.
+        self._stamps: list[_Stamp | None] | None = None
+
+    @property
+    def current(self) -> WebConfig:
+        """What was loaded last."""
+        return self._current
+
+    def refresh(self) -> WebConfig:
+        """Load again what has changed; if it became unusable, say so once and keep what there was."""
+        files = self._current.files
+        if self._path is None or (stamps := [_stamp(f) for f in files]) == self._stamps:
+            return self._current
+        try:
+            self._current = load(self._path)
+        except ConfigError as error:
+            _log.error("%s; going on with what was read before", error)
+        else:
+            if self._stamps is not None:
+                _log.info("%s was read again", self._path)
+        self._stamps = stamps if self._current.files == files else None
+        return self._current
+
+
+_Stamp = tuple[int, int, int]
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def load(path: Path) -> WebConfig:
+    """Read and check a web configuration.
+
+    Raises:
+        ConfigError: it, or a file it names, cannot be used; says where and what to do.
+    """
+    document = _mapping(_parse(path), "", path)
+    for section in document:
+        if section in _KEYS:
+            _mapping(document[section], section, path)
+    http = document.get("http_server_config") or {}
+    if http.get("http2"):
+        _log.info("%s: http2 is not spoken here and stays off", path)
+    server = tls.load(document["tls_server_config"], path) if document.get("tls_server_config") else None
+    return WebConfig(
+        tls=server.context if server else None,
+        client_allowed_sans=server.client_allowed_sans if server else (),
+        users=_users(document.get("basic_auth_users"), path),
+        headers=_headers(http.get("headers"), path),
+        rate_limit=_rate_limit(document.get("rate_limit") or {}, path),
+        files=(path, *(server.files if server else ())),
+    )
+
+
+def _parse(path: Path) -> Any:
+    import yaml  # noqa: PLC0415 - only where such a file is configured
+
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"server.web_config_file: {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        # Not the whole message: it quotes the line, which may hold a password's hash or a key.
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark else str(path)
+        raise ConfigError(
+            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'bad text'}"
+        ) from None
+
+
+def _mapping(value: Any, section: str, path: Path) -> Mapping[str, Any]:
+    where = f"{path}: {section}" if section else str(path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: must be keys and values")
+    for name in value:
+        if name not in _KEYS[section]:
+            close = difflib.get_close_matches(str(name), _KEYS[section], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_KEYS[section])}"
+            raise ConfigError(f"{where}: unknown key {name}; {hint}")
+    return value
+
+
+def _users(value: Any, path: Path) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: basic_auth_users must be user names and bcrypt hashes")
+    for user, hashed in value.items():
+        if not isinstance(user, str) or not user or ":" in user:
+            raise ConfigError(f"{path}: basic_auth_users: {user!r} cannot be a user name")
+        if not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
+            raise ConfigError(
+                f"{path}: basic_auth_users: the password of {user} is not a bcrypt hash; "
+                "make one with: htpasswd -nBC 10 '' | tr -d ':\\n'"
+            )
+    return dict(value)
+
+
+def _headers(value: Any, path: Path) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: http_server_config.headers must be names and values")
+    for name, content in value.items():
+        if name not in _HEADERS:
+            close = difflib.get_close_matches(str(name), _HEADERS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_HEADERS)}"
+            raise ConfigError(f"{path}: header {name} cannot be set; {hint}")
+        if not isinstance(content, str) or not content.isascii() or (content and not content.isprintable()):
+            raise ConfigError(f"{path}: header {name} must be one line of text")
+        if content and _HEADERS[name] and content not in _HEADERS[name]:
+            raise ConfigError(f"{path}: header {name} must be {' or '.join(_HEADERS[name])}, not {content}")
+    return {name: content for name, content in value.items() if content}
+
+
+def _rate_limit(value: Mapping[str, Any], path: Path) -> tuple[float, int] | None:
+    interval, burst = value.get("interval", 0), value.get("burst", 0)
+    seconds = parse_duration(interval)
+    if seconds is None:
+        raise ConfigError(
+            f"{path}: rate_limit.interval must be a duration such as 100ms or 1s, not {interval}"
+        )
+    if seconds == 0:
+        return None
+    if type(burst) is not int or burst < 1:
+        raise ConfigError(f"{path}: rate_limit.burst must be a whole number of at least 1, not {burst}")
+    return seconds, burst
+
+
+def parse_duration(text: Any) -> float | None:
+    """Return the seconds in one of Go's durations (``1m30s``); None when it is none."""
+    if text in (0, "0"):
+        return 0.0
+    if not isinstance(text, str):
+        return None
+    parts: Sequence[tuple[str, str]] = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)

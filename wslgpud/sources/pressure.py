@@ -1,0 +1,95 @@
+"""Pressure stall information: the share of time that programs waited for memory, CPU or disk."""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar
+
+from wslgpud.host import NoData, SourceError
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading, Sample
+from wslgpud.sources import Source
+from wslgpud.sources.text import decimal, whole
+
+RESOURCES = ("memory", "cpu", "io")
+
+WAITING_SECONDS = MetricSpec(
+    "pressure_waiting_seconds", "counter", "seconds",
+    "Time in which at least one program waited for the resource (memory, cpu, io); PSI's \"some\".",
+    ("resource",), decimals=6,
+)  # fmt: skip
+STALLED_SECONDS = MetricSpec(
+    "pressure_stalled_seconds", "counter", "seconds",
+    "Time in which every program waited for the resource, so nothing got done; PSI's \"full\".",
+    ("resource",), decimals=6,
+)  # fmt: skip
+WAITING_RATIO = MetricSpec(
+    "pressure_waiting_ratio", "gauge", "ratio",
+    "The kernel's own average of waiting over the last 10 s or 60 s.",
+    ("resource", "window"), decimals=4,
+)  # fmt: skip
+STALLED_RATIO = MetricSpec(
+    "pressure_stalled_ratio", "gauge", "ratio",
+    "The kernel's own average of stalls over the last 10 s or 60 s; memory above 0.2 is thrashing.",
+    ("resource", "window"), decimals=4,
+)  # fmt: skip
+_KINDS = {"some": (WAITING_SECONDS, WAITING_RATIO), "full": (STALLED_SECONDS, STALLED_RATIO)}
+_WINDOWS = {"avg10": "10s", "avg60": "60s"}
+
+
+class PressureSource(Source):
+    """PSI of the whole machine (https://docs.kernel.org/accounting/psi.html).
+
+    WSL's 5.15 kernel has none; its 6.18 has it built in but switched off
+    (``kernelCommandLine=psi=1`` under ``[wsl2]`` in .wslconfig switches it on).
+    """
+
+    name: ClassVar[str] = "pressure"
+    fast: ClassVar[bool] = True
+    metrics: ClassVar[tuple[MetricSpec, ...]] = (
+        WAITING_SECONDS, STALLED_SECONDS, WAITING_RATIO, STALLED_RATIO,
+    )  # fmt: skip
+
+    def read(self) -> Sample:
+        """Return what the kernel tells.
+
+        Raises:
+            NoData: the kernel has no PSI, or it is switched off.
+            SourceError: it is there and cannot be read.
+        """
+        readings: list[Reading] = []
+        for resource in RESOURCES:
+            try:
+                text = self.host.read(f"/proc/pressure/{resource}")
+            except NoData:
+                continue
+            except SourceError as error:
+                # Compiled in but off: the file is there, reading it says "not supported".
+                if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EOPNOTSUPP:
+                    continue
+                raise
+            readings += parse(resource, text)
+        if not readings:
+            raise NoData("this kernel has no pressure stall information, or it is off (boot with psi=1)")
+        return Sample(tuple(readings))
+
+
+def parse(resource: str, text: str) -> list[Reading]:
+    """Return the readings in one file of /proc/pressure."""
+    readings: list[Reading] = []
+    for line in text.splitlines():
+        kind, *fields = line.split()[:5] or ("",)
+        # The kernel fills "full" of the cpu with zeroes: for a whole machine it has no meaning.
+        if kind not in _KINDS or (kind == "full" and resource == "cpu"):
+            continue
+        seconds, ratio = _KINDS[kind]
+        for field in fields:
+            name, _, word = field.partition("=")
+            if name == "total":
+                if (total := whole(word)) is not None:
+                    readings.append(Reading(seconds, total / 1e6, (resource,)))
+            elif name in _WINDOWS and (percent := decimal(word)) is not None:
+                # The kernel's running averages overshoot 100 by a rounding error.
+                share = round(min(percent, 100) / 100, 4)
+                readings.append(Reading(ratio, share, (resource, _WINDOWS[name])))
+    return readings

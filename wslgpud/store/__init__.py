@@ -1,0 +1,33 @@
+"""History: what every tick knew, what changed and was alerted, in one file; the home of SQLAlchemy."""
+
+from wslgpud.store.engine import check_state_folder
+from wslgpud.store.errors import (
+    LockedError,
+    NewerSchemaError,
+    NotADatabaseError,
+    StoreError,
+    UnsuitableFolderError,
+    UnwritableError,
+)
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
+from wslgpud.store.store import Store
+
+__all__ = [
+    "Bucket",
+    "Delivery",
+    "LockedError",
+    "NewerSchemaError",
+    "NotADatabaseError",
+    "Point",
+    "ProcessPoint",
+    "Reader",
+    "Run",
+    "SeriesRef",
+    "Store",
+    "StoreError",
+    "StoreStats",
+    "UnsuitableFolderError",
+    "UnwritableError",
+    "check_state_folder",
+]

@@ -1,0 +1,272 @@
+"""Opening the database: pragmas, who may write, and what went wrong in one line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from wslgpud.store.errors import (
+    LockedError,
+    NotADatabaseError,
+    StoreError,
+    UnsuitableFolderError,
+    UnwritableError,
+)
+
+#: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
+APPLICATION_ID = 0x57475055
+#: how long a statement waits for another process's lock
+BUSY_SECONDS = 5.0
+
+_REMOTE = {
+    "9p": "a Windows drive (9p)",
+    "drvfs": "a Windows drive (drvfs)",
+    "virtiofs": "a folder of the host (virtiofs)",
+    "vboxsf": "a folder of the host (vboxsf)",
+    "cifs": "a network share (cifs)",
+    "smb3": "a network share (smb3)",
+    "nfs": "a network share (nfs)",
+    "nfs4": "a network share (nfs)",
+}
+_VOLATILE = {"tmpfs", "ramfs"}
+
+
+def is_url(target: str) -> bool:
+    """Tell a database URL from a path."""
+    return "://" in target
+
+
+def sqlite_path(target: str) -> Path | None:
+    """Return the file behind a path or ``sqlite:///`` URL, None for a database server."""
+    if not is_url(target):
+        return Path(target)
+    url = make_url(target)
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def shown(target: str) -> str:
+    """Return ``target`` without its password."""
+    return make_url(target).render_as_string(hide_password=True) if is_url(target) else target
+
+
+def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:
+    """Return a warning about the file system below ``folder``, empty when there is none.
+
+    SQLite's write-ahead log needs shared memory and locks that work: on 9p and its like it fails with
+    "disk I/O error" or "locking protocol" (gastownhall/beads#920) and does not lock against Windows
+    (microsoft/WSL#2395). ``mountinfo`` is the text of /proc/self/mountinfo.
+
+    Raises:
+        UnsuitableFolderError: a database there would fail or be damaged.
+    """
+    if mountinfo is None:
+        try:
+            mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+    kind = _file_system(os.path.realpath(folder), mountinfo)
+    if kind in _REMOTE:
+        raise UnsuitableFolderError(
+            f"{folder}: lies on {_REMOTE[kind]}, where SQLite cannot lock safely;"
+            " choose a folder of the Linux file system, such as /var/lib/wslgpud"
+        )
+    if kind in _VOLATILE:
+        return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
+    return ""
+
+
+def _file_system(path: str, mountinfo: str) -> str:
+    """Return the type of the file system that holds ``path``: the last mount over its longest prefix."""
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        inside = point in ("/", path) or path.startswith(point + "/")
+        if inside and len(point) >= best:
+            best, kind = len(point), right.split(" ", 1)[0]
+    return kind
+
+
+def prepare_folder(path: Path) -> None:
+    """Create the folder of the database and make sure it can be written.
+
+    Raises:
+        UnwritableError: it cannot.
+    """
+    folder = path.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnwritableError(
+            f"{folder}: cannot be created ({error.strerror}); name another folder in store.path"
+        ) from error
+    existing = path if path.exists() else folder
+    if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
+        raise UnwritableError(
+            f"{existing}: cannot be written by user {os.geteuid()};"
+            " change its owner, or name another file in store.path"
+        )
+    if path.is_dir():
+        raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
+
+
+class WriterLock:
+    """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock beside ``path``.
+
+        Raises:
+            LockedError: another process holds it.
+            UnwritableError: the lock file cannot be made.
+        """
+        # a file of its own: closing any descriptor of the database would drop SQLite's own locks
+        self._path = path.with_name(path.name + ".lock")
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UnwritableError(f"{self._path}: {error.strerror}; make the folder writable") from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise LockedError(
+                f"{path}: another wslgpud is writing into it; stop that one, or give this one another"
+                " file in store.path"
+            ) from error
+
+    def release(self) -> None:
+        """Let go."""
+        os.close(self._descriptor)
+
+
+def writer_engine(target: str) -> Engine:
+    """Return the engine whose one connection writes; transactions begin as writers at once."""
+    path = sqlite_path(target)
+    if path is None:
+        return create_engine(target, pool_pre_ping=True, pool_size=1, max_overflow=0)
+    engine = create_engine(_url(path), connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
+    _manual_transactions(engine, "BEGIN IMMEDIATE")
+    event.listen(engine, "connect", _writer_pragmas)
+    return engine
+
+
+def reader_engine(target: str) -> Engine:
+    """Return an engine that cannot write and does not wait for the writer.
+
+    Raises:
+        StoreError: there is no such database.
+    """
+    path = sqlite_path(target)
+    if path is None:
+        return create_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8)
+    if not path.is_file():
+        raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
+    # one in that folder; it is then at rest and can be read as it is.
+    at_rest = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    query = "immutable=1" if at_rest else "mode=ro"
+    engine = create_engine(
+        f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
+        connect_args={"timeout": BUSY_SECONDS},
+        pool_size=2,
+        max_overflow=8,
+    )
+    _manual_transactions(engine, "BEGIN")
+    return engine
+
+
+def _url(path: Path) -> URL:
+    return URL.create("sqlite", database=os.fspath(path))
+
+
+def _manual_transactions(engine: Engine, begin: str) -> None:
+    """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
+
+    def connected(connection: Any, _: object) -> None:
+        connection.isolation_level = None
+
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
+
+
+def _writer_pragmas(connection: Any, _: object) -> None:
+    new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
+    if new:
+        # must come before the log and any table: the other order leaves it off for the life of the file
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA wal_autocheckpoint = 64")
+    connection.execute("PRAGMA journal_size_limit = 262144")
+    connection.execute("PRAGMA cache_size = -2048")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def set_synced(connection: Connection, *, synced: bool) -> None:
+    """Choose whether the next commits wait until the disk has them."""
+    if connection.dialect.name == "sqlite":
+        # past SQLAlchemy, which would begin a transaction first, in which SQLite refuses the change
+        run_outside(connection, f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+
+
+def run_outside(connection: Connection, script: str) -> None:
+    """Run SQL of SQLite outside any transaction, to its end.
+
+    By ``executescript``: Python 3.11's ``execute`` steps a pragma once, so that ``incremental_vacuum``
+    frees a single page.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    driver.executescript(script)
+
+
+@contextmanager
+def explained(target: str) -> Iterator[None]:
+    """Turn the driver's errors into a StoreError that names the database and the remedy."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise explain(error, target) from error
+
+
+def explain(error: DBAPIError, target: str) -> StoreError:
+    """Return ``error`` as a StoreError of the right kind."""
+    text, name = str(error.orig).strip(), shown(target)
+    if "not a database" in text:
+        return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
+    if "malformed" in text:
+        return StoreError(f"{name}: is damaged ({text}); 'wslgpud db check' tells what can be saved")
+    if "locked" in text:
+        return LockedError(f"{name}: held by another process ({text}); close that one")
+    if "readonly" in text or "unable to open" in text:
+        return UnwritableError(f"{name}: {text}; check the owner of the file and of its folder")
+    if "full" in text:
+        return StoreError(f"{name}: {text}; free some space or name another folder in store.path")
+    return StoreError(f"{name}: {text}")
+
+
+def belongs_to_us(connection: Connection) -> bool:
+    """Tell whether the open SQLite file is empty or carries our mark."""
+    if connection.dialect.name != "sqlite":
+        return True
+    mark = connection.exec_driver_sql("PRAGMA application_id").scalar()
+    tables = connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar()
+    return mark == APPLICATION_ID or not tables

@@ -1,0 +1,210 @@
+"""Values and summaries of one series from an open connection: sealed chunks, then the newest ticks."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress, repeat
+from operator import gt
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import Connection, Table, func, literal, select
+
+from wslgpud.model import Number
+from wslgpud.store import schema
+from wslgpud.store.codec import decode
+from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
+from wslgpud.store.rollup import Summary, summarise
+from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
+
+#: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
+_WIDTH = 26 * MAX_BATCH
+
+Values = tuple[list[int], list[Number]]
+
+
+class Asked(NamedTuple):
+    """One series (its id; whether its values are whole numbers) between two moments, both included."""
+
+    number: int
+    whole: bool
+    start_ms: int
+    end_ms: int
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """First and last id of the rows of its host."""
+        return schema.row_range(self.number >> schema.SERIES_BITS)
+
+
+def raw(connection: Connection, asked: Asked) -> Values:
+    """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
+    times: list[int] = []
+    values: list[Number] = []
+    for sealed_times, sealed in _sealed(connection, asked):
+        times += sealed_times
+        values += sealed
+    for ms, value in _newest(connection, asked):
+        times.append(ms)
+        values.append(value)
+    if any(map(gt, times, times[1:])):
+        # a clock went back; ticks of the same millisecond stay in order of arrival
+        order = sorted(range(len(times)), key=times.__getitem__)
+        times, values = [times[i] for i in order], [values[i] for i in order]
+    return times, values
+
+
+def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
+    chunk, block = schema.chunk, schema.block
+    query = (
+        select(chunk, block.c.mask, block.c.last, block.c.data)
+        .join(block, block.c.id == chunk.c.id * schema.block_id(1, 0) + schema.block_id(0, asked.number))
+        .where(chunk.c.high_ms >= asked.start_ms, chunk.c.low_ms <= asked.end_ms)
+        .where(chunk.c.id.between(*asked.rows))
+        .order_by(chunk.c.id)
+    )
+    for row in connection.execute(query):
+        times = times_of(row)
+        if row.mask:
+            times = list(compress(times, mask_of(row, row.mask)))
+        values = decode(row.data, len(times), row.last, whole=asked.whole)
+        if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
+            inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
+            times, values = list(compress(times, inside)), list(compress(values, inside))
+        yield times, values
+
+
+def times_of(chunk: Any) -> list[int]:
+    """Return the milliseconds of the ticks of a chunk, in order of arrival."""
+    return cast("list[int]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True))
+
+
+def mask_of(chunk: Any, mask: int) -> bytes:
+    """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
+    masks = zlib.decompress(chunk.masks)
+    return masks[(mask - 1) * chunk.ticks : mask * chunk.ticks]
+
+
+def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
+    """Return (ms, value) of one series among the ticks that are not sealed yet, in order of arrival.
+
+    The text is cut out by position: parsing each batch as JSON would take twenty times as long.
+    """
+    table, needle = schema.batch, f'"{asked.number}":'
+    find = func.instr if connection.dialect.name == "sqlite" else func.strpos
+    position = find(table.c.readings, needle)
+    query = (
+        select(table.c.ms, table.c.offsets, func.substr(table.c.readings, position + len(needle), _WIDTH))
+        .where(table.c.id.between(*asked.rows), position > 0)
+        .where(table.c.ms.between(asked.start_ms - PERIOD_MS, asked.end_ms))
+        .order_by(table.c.id)
+    )
+    parse: Callable[[str], Number] = int if asked.whole else float
+    for first, offsets, text in connection.execute(query):
+        many = text[0] == "["
+        texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
+        for offset, number in zip(json.loads(offsets), texts, strict=False):
+            if asked.start_ms <= first + offset <= asked.end_ms:
+                yield first + offset, parse(number)
+
+
+def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, Summary]:
+    """Return what is known of a series by clock-aligned step (its beginning in ms).
+
+    The coarsest tier that serves is read, and ticks that are not sealed yet are added to it.
+    """
+    begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
+    asked = asked._replace(start_ms=begin, end_ms=end)
+    if step_ms % (MINUTE * 1000):
+        times, values = raw(connection, asked)
+        return summarise(times, values, step_ms)
+    tier = _minutes if step_ms % (HOUR * 1000) else _hours
+    found: dict[int, Summary] = {}
+    for time, known in tier(connection, asked):
+        key = time * 1000 // step_ms * step_ms
+        found[key] = found[key].then(known) if key in found else known
+    newest = list(_newest(connection, asked))
+    for key, known in summarise([t for t, _ in newest], [v for _, v in newest], step_ms).items():
+        found[key] = found[key].then(known) if key in found else known
+    return dict(sorted(found.items()))
+
+
+def _minutes(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
+    for row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
+        for minute, known in unpacked(row):
+            time = row.part + minute * MINUTE
+            if asked.start_ms <= time * 1000 <= asked.end_ms:
+                yield time, known
+
+
+def _hours(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
+    for row in _by_part(connection, asked, schema.rollup_hour, DAY):
+        time = row.part + row.hour * HOUR
+        if asked.start_ms <= time * 1000 <= asked.end_ms:
+            yield time, summary_of_hour(row)
+
+
+def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Iterator[Any]:
+    """Return the rows of a series: its place in each part is sought by the whole key, never scanned for."""
+    oldest = connection.scalar(select(func.min(table.c.part)))
+    newest = connection.scalar(select(func.max(table.c.part)))
+    if oldest is None or newest is None:
+        return
+    first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
+    if first > last:
+        return
+    part = select(literal(first).label("part")).cte("asked", recursive=True)
+    part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
+    query = (
+        select(table)
+        .join(part, part.c.part == table.c.part)
+        .where(table.c.series == asked.number)
+        .order_by(*table.primary_key.columns)
+    )
+    yield from connection.execute(query)
+
+
+def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:
+    """Return (ms, value) of every series at the end of the newest chunk among ids ``low`` to ``high``."""
+    chunk, block = schema.chunk, schema.block
+    newest = connection.execute(
+        select(chunk).where(chunk.c.id.between(low, high)).order_by(chunk.c.id.desc()).limit(1)
+    ).first()
+    if newest is None:
+        return {}
+    times = times_of(newest)
+    latest = {0: times[-1]}
+    host = low >> schema.ROW_BITS << schema.SERIES_BITS
+    found = {}
+    query = select(block.c.id, block.c.mask, block.c.last).where(
+        block.c.id.between(schema.block_id(newest.id, 0), schema.block_id(newest.id, -1))
+    )
+    for row in connection.execute(query):
+        if row.mask not in latest:
+            latest[row.mask] = times[mask_of(newest, row.mask).rfind(1)]
+        found[host | (row.id - schema.block_id(newest.id, 0))] = (latest[row.mask], row.last)
+    return found
+
+
+def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Return (ms, [[pid, start ticks, name, resident KiB, swapped KiB]]) between two moments."""
+    chunk, table = schema.chunk, schema.batch
+    sealed = (
+        select(chunk.c.processes)
+        .where(chunk.c.high_ms >= start_ms, chunk.c.low_ms <= end_ms, chunk.c.processes.is_not(None))
+        .order_by(chunk.c.id)
+    )
+    for data in connection.scalars(sealed):
+        for ms, rows in json.loads(zlib.decompress(data)):
+            if start_ms <= ms <= end_ms:
+                yield ms, rows
+    newest = (
+        select(table.c.ms, table.c.processes)
+        .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
+        .order_by(table.c.id)
+    )
+    for first, text in connection.execute(newest):
+        for offset, rows in json.loads(text):
+            if start_ms <= first + offset <= end_ms:
+                yield first + offset, rows

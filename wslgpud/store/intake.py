@@ -1,0 +1,238 @@
+"""From snapshots to rows waiting to be written: bounded, and without a wait for any disk."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot
+from wslgpud.store import schema
+from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
+
+#: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
+BUFFER_BYTES = 8 * 1024 * 1024
+#: events that may wait
+BUFFER_EVENTS = 2000
+#: series one host may have; the label values of the sources are bounded far below
+MAX_SERIES = 1 << schema.SERIES_BITS
+_INT64 = 1 << 63
+
+
+class SeriesKey(NamedTuple):
+    """What makes a series; ``labels`` is the JSON object the table keeps."""
+
+    metric: str
+    kind: str
+    labels: str
+    divisor: int
+
+
+class EventRow(NamedTuple):
+    """One event as it waits and as it is written."""
+
+    id: int
+    ms: int
+    kind: str
+    text: str
+    fields: str
+
+
+class Waiting(NamedTuple):
+    """What one transaction will write."""
+
+    series: list[tuple[int, SeriesKey]]
+    batches: list[Batch]
+    events: list[EventRow]
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to write."""
+        return bool(self.series or self.batches or self.events)
+
+
+class Intake:
+    """Knows the series by heart and keeps rows until the writer has committed them."""
+
+    def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
+        """Begin empty; ``attach`` tells what the database already has."""
+        self._lock = threading.Lock()
+        self._host_id = 0
+        self._ids: dict[SeriesKey, int] = {}
+        self._known: dict[str, dict[tuple[str, ...], tuple[str, int]]] = {}
+        self._unsaved: list[tuple[int, SeriesKey]] = []
+        self._open = OpenBatch()
+        self._pending = Pending(buffer_bytes)
+        self._events: deque[EventRow] = deque()
+        self._next_row = 1
+        self.dropped_events = 0
+        self.rejected_values = 0
+
+    def attach(self, host_id: int, series: Mapping[int, SeriesKey], last_row: int) -> None:
+        """Adopt what an opened database holds: our host's id, its series, the last row id in use.
+
+        Called again when the file was replaced under us: what waits is renumbered for the new file.
+        """
+        with self._lock:
+            self._close_batch()
+            old = {number: key for key, number in self._ids.items()}
+            self._host_id = host_id
+            self._ids = {key: number for number, key in series.items()}
+            self._known.clear()
+            self._unsaved.clear()
+            renamed = {number: self._series_id(key) for number, key in old.items()}
+            moved = {a: b for a, b in renamed.items() if a != b}
+            self._next_row = max(last_row, schema.row_range(host_id)[0]) + 1
+            self._pending.replace([self._renumbered(batch, moved) for batch in self._pending])
+            self._events = deque(e._replace(id=self._row_ids(1)) for e in self._events)
+
+    def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
+        """Keep the fresh, stored readings, the processes and the events of a tick."""
+        ms = round(snapshot.wall * 1000)
+        readings: dict[str, Number] = {}
+        processes: list[list[Any]] | None = None
+        with self._lock:
+            for report in snapshot.reports:
+                if not report.fresh:
+                    continue
+                sample = report.sample
+                self._scale(sample.readings, readings)
+                if sample.processes:
+                    processes = _process_rows(sample.processes)
+                for event in sample.events:
+                    self._keep_event(event)
+            if readings or processes:
+                if urgent or not self._open.takes(ms):
+                    self._close_batch()
+                self._open.add(ms, readings, processes)
+                self._open.urgent = urgent
+                if urgent:
+                    self._close_batch()
+
+    def waiting(self, ticks: int) -> Waiting:
+        """Return what waits, about ``ticks`` ticks of it at most, without taking it away."""
+        with self._lock:
+            self._close_batch()
+            return Waiting(list(self._unsaved), self._pending.first(ticks), list(self._events))
+
+    def written(self, done: Waiting) -> None:
+        """Forget what was committed."""
+        with self._lock:
+            del self._unsaved[: len(done.series)]
+            self._pending.written(done.batches[-1].id if done.batches else 0)
+            last = done.events[-1].id if done.events else 0
+            while self._events and self._events[0].id <= last:
+                self._events.popleft()
+
+    @property
+    def host_id(self) -> int:
+        """Id of the host whose rows these are."""
+        return self._host_id
+
+    @property
+    def queue(self) -> tuple[int, int]:
+        """Ticks that wait, and the bytes they take, about."""
+        return self._pending.ticks + len(self._open.times), self._pending.bytes
+
+    @property
+    def dropped_ticks(self) -> int:
+        """Ticks given up so far."""
+        return self._pending.dropped_ticks
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether everything is written."""
+        return not (self._open.times or len(self._pending) or self._events or self._unsaved)
+
+    def next_row(self) -> int:
+        """Return a row id nobody has."""
+        with self._lock:
+            return self._row_ids(1)
+
+    def _row_ids(self, count: int) -> int:
+        """Return the first of ``count`` new row ids."""
+        self._next_row += count
+        return self._next_row - count
+
+    def _close_batch(self) -> None:
+        if self._open.times:
+            rows = self._open.rows()
+            number = self._row_ids(len(rows))
+            self._pending.put(Batch(number, rows, len(self._open.times), self._open.urgent))
+            self._open = OpenBatch()
+
+    def _renumbered(self, batch: Batch, moved: Mapping[int, int | None]) -> Batch:
+        rows = batch.rows
+        if moved:
+            rows = tuple(r._replace(readings=_renamed(r.readings, moved)) for r in rows)
+        return batch._replace(id=self._row_ids(len(rows)), rows=rows)
+
+    def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
+        """Put readings under their series' ids as whole numbers of their last decimal."""
+        known = self._known
+        for spec, value, labels in readings:
+            if not spec.stored:
+                continue
+            of_metric = known.get(spec.name)
+            found = of_metric.get(labels) if of_metric is not None else None
+            if found is None:
+                found = self._learn(spec, labels)
+            number = None if found is None else _scaled(value, found[1])
+            if found is None or number is None:
+                self.rejected_values += 1
+            else:
+                into[found[0]] = number
+
+    def _learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> tuple[str, int] | None:
+        divisor = 0 if spec.decimals is None else 10**spec.decimals
+        text = dumps(dict(zip(spec.labels, labels, strict=False)))
+        number = self._series_id(SeriesKey(spec.name, spec.kind, text, divisor))
+        if number is None:
+            return None
+        found = (str(number), divisor)
+        self._known.setdefault(spec.name, {})[labels] = found
+        return found
+
+    def _series_id(self, key: SeriesKey) -> int | None:
+        number = self._ids.get(key)
+        if number is None:
+            if len(self._ids) >= MAX_SERIES:
+                return None
+            number = max(self._ids.values(), default=self._host_id << schema.SERIES_BITS) + 1
+            self._ids[key] = number
+            self._unsaved.append((number, key))
+        return number
+
+    def _keep_event(self, event: Event) -> None:
+        if len(self._events) >= BUFFER_EVENTS:
+            self._events.popleft()
+            self.dropped_events += 1
+        fields = json.dumps(dict(event.fields), ensure_ascii=False)
+        self._events.append(
+            EventRow(self._row_ids(1), round(event.wall * 1000), event.kind, event.text, fields)
+        )
+
+
+def _scaled(value: float, divisor: int) -> int | float | None:
+    """Return ``value * divisor`` as a whole number, or None where 64 bits or a file cannot hold it."""
+    if type(value) is int:
+        number = value * divisor if divisor else float(value)
+    elif value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - the test for NaN
+        return None
+    elif divisor:
+        number = round(value * divisor)
+    else:
+        return float(value)
+    return number if -_INT64 <= number < _INT64 else None
+
+
+def _process_rows(processes: Iterable[ProcessSample]) -> list[list[Any]]:
+    return [[p.pid, p.start_ticks, p.name, p.rss_bytes // 1024, p.swap_bytes // 1024] for p in processes]
+
+
+def _renamed(readings: str, moved: Mapping[int, int | None]) -> str:
+    """Return the readings of a row under other series ids."""
+    pairs = ((moved.get(int(key), int(key)), values) for key, values in json.loads(readings).items())
+    return dumps({str(key): values for key, values in pairs if key is not None})

@@ -1,0 +1,162 @@
+"""What must never be lost: transitions, and what is still to be handed to a channel.
+
+Truth is in memory and follows to disk at once: alerts go out while the disk is full, and what was not yet
+sent is found again after a restart. A delivery is marked only after its channel has taken it, so each is
+handed over at least once.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from wslgpud.model import Forecast, Level, Transition
+from wslgpud.store import schema
+from wslgpud.store.records import Delivery
+from wslgpud.store.sql import insert_new
+
+Write = Callable[[Connection], None]
+
+#: statements that may wait for a database; a transition and its deliveries are a handful of them
+MAX_WAITING = 20_000
+
+
+def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
+    probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
+    fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
+    return fields | {"level": forecast.level.label, "probabilities": probabilities}
+
+
+def forecast_from(payload: Mapping[str, Any]) -> Forecast:
+    """Return a forecast from its row; fields of other versions are ignored."""
+    known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
+    probabilities = {int(h): p for h, p in dict(known.get("probabilities") or {}).items()}
+    return Forecast(**known | {"level": Level[known["level"].upper()], "probabilities": probabilities})
+
+
+class Journal:
+    """Transitions and deliveries: in memory now, in the database as soon as it takes them."""
+
+    def __init__(self, next_id: Callable[[], int], wall: Callable[[], float]) -> None:
+        """Begin empty; ``next_id`` gives row ids, ``wall`` the time."""
+        self._lock = threading.Lock()
+        self._next_id = next_id
+        self._wall = wall
+        self._unsent: dict[int, Delivery] = {}
+        self._writes: deque[Write] = deque()
+        self.lost = 0
+
+    def load(self, connection: Connection, first_id: int, last_id: int) -> None:
+        """Remember the deliveries of our ids that no channel has taken yet."""
+        box = schema.outbox
+        query = (
+            select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id)).order_by(box.c.id)
+        )
+        with self._lock:
+            for row in connection.execute(query):
+                self._unsent.setdefault(
+                    row.id,
+                    Delivery(
+                        row.id, row.channel, row.transition, json.loads(row.payload),
+                        row.created_ms / 1000, row.attempts, row.error,
+                    ),
+                )  # fmt: skip
+
+    def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
+        """Keep a transition and what each channel is to be told of it; return its id."""
+        number, forecast = self._next_id(), transition.forecast
+        row = {
+            "id": number,
+            "ms": round(transition.wall * 1000),
+            "mono": transition.mono,
+            "resource": transition.resource,
+            "rule": transition.rule,
+            "old": int(transition.old),
+            "new": int(transition.new),
+            "headline": transition.headline,
+            "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
+        }
+        self._write(lambda connection: insert_new(connection, schema.transition, [row]))
+        for channel, message in messages.items():
+            self.post(channel, message, number)
+        return number
+
+    def post(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> int:
+        """Keep something to be handed to ``channel``; return the delivery's id."""
+        text = json.dumps(payload, ensure_ascii=False)
+        delivery = Delivery(self._next_id(), channel, transition_id, json.loads(text), round(self._wall(), 3))
+        row = {
+            "id": delivery.id,
+            "channel": channel,
+            "transition": transition_id,
+            "payload": text,
+            "created_ms": round(delivery.created_wall * 1000),
+            "attempts": 0,
+            "error": "",
+            "done_ms": None,
+        }
+        with self._lock:
+            self._unsent[delivery.id] = delivery
+        self._write(lambda connection: insert_new(connection, schema.outbox, [row]))
+        return delivery.id
+
+    def unsent(self, channel: str | None = None) -> list[Delivery]:
+        """Return what waits, oldest first, for one channel or all."""
+        with self._lock:
+            return [d for d in self._unsent.values() if channel in (None, d.channel)]
+
+    def sent(self, delivery_id: int) -> None:
+        """Mark a delivery as taken by its channel (or given up for good)."""
+        self._change(delivery_id, done=True, error="")
+
+    def failed(self, delivery_id: int, error: str) -> None:
+        """Note an attempt that failed; the delivery goes on waiting."""
+        self._change(delivery_id, done=False, error=error)
+
+    def abandoned(self, delivery_id: int, error: str) -> None:
+        """Give a delivery up for good; the row keeps why."""
+        self._change(delivery_id, done=True, error=error)
+
+    def run(self, write: Write) -> None:
+        """Have any other small write done in order with these."""
+        self._write(write)
+
+    def batch(self) -> list[Write]:
+        """Return what waits to be written, without taking it away."""
+        with self._lock:
+            return list(self._writes)
+
+    def written(self, count: int) -> None:
+        """Forget the oldest ``count`` writes: they are committed."""
+        with self._lock:
+            for _ in range(min(count, len(self._writes))):
+                self._writes.popleft()
+
+    def _change(self, delivery_id: int, *, done: bool, error: str) -> None:
+        with self._lock:
+            delivery = self._unsent.get(delivery_id)
+            if delivery is None:
+                return
+            delivery = delivery._replace(attempts=delivery.attempts + 1, error=error)
+            self._unsent[delivery_id] = delivery
+            if done:
+                del self._unsent[delivery_id]
+        values = {
+            "attempts": delivery.attempts,
+            "error": error,
+            "done_ms": round(self._wall() * 1000) if done else None,
+        }
+        statement = update(schema.outbox).where(schema.outbox.c.id == delivery_id).values(values)
+        self._write(lambda connection: connection.execute(statement))
+
+    def _write(self, write: Callable[[Connection], object]) -> None:
+        with self._lock:
+            if len(self._writes) >= MAX_WAITING:
+                self._writes.popleft()
+                self.lost += 1
+            self._writes.append(lambda connection: (write(connection), None)[1])

@@ -1,0 +1,188 @@
+"""Reading history, from this process or another, while the daemon writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from itertools import repeat
+from operator import truediv
+from typing import Any
+
+from sqlalchemy import Connection, Engine, select
+
+from wslgpud.model import Level, Number, Transition
+from wslgpud.store import engine as engines
+from wslgpud.store import history, migrations, schema
+from wslgpud.store.journal import forecast_from
+from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
+
+#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
+LATEST_MS = 120_000
+LATEST_ROWS = 150
+
+
+class Reader:
+    """Connections that only read; usable from several threads."""
+
+    def __init__(self, target: str) -> None:
+        """Look into the database at ``target`` (a path or a URL).
+
+        Raises:
+            StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
+        """
+        self._target = target
+        self._engine: Engine = engines.reader_engine(target)
+        with engines.explained(target), self._engine.begin() as connection:
+            migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+
+    def close(self) -> None:
+        """Let the connections go."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        with engines.explained(self._target), self._engine.begin() as connection:
+            yield connection
+
+    def _kind(self, series: SeriesRef) -> str:
+        with self._connected() as connection:
+            return next((kind for ref, kind, _ in self._all_series(connection).values() if ref == series), "")
+
+    def series(self, pattern: str = "*") -> list[SeriesRef]:
+        """Return the series whose text (``ram_bytes{kind="free"}``) or metric matches a shell pattern."""
+        with self._connected() as connection:
+            refs = {ref for ref, _, _ in self._all_series(connection).values()}
+        bare = pattern.removeprefix("wslgpud_")
+        return sorted(r for r in refs if fnmatchcase(str(r), bare) or fnmatchcase(r.metric, bare))
+
+    def read(
+        self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
+    ) -> list[Point]:
+        """Return the values between two moments (both included), by time.
+
+        With ``step`` (seconds) one point for each clock-aligned step that has values, stamped with its
+        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps.
+        """
+        if step is not None:
+            counter = self._kind(series) == "counter"
+            buckets = self.summaries(series, start_wall, end_wall, step)
+            return [Point(b.wall, b.last if counter else b.mean) for b in buckets]
+        times, values = self.columns(series, start_wall, end_wall)
+        return list(map(Point._make, zip(times, values, strict=True)))
+
+    def columns(
+        self, series: SeriesRef, start_wall: float, end_wall: float
+    ) -> tuple[list[float], list[Number]]:
+        """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
+        times: list[int] = []
+        values: list[Number] = []
+        with self._connected() as connection:
+            for number, (ref, _, divisor) in self._all_series(connection).items():
+                if ref == series:
+                    more, kept = history.raw(connection, history.Asked(number, divisor > 0, start, end))
+                    times += more
+                    values += map(truediv, kept, repeat(divisor)) if divisor > 1 else kept
+        return list(map(truediv, times, repeat(1000))), values
+
+    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
+        """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
+
+        Steps of whole minutes and hours come from the summaries kept for a year and for ten.
+        """
+        step_ms = max(1, round(step * 1000))
+        found: dict[int, Bucket] = {}
+        with self._connected() as connection:
+            for number, (ref, _, divisor) in self._all_series(connection).items():
+                if ref != series:
+                    continue
+                asked = history.Asked(number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000))
+                known = history.summaries(connection, asked, step_ms)
+                for ms, (n, *values) in known.items():
+                    found[ms] = Bucket(ms / 1000, n, *(unscaled(v, divisor) for v in values))
+        return [found[ms] for ms in sorted(found)]
+
+    def latest(self) -> dict[SeriesRef, Point]:
+        """Return the last known value of every series that is still recorded, each with its own time.
+
+        Those read every minute or two are the newest; what is read less often may be that of the last
+        sealed quarter of an hour.
+        """
+        table = schema.batch
+        found: dict[int, tuple[int, Number]] = {}
+        with self._connected() as connection:
+            known = self._all_series(connection)
+            for host in {number >> schema.SERIES_BITS for number in known}:
+                low, high = schema.row_range(host)
+                mine = table.c.id.between(low, high)
+                found |= history.last_values(connection, low, high)
+                newest = connection.scalar(
+                    select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1)
+                )
+                rows = connection.execute(
+                    select(table.c.ms, table.c.offsets, table.c.readings)
+                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
+                    .order_by(table.c.id.desc())
+                    .limit(LATEST_ROWS)
+                ).all()
+                for ms, offsets, readings in reversed(rows):
+                    last = ms + json.loads(offsets)[-1]
+                    for key, given in json.loads(readings).items():
+                        found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+        return {
+            known[number][0]: Point(ms / 1000, unscaled(value, known[number][2]))
+            for number, (ms, value) in found.items()
+        }
+
+    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
+        """Return the processes that were recorded between two moments, by time."""
+        with self._connected() as connection:
+            found = [
+                ProcessPoint(ms / 1000, pid, start, name, rss * 1024, swap * 1024)
+                for ms, rows in history.processes(
+                    connection, round(start_wall * 1000), round(end_wall * 1000)
+                )
+                for pid, start, name, rss, swap in rows
+            ]
+        return sorted(found, key=lambda p: p.wall)
+
+    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
+        """Return the changes of level since a moment with their ids, by time."""
+        table = schema.transition
+        query = select(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
+        with self._connected() as connection:
+            return [(row.id, _transition(row)) for row in connection.execute(query)]
+
+    @staticmethod
+    def _all_series(connection: Connection) -> dict[int, tuple[SeriesRef, str, int]]:
+        """Map ids to (series, kind, divisor); one series has several ids if its precision was changed."""
+        query = select(schema.series, schema.host.c.name).join(
+            schema.host, schema.host.c.id == schema.series.c.host
+        )
+        return {
+            row.id: (
+                SeriesRef(row.metric, tuple(json.loads(row.labels).items()), row.name), row.kind, row.divisor
+            )
+            for row in connection.execute(query)
+        }  # fmt: skip
+
+
+def unscaled(number: Number, divisor: int) -> Number:
+    """Return the value that was kept as ``number``: the float nearest to its decimal, or the integer."""
+    return number / divisor if divisor > 1 else number
+
+
+def _transition(row: Any) -> Transition:
+    forecast = None if row.forecast is None else forecast_from(json.loads(row.forecast))
+    return Transition(
+        row.ms / 1000,
+        row.mono,
+        row.resource,
+        row.rule,
+        Level(row.old),
+        Level(row.new),
+        row.headline,
+        forecast,
+    )

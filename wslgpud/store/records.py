@@ -1,0 +1,98 @@
+"""What readers get: series, points and what the store says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wslgpud.model import Number
+
+
+class SeriesRef(NamedTuple):
+    """One series of one host; ``labels`` are pairs in the order of the metric's declaration."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...] = ()
+    host: str = ""
+
+    def __str__(self) -> str:
+        """Write it as Prometheus would: ``ram_bytes{kind="free"}``."""
+        inside = ",".join(f'{k}="{v}"' for k, v in self.labels)
+        return f"{self.metric}{{{inside}}}" if inside else self.metric
+
+
+class Point(NamedTuple):
+    """One value of a series; ``wall`` is seconds since the epoch, exact to the millisecond."""
+
+    wall: float
+    value: Number
+
+
+class Bucket(NamedTuple):
+    """What is known of a series over one step of time that begins at ``wall``."""
+
+    wall: float
+    n: int
+    low: Number
+    high: Number
+    total: Number
+    last: Number
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self.total / self.n
+
+
+class ProcessPoint(NamedTuple):
+    """One process as seen at ``wall``."""
+
+    wall: float
+    pid: int
+    start_ticks: int
+    name: str
+    rss_bytes: int
+    swap_bytes: int
+
+
+class Delivery(NamedTuple):
+    """Something still to be handed to a channel; ``id`` is what marks it sent or failed."""
+
+    id: int
+    channel: str
+    transition_id: int | None
+    payload: dict[str, object]
+    created_wall: float
+    attempts: int = 0
+    error: str = ""
+
+
+class Run(NamedTuple):
+    """One life of the daemon; ``stopped_wall`` of an unclean end is when it last wrote, as far as known."""
+
+    started_wall: float
+    stopped_wall: float | None
+    clean: bool
+    version: str
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """The store about itself; sizes in bytes, ages in seconds, None where nothing is known yet."""
+
+    file_bytes: int | None
+    wal_bytes: int | None
+    free_bytes: int | None
+    rows: dict[str, int]
+    queue_ticks: int
+    queue_bytes: int
+    dropped_ticks_total: int
+    rejected_values_total: int
+    write_errors_total: int
+    error: str
+    last_commit_age_seconds: float | None
+    last_commit_seconds: float | None
+    last_purge_wall: float | None
+    purged_rows_total: int
+    set_aside: str = ""

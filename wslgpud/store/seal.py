@@ -1,0 +1,162 @@
+"""Turning ticks into sealed blocks and summaries: one stretch of time, one transaction, exactly once.
+
+The ticks go in the same transaction in which their blocks and summaries come, so a crash or restart neither
+loses nor repeats any; what lay about from before a downtime is sealed as soon as newer ticks arrive.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from array import array
+from collections.abc import Sequence
+from itertools import compress, groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, func, select
+
+from wslgpud.model import Number
+from wslgpud.store import schema
+from wslgpud.store.codec import encode
+from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
+from wslgpud.store.rollup import Summary, stretches, summary
+from wslgpud.store.tiers import write_summaries
+
+MINUTE = 60
+
+
+class Column(NamedTuple):
+    """The values of one series over the ticks of a chunk; ``mask`` says which of the ticks have one."""
+
+    values: array[int] | list[Number]
+    mask: bytearray
+
+
+class Stretch(NamedTuple):
+    """Batches to be sealed together: ids from ``first`` to ``last``."""
+
+    first: int
+    last: int
+
+
+def due(connection: Connection, low: int, high: int) -> Stretch | None:
+    """Return the oldest batches among ids ``low`` to ``high`` whose period is over, if any."""
+    table = schema.batch
+    mine = select(table.c.id, table.c.ms).where(table.c.id.between(low, high))
+    oldest = connection.execute(mine.order_by(table.c.id).limit(1)).first()
+    newest = connection.execute(mine.order_by(table.c.id.desc()).limit(1)).first()
+    if oldest is None or newest is None:
+        return None
+    period = oldest.ms // PERIOD_MS
+    if newest.ms // PERIOD_MS == period and newest.id - oldest.id < MAX_TICKS // MAX_BATCH:
+        return None
+    complete = None
+    ticks, seen, last = 0, 0, oldest.id
+    query = mine.add_columns(table.c.batch, table.c.offsets).order_by(table.c.id).limit(MAX_TICKS)
+    for number, ms, batch, offsets in connection.execute(query):
+        if number == batch:
+            # the rows before are whole batches
+            complete = Stretch(oldest.id, last)
+            if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
+                return complete
+            ticks += offsets.count(",") + 1
+        seen, last = seen + 1, number
+    return complete if seen == MAX_TICKS else None
+
+
+def seal(connection: Connection, stretch: Stretch, host_id: int) -> int:
+    """Seal the ticks of ``stretch`` and return how many they were."""
+    with connection.begin():
+        times, columns, processes = _columns(connection, stretch)
+        number = _next_chunk(connection, host_id)
+    # the work is done outside of a transaction: nobody waits for it
+    blocks, masks = _blocks(number, columns)
+    row = {
+        "id": number,
+        "ticks": len(times),
+        "low_ms": min(times),
+        "high_ms": max(times),
+        "last_ms": times[-1],
+        "times": encode(times, whole=True),
+        "masks": zlib.compress(b"".join(masks), 9) if masks else b"",
+        "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
+    }
+    minutes = _minutes(times, columns)
+    table = schema.batch
+    with connection.begin():
+        connection.execute(schema.chunk.insert(), row)
+        if blocks:
+            connection.execute(schema.block.insert(), blocks)
+        write_summaries(connection, minutes)
+        connection.execute(delete(table).where(table.c.id.between(stretch.first, stretch.last)))
+    return len(times)
+
+
+def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:
+    """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
+    table = schema.batch
+    query = select(table).where(table.c.id.between(stretch.first, stretch.last)).order_by(table.c.id)
+    rows = [
+        (row, [row.ms + offset for offset in json.loads(row.offsets)]) for row in connection.execute(query)
+    ]
+    places: dict[int, dict[int, int]] = {}
+    times: list[int] = []
+    for batch, group in groupby(rows, key=lambda r: int(r[0].batch)):
+        ticks = sorted({ms for _, some in group for ms in some})
+        places[batch] = {ms: len(times) + i for i, ms in enumerate(ticks)}
+        times += ticks
+    found: dict[str, Column] = {}
+    processes = []
+    for row, ticks in rows:
+        where = [places[row.batch][ms] for ms in ticks]
+        for key, given in json.loads(row.readings).items():
+            values = given if isinstance(given, list) else [given] * len(where)
+            column = found.get(key)
+            if column is None:
+                empty: array[int] | list[Number] = array("q") if type(values[0]) is int else []
+                column = found[key] = Column(empty, bytearray(len(times)))
+            column.values.extend(values)
+            for i in where:
+                column.mask[i] = 1
+        processes += [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
+    return times, {int(key): column for key, column in found.items()}, processes
+
+
+def _next_chunk(connection: Connection, host_id: int) -> int:
+    low, high = schema.row_range(host_id)
+    newest: int | None = connection.scalar(
+        select(func.max(schema.chunk.c.id)).where(schema.chunk.c.id.between(low, high))
+    )
+    return (newest or low) + 1
+
+
+def _blocks(chunk: int, columns: dict[int, Column]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the rows of the blocks, and the masks they refer to by number (1, 2, ...)."""
+    masks: dict[bytes, int] = {}
+    rows = []
+    for number, column in sorted(columns.items()):
+        mask = 0
+        if len(column.values) < len(column.mask):
+            mask = masks.setdefault(bytes(column.mask), len(masks) + 1)
+        rows.append(
+            {
+                "id": schema.block_id(chunk, number),
+                "mask": mask,
+                "last": column.values[-1],
+                "data": encode(column.values, whole=isinstance(column.values, array)),
+            }
+        )
+    return rows, list(masks)
+
+
+def _minutes(times: Sequence[int], columns: dict[int, Column]) -> dict[tuple[int, int], Summary]:
+    """Return the summary of each (minute, series); minutes are seconds since the epoch."""
+    found: dict[tuple[int, int], Summary] = {}
+    everywhere = list(stretches(times, MINUTE * 1000))
+    for number, (values, mask) in columns.items():
+        full = len(values) == len(times)
+        runs = everywhere if full else stretches(list(compress(times, mask)), MINUTE * 1000)
+        for begin, first, end in runs:
+            key, part = (begin // 1000, number), summary(values[first:end])
+            found[key] = found[key].then(part) if key in found else part
+    return found

@@ -1,0 +1,302 @@
+"""The store as the rest of the program knows it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from sqlalchemy import Connection, func, select, update
+
+from wslgpud import __version__
+from wslgpud.config import StoreSettings
+from wslgpud.host import Clock, SystemClock
+from wslgpud.model import Snapshot, Transition
+from wslgpud.store import engine as engines
+from wslgpud.store import migrations, schema
+from wslgpud.store.errors import NotADatabaseError
+from wslgpud.store.intake import Intake, SeriesKey
+from wslgpud.store.journal import Journal
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
+from wslgpud.store.sql import insert_new
+from wslgpud.store.upkeep import Upkeep
+from wslgpud.store.writer import Writer
+
+#: how long ``record_transition`` waits for the disk before the alert goes out all the same
+TRANSITION_SECONDS = 0.3
+#: how long ``close`` waits for the disk; a service has 3 s to stop
+CLOSE_SECONDS = 2.5
+
+
+@final
+class Store:
+    """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
+
+    ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
+    kept in memory within a bound, ``stats`` says so, and it is written when the disk is back.
+    """
+
+    def __init__(
+        self,
+        target: str | Path,
+        settings: StoreSettings | None = None,
+        *,
+        host_name: str | None = None,
+        boot_id: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        """Open or create the database at ``target`` (a path, or an SQLAlchemy URL) and start the writer.
+
+        Raises:
+            StoreError: the folder or file cannot be used; each subclass names it and the remedy.
+            NewerSchemaError: a newer wslgpud wrote the file.
+            LockedError: another daemon writes into it.
+        """
+        self._target = str(target)
+        self._settings = settings or StoreSettings()
+        self._host_name = host_name or socket.gethostname()
+        self._clock = clock or SystemClock()
+        self._path = engines.sqlite_path(self._target)
+        self.warning = ""
+        self._lock: engines.WriterLock | None = None
+        if self._path is not None:
+            engines.prepare_folder(self._path)
+            self.warning = engines.check_state_folder(self._path.parent)
+            self._lock = engines.WriterLock(self._path)
+        self._intake = Intake()
+        self._journal = Journal(self._intake.next_row, self._clock.wall)
+        self._upkeep = Upkeep(self._settings, self._clock.wall, lambda: self._intake.host_id)
+        self._reader: Reader | None = None
+        self._run_id: int | None = None
+        self._boot_id = boot_id
+        self.version = __version__
+        self.previous_run: Run | None = None
+        self._writer = Writer(
+            self._target,
+            self._intake,
+            self._journal,
+            attach=self._attach,
+            upkeep=self._upkeep,
+            commit_seconds=self._settings.commit_seconds,
+        )
+        try:
+            self._writer.start()
+        except BaseException:
+            if self._lock is not None:
+                self._lock.release()
+            raise
+
+    def __enter__(self) -> Store:
+        """Return the open store."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def append(self, snapshot: Snapshot, *, urgent: bool = False) -> None:
+        """Keep the fresh readings of a tick, without waiting and without failing.
+
+        ``urgent`` has it committed and synced at once: it may be the last tick of this machine.
+        """
+        self._intake.put(snapshot, urgent=urgent)
+        self._writer.wake(urgent=urgent)
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until everything is on disk; False when that did not come about within ``timeout`` seconds."""
+        return self._writer.flush(timeout)
+
+    def close(self) -> bool:
+        """Write what waits, note the clean end and let go of the file.
+
+        False when something could not be written in time; it is lost.
+        """
+        self._journal.run(self._note_end)
+        clean = self._writer.close(CLOSE_SECONDS)
+        if self._reader is not None:
+            self._reader.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        return clean
+
+    def record_transition(
+        self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> int:
+        """Keep a change of level, and a message for each channel in ``messages``, synced; return its id."""
+        number = self._journal.record(transition, messages or {})
+        self._writer.flush(TRANSITION_SECONDS)
+        return number
+
+    def post(self, channel: str, payload: Mapping[str, Any]) -> int:
+        """Put anything else into the outbox of a channel; return the delivery's id."""
+        number = self._journal.post(channel, payload)
+        self._writer.wake(urgent=True)
+        return number
+
+    def unsent(self, channel: str | None = None) -> list[Delivery]:
+        """Return the deliveries no channel has taken yet, oldest first, also those of earlier runs."""
+        return self._journal.unsent(channel)
+
+    def mark_sent(self, delivery_id: int) -> None:
+        """Note that the channel has taken a delivery."""
+        self._journal.sent(delivery_id)
+        self._writer.wake(urgent=True)
+
+    def mark_failed(self, delivery_id: int, error: str) -> None:
+        """Note a failed attempt; the delivery stays unsent."""
+        self._journal.failed(delivery_id, error)
+
+    def abandon(self, delivery_id: int, error: str) -> None:
+        """Give a delivery up for good, with the reason."""
+        self._journal.abandoned(delivery_id, error)
+
+    def series(self, pattern: str = "*") -> list[SeriesRef]:
+        """See Reader.series."""
+        return self._read().series(pattern)
+
+    def read(
+        self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
+    ) -> list[Point]:
+        """See Reader.read."""
+        return self._read().read(series, start_wall, end_wall, step)
+
+    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
+        """See Reader.summaries."""
+        return self._read().summaries(series, start_wall, end_wall, step)
+
+    def latest(self) -> dict[SeriesRef, Point]:
+        """See Reader.latest."""
+        return self._read().latest()
+
+    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
+        """See Reader.processes."""
+        return self._read().processes(start_wall, end_wall)
+
+    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
+        """See Reader.transitions."""
+        return self._read().transitions(since_wall)
+
+    def _read(self) -> Reader:
+        if self._reader is None:
+            self._reader = Reader(self._target)
+        return self._reader
+
+    def _attach(self, connection: Connection) -> None:
+        """Bring a newly opened database up to date and learn what it holds of this host."""
+        name = engines.shown(self._target)
+        with connection.begin():
+            if not engines.belongs_to_us(connection):
+                raise NotADatabaseError(
+                    f"{name}: belongs to another program; name another file in store.path"
+                )
+        migrations.migrate(connection, name)
+        with connection.begin():
+            host_id = _host_id(connection, self._host_name)
+            low, high = schema.row_range(host_id)
+            query = select(schema.series).where(schema.series.c.host == host_id)
+            known = {
+                row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
+                for row in connection.execute(query)
+            }
+            tables = (schema.batch, schema.event, schema.transition, schema.outbox, schema.daemon_run)
+            last_row = max(
+                connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
+                for t in tables
+            )
+            self._intake.attach(host_id, known, last_row)
+            self._journal.load(connection, low, high)
+            self._begin_run(connection, low, high)
+
+    def _begin_run(self, connection: Connection, low: int, high: int) -> None:
+        """Learn how the last run ended, and note that this one has begun."""
+        run, batch = schema.daemon_run, schema.batch
+        mine = run.c.id.between(low, high)
+        if self._run_id is None:
+            last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
+            if last is not None:
+                stopped = last.stopped_ms or connection.scalar(
+                    select(batch.c.ms)
+                    .where(batch.c.id.between(last.id, high))
+                    .order_by(batch.c.id.desc())
+                    .limit(1)
+                )
+                self.previous_run = Run(
+                    last.started_ms / 1000,
+                    None if stopped is None else stopped / 1000,
+                    bool(last.clean),
+                    last.version,
+                    last.boot_id,
+                )
+                if last.stopped_ms is None:
+                    connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
+            self._run_id = self._intake.next_row()
+        insert_new(
+            connection,
+            run,
+            [
+                {
+                    "id": self._run_id,
+                    "started_ms": round(self._clock.wall() * 1000),
+                    "stopped_ms": None,
+                    "clean": 0,
+                    "version": __version__,
+                    "boot_id": self._boot_id,
+                }
+            ],
+        )
+
+    def _note_end(self, connection: Connection) -> None:
+        run = schema.daemon_run
+        connection.execute(
+            update(run)
+            .where(run.c.id == self._run_id)
+            .values(stopped_ms=round(self._clock.wall() * 1000), clean=1)
+        )
+
+    def stats(self) -> StoreStats:
+        """Return the store's figures about itself, without a look into the file."""
+        ticks, queued = self._intake.queue
+        committed = self._writer.last_commit_mono
+        return StoreStats(
+            file_bytes=_size(self._path),
+            wal_bytes=_size(self._path and self._path.with_name(self._path.name + "-wal")),
+            free_bytes=self._upkeep.free_bytes,
+            rows=dict(self._upkeep.rows),
+            queue_ticks=ticks,
+            queue_bytes=queued,
+            dropped_ticks_total=self._intake.dropped_ticks,
+            rejected_values_total=self._intake.rejected_values,
+            write_errors_total=self._writer.write_errors,
+            error=self._writer.error,
+            last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
+            last_commit_seconds=self._writer.last_commit_seconds,
+            last_purge_wall=self._upkeep.last_purge_wall,
+            purged_rows_total=self._upkeep.purged_rows,
+        )
+
+
+def _host_id(connection: Connection, name: str) -> int:
+    table = schema.host
+    found: int | None = connection.scalar(select(table.c.id).where(table.c.name == name))
+    if found is not None:
+        return found
+    newest = connection.scalar(select(func.max(table.c.id)))
+    number = 0 if newest is None else newest + 1
+    connection.execute(table.insert(), {"id": number, "name": name})
+    return number
+
+
+def _size(path: Path | None) -> int | None:
+    if path is None:
+        return None
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,185 @@
+"""What the writer does between batches: sealing, and keeping the file within its bounds by age and by size.
+
+Everything is done in slices, so that a batch never waits for long.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from sqlalchemy import Connection, Table, delete, func, select
+
+from wslgpud.config import StoreSettings
+from wslgpud.store import engine as engines
+from wslgpud.store import schema, seal
+
+log = logging.getLogger(__name__)
+
+DAY_SECONDS = 86400
+#: time between two looks for something to do
+INTERVAL_SECONDS = 60.0
+#: a slice of single rows aims at this; 50 ms is the promise
+SLICE_SECONDS = 0.02
+#: free pages are given back to the file system only beyond this share: the rest will be written again
+FREE_SHARE = 0.1
+#: pages given back in one slice
+VACUUM_PAGES = 256
+#: tables whose rows the store tells of itself
+COUNTED = (schema.series, schema.batch, schema.chunk, schema.event, schema.transition)
+
+
+class Upkeep:
+    """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
+
+    def __init__(
+        self, settings: StoreSettings, wall: Callable[[], float], host_id: Callable[[], int]
+    ) -> None:
+        """Follow ``settings``; ``wall`` gives the time, ``host_id`` says whose rows these are."""
+        self._settings = settings
+        self._wall = wall
+        self._host_id = host_id
+        self._due_mono = 0.0
+        self._rows = 200
+        self.rows: dict[str, int] = {}
+        self.free_bytes: int | None = None
+        self.purged_rows = 0
+        self.last_purge_wall: float | None = None
+        self.longest_slice_seconds = 0.0
+
+    def __call__(self, connection: Connection) -> bool:
+        """Do one slice if work is due; tell whether there is more."""
+        if time.monotonic() < self._due_mono:
+            return False
+        if self._seal(connection):
+            return True
+        started = time.monotonic()
+        more = self._purge(connection) or self._shrink(connection)
+        self.longest_slice_seconds = max(self.longest_slice_seconds, time.monotonic() - started)
+        if more:
+            return True
+        self._due_mono = time.monotonic() + INTERVAL_SECONDS
+        self.last_purge_wall = self._wall()
+        self._count(connection)
+        return False
+
+    def _seal(self, connection: Connection) -> bool:
+        low, high = schema.row_range(self._host_id())
+        with connection.begin():
+            stretch = seal.due(connection, low, high)
+        if stretch is not None:
+            seal.seal(connection, stretch, self._host_id())
+        return stretch is not None
+
+    def _purge(self, connection: Connection) -> bool:
+        """Delete one slice of what is too old or, oldest samples first, too much."""
+        now, keep = self._wall(), self._settings
+        before_raw = now - keep.raw_days * DAY_SECONDS
+        before_minute = now - keep.minute_days * DAY_SECONDS
+        before_hour = now - keep.hour_days * DAY_SECONDS
+        started = time.monotonic()
+        with connection.begin():
+            rows = (
+                self._purge_chunk(connection, before_raw)
+                or self._purge_rows(connection, schema.batch, before_raw)
+                or self._purge_part(connection, schema.rollup_minute, before_minute)
+                or self._purge_part(connection, schema.rollup_hour, before_hour)
+                or self._purge_rows(connection, schema.event, before_minute)
+                or self._purge_rows(connection, schema.transition, before_hour)
+                or self._purge_rows(connection, schema.outbox, before_hour)
+                or self._purge_rows(connection, schema.daemon_run, before_hour)
+            )
+            if not rows and _used_bytes(connection) > keep.max_bytes:
+                rows = (
+                    self._purge_chunk(connection, None)
+                    or self._purge_part(connection, schema.rollup_minute, None)
+                    or self._purge_rows(connection, schema.batch, None)
+                    or self._purge_part(connection, schema.rollup_hour, None)
+                    or self._purge_rows(connection, schema.event, None)
+                )
+        if rows:
+            self._adapt(time.monotonic() - started)
+        self.purged_rows += rows
+        return rows > 0
+
+    def _purge_chunk(self, connection: Connection, before: float | None) -> int:
+        """Delete the oldest chunk if it ends before ``before`` (None: in any case) with its blocks."""
+        chunk, block = schema.chunk, schema.block
+        mine = chunk.c.id.between(*schema.row_range(self._host_id()))
+        oldest = connection.execute(
+            select(chunk.c.id, chunk.c.high_ms).where(mine).order_by(chunk.c.id).limit(1)
+        ).first()
+        if oldest is None or (before is not None and oldest.high_ms >= before * 1000):
+            return 0
+        blocks = block.c.id.between(schema.block_id(oldest.id, 0), schema.block_id(oldest.id, -1))
+        deleted = connection.execute(delete(block).where(blocks)).rowcount
+        connection.execute(delete(chunk).where(chunk.c.id == oldest.id))
+        return 1 + deleted
+
+    def _purge_part(self, connection: Connection, table: Table, before: float | None) -> int:
+        """Delete the oldest part of a table of summaries if it begins before ``before`` (None: always)."""
+        mine = table.c.series.between(*schema.series_range(self._host_id()))
+        oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
+        if oldest is None or (before is not None and oldest >= before):
+            return 0
+        return connection.execute(delete(table).where(table.c.part == oldest, mine)).rowcount
+
+    def _purge_rows(self, connection: Connection, table: Table, before: float | None) -> int:
+        """Delete the oldest rows in order of arrival, as far as they are older than ``before``."""
+        moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
+        query = (
+            select(table.c.id, moment)
+            .where(table.c.id.between(*schema.row_range(self._host_id())))
+            .order_by(table.c.id)
+            .limit(self._rows)
+        )
+        ids = []
+        for number, ms in connection.execute(query):
+            if before is not None and ms >= before * 1000:
+                break
+            ids.append(number)
+        if ids:
+            connection.execute(delete(table).where(table.c.id.between(ids[0], ids[-1])))
+        return len(ids)
+
+    def _adapt(self, seconds: float) -> None:
+        factor = min(2.0, SLICE_SECONDS / max(seconds, 0.001))
+        self._rows = max(10, min(5000, int(self._rows * factor)))
+
+    def _shrink(self, connection: Connection) -> bool:
+        if connection.dialect.name != "sqlite":
+            return False
+        with connection.begin():
+            pages, free, _ = page_counts(connection)
+        if free <= max(VACUUM_PAGES, pages * FREE_SHARE):
+            return False
+        engines.run_outside(connection, f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+        return True
+
+    def _count(self, connection: Connection) -> None:
+        """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
+        with connection.begin():
+            self.rows = {
+                table.name: connection.scalar(select(func.count()).select_from(table)) or 0
+                for table in COUNTED
+            }
+            if connection.dialect.name == "sqlite":
+                _, free, size = page_counts(connection)
+                self.free_bytes = free * size
+
+
+def page_counts(connection: Connection) -> tuple[int, int, int]:
+    """Return (pages, free pages, bytes a page) of an SQLite file."""
+    pages, free, size = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return pages, free, size
+
+
+def _used_bytes(connection: Connection) -> int:
+    if connection.dialect.name != "sqlite":
+        return 0
+    pages, free, size = page_counts(connection)
+    return (pages - free) * size
