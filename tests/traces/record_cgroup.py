@@ -131,7 +131,7 @@ def main():
     name = out.name.split(".")[0]
     told = truth(name, observations)
     out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")
-    print(told)
+    print(told)  # noqa: T201 - a tool run by hand
 
 
 if __name__ == "__main__":

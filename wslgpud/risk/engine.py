@@ -13,7 +13,7 @@ from wslgpud.risk.headroom import Room, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.watch import RATE_SECONDS, View, Watch
+from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
 from wslgpud.risk.wording import headline, reason
 
 HORIZONS = (60, 300, 900, 3600)
@@ -90,14 +90,13 @@ class RiskEngine:
             name = room.resource
             watch = self._watch(room, t)
             old = watch.hysteresis.level
-            view = watch.look(
-                t,
-                room,
+            around = Circumstances(
                 pressure if name == "ram" else NO_PRESSURE,
-                exhausted=name in exhausted,
-                gap_expected=observation.gap_expected,
-                limit_hits=hits.get(name),
+                name in exhausted,
+                observation.gap_expected,
+                hits.get(name),
             )
+            view = watch.look(t, room, around)
             forecast = self._forecast(observation, room, view, changed=view.level != old)
             forecasts.append(forecast)
             if view.level != old:
