@@ -114,8 +114,7 @@ class RiskEngine:
         if watch is None:
             if len(self._watches) >= MOST_RESOURCES:
                 self._drop_stale(t)
-            vram = room.resource.startswith("gpu")
-            watch = self._watches[room.resource] = Watch(self.settings, room.capacity, vram=vram)
+            watch = self._watches[room.resource] = Watch(self.settings, room.capacity)
         elif abs(watch.capacity - room.capacity) > 0.01 * room.capacity:
             watch.rebase(room.capacity)
         return watch
