@@ -20,7 +20,7 @@ class RiskSettings:
     growth is nobody's problem yet, but one of seconds leaves no time to wait."""
 
     no_swap_margin: float = 0.025
-    """Added to those of 16 s and less where no swap slows a growth down near the limit: VRAM, most cgroups."""
+    """Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups."""
 
     look_ahead: float = 0.5
     """Share of a sampling interval (beyond half a second) that RAM's growth is carried on for before it is
