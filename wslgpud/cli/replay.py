@@ -13,7 +13,7 @@ from wslgpud.cli.common import Fault
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
-from wslgpud.risk.replay import Points, Replay, replay, score_all, trace_name, truth_beside
+from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
 from wslgpud.risk.wording import duration
