@@ -64,6 +64,14 @@ def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     ]
 
 
+def until(condition, seconds=60):
+    """Wait for something that another thread brings about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def settle(store, clock, seconds=60):
     """Wait until the upkeep after all that was appended has nothing left to do."""
     assert store.flush()

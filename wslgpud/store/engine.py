@@ -124,6 +124,12 @@ def prepare_folder(path: Path) -> None:
         raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
 
 
+def lock_path(path: Path) -> Path:
+    """Return the file beside the database by which its writer locks it."""
+    # a file of its own: closing any descriptor of the database would drop SQLite's own locks
+    return path.with_name(path.name + ".lock")
+
+
 class WriterLock:
     """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
 
@@ -134,8 +140,7 @@ class WriterLock:
             LockedError: another process holds it.
             UnwritableError: the lock file cannot be made.
         """
-        # a file of its own: closing any descriptor of the database would drop SQLite's own locks
-        self._path = path.with_name(path.name + ".lock")
+        self._path = lock_path(path)
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, repeat
@@ -17,6 +18,8 @@ from wslgpud.store.codec import decode
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import Summary, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
+
+log = logging.getLogger(__name__)
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
@@ -65,10 +68,15 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
         .order_by(chunk.c.id)
     )
     for row in connection.execute(query):
-        times = times_of(row)
-        if row.mask:
-            times = list(compress(times, mask_of(row, row.mask)))
-        values = decode(row.data, len(times), row.last, whole=asked.whole)
+        try:
+            times = times_of(row)
+            if row.mask:
+                times = list(compress(times, mask_of(row, row.mask)))
+            values = decode(row.data, len(times), row.last, whole=asked.whole)
+        except (ValueError, zlib.error) as error:
+            # what cannot be known is a gap
+            log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
+            continue
         if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
             inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
