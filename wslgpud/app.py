@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -11,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__
 from wslgpud.alerts.channels import Channel, CommandChannel
@@ -48,29 +47,6 @@ _LOG_LEVEL = {
 
 class StartError(Exception):
     """The daemon cannot start; one line that names the thing and the remedy."""
-
-
-def _lock(folder: Path) -> IO[str]:
-    """Take the state folder for ourselves; the lock ends with the process, however that ends.
-
-    Raises:
-        StartError: the folder cannot be made or written, or another daemon has it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        stream = (folder / "lock").open("a+")
-    except OSError as error:
-        raise StartError(
-            f"cannot write in {folder}: {error.strerror}; choose another folder with --state"
-        ) from error
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        stream.close()
-        raise StartError(
-            f"another wslgpud already uses {folder}; stop it, or choose another folder with --state"
-        ) from error
-    return stream
 
 
 def _channels(settings: Alerts) -> list[Channel]:
@@ -124,7 +100,12 @@ class Daemon:
         self._resources.close()
 
     def _open(self, stack: ExitStack) -> None:
-        stack.callback(_lock(self._folder).close)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(
+                f"cannot make the folder {self._folder}: {error.strerror}; choose another with --state"
+            ) from error
         self.database = Path(self._config.store.path or self._folder / "wslgpud.db")
         boot_id = self._host.read("/proc/sys/kernel/random/boot_id").strip()
         self._store = stack.enter_context(
@@ -140,7 +121,7 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         self._server = Server(self._config.server, publisher, routes(publisher, self.status))
         self._server.start()
-        self.url = self._server.url
+        self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
         self._monitor = Monitor(self._config, self._host)
         stack.callback(self._monitor.close)

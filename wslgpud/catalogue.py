@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wslgpud import sampler
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
 from wslgpud.serve import health
@@ -16,7 +17,7 @@ def catalogue() -> Catalogue:
         ValueError: two modules declare the same name.
     """
     sources = (spec for source in SOURCES for spec in source.metrics)
-    return Catalogue((*sources, *risk.METRICS, *store.METRICS, *health.METRICS))
+    return Catalogue((*sources, *sampler.METRICS, *risk.METRICS, *store.METRICS, *health.METRICS))
 
 
 def table() -> str:
@@ -26,3 +27,7 @@ def table() -> str:
         f"| `{spec.sample}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()
     ]
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")  # noqa: T201 - its output is the README's table

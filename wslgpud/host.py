@@ -84,19 +84,18 @@ class Host:
             # Plain os calls: half the cost of open(), and this runs dozens of times a second.
             descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = os.read(descriptor, 1 << 16)
-                if len(data) >= 4096:  # a short read may still be followed by more in /proc
-                    chunks = [data]
-                    while chunk := os.read(descriptor, 1 << 16):
-                        chunks.append(chunk)
-                    data = b"".join(chunks)
+                chunks = [os.read(descriptor, 1 << 16)]
+                # To the end, always: /proc hands out whole lines, and stops short of a page (4 KiB) where
+                # the next line does not fit, so no length says that this was all.
+                while chunk := os.read(descriptor, 1 << 16):
+                    chunks.append(chunk)
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData(f"{path} is not there") from error
         except OSError as error:
             raise SourceError(f"cannot read {path}: {error.strerror}") from error
-        return data.decode("utf-8", "replace")
+        return b"".join(chunks).decode("utf-8", "replace")
 
     def exists(self, path: str) -> bool:
         """Tell whether ``path`` is there."""
@@ -112,6 +111,21 @@ class Host:
         try:
             return os.listdir(self.root + path)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
+            raise NoData(f"{path} is not there") from error
+        except OSError as error:
+            raise SourceError(f"cannot list {path}: {error.strerror}") from error
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder, links left out.
+
+        Raises:
+            NoData: the folder does not exist.
+            SourceError: it exists and cannot be listed.
+        """
+        try:
+            with os.scandir(self.root + path) as entries:
+                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise NoData(f"{path} is not there") from error
         except OSError as error:
             raise SourceError(f"cannot list {path}: {error.strerror}") from error

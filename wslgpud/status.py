@@ -19,6 +19,7 @@ from wslgpud.model import (
     SourceReport,
     Transition,
 )
+from wslgpud.risk.wording import headline
 
 
 def status(
@@ -37,6 +38,7 @@ def status(
             "at": _iso(snapshot.wall),
             "wsl": observation.wsl,
             "level": level.label,
+            "headline": headline(worst) if worst and level > Level.OK else None,
             "verdict": worst.reason if worst and level > Level.OK else None,
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "ram": _known(dataclasses.asdict(observation.ram)) if observation.ram else None,

@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 without a GPU, for tests: the real probe loads it in place of NVIDIA's.
  *
- * It reads the file named by FAKE_NVML at every call, so a test changes the machine while it runs. One setting
- * a line, "key value"; "key@1" is for the second GPU alone:
+ * It reads the file beside itself, its own name with ".settings", at every call, so a test changes the machine
+ * while it runs. One setting a line, "key value"; "key@1" is for the second GPU alone:
  *   gpus N                      how many there are (default 1)
  *   init CODE                   what nvmlInit returns
  *   CALL CODE                   what a function returns, by its name without "nvml", e.g. DeviceGetFanSpeed 3
@@ -12,8 +12,11 @@
  *   wddm 1                      processes without memory (the sentinel), as under WSL2
  *   pid N                       a process on each GPU
  *   delay_us N                  each call takes so long
+ *   print TEXT                  nvmlInit prints it on standard output
+ *   process_name TEXT           what nvmlSystemGetProcessName answers
  * Structures and numbers are those of NVIDIA's nvml.h.
  */
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,8 +31,11 @@ static char settings[8192];
 
 static void load(void)
 {
-    const char *path = getenv("FAKE_NVML");
-    FILE *file = path ? fopen(path, "r") : NULL;
+    static char path[4096];
+    Dl_info self;
+    if (!path[0] && dladdr((void *)load, &self))
+        snprintf(path, sizeof path, "%s.settings", self.dli_fname);
+    FILE *file = fopen(path, "r");
     settings[0] = '\n';
     settings[1] = 0;
     if (file) {
@@ -99,6 +105,10 @@ int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
     ENTER("Init", NULL);
+    if (find("print", -1)) {
+        puts(find("print", -1));
+        fflush(stdout);
+    }
     return (int)number("init", -1, 0);
 }
 int nvmlShutdown(void) { return OK; }

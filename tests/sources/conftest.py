@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from wslgpud.host import RecordedHost
 from wslgpud.model import Number, Sample
+
+# Found values count, not how fast a busy machine finds them, nor whether it may write next to the tests.
+settings.register_profile(
+    "patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 
 @pytest.fixture
@@ -46,3 +55,30 @@ def values() -> Callable[[Sample], dict[str, Number]]:
         return found
 
     return flat
+
+
+@pytest.fixture
+def limited_cgroup() -> Iterator[Path]:
+    """A real cgroup of this machine that may use 32 MiB, swap included; skipped where none can be made."""
+    top = Path("/sys/fs/cgroup")
+    folder, limits = (
+        (top / "memory", ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"])
+        if (top / "memory").is_dir()
+        else (top, ["memory.max", "memory.swap.max"])
+    )
+    if os.geteuid() != 0 or not os.access(folder, os.W_OK):
+        pytest.skip("making a cgroup needs root and a writable /sys/fs/cgroup")
+    box = folder / f"wslgpud-test-{uuid.uuid4().hex[:8]}"
+    try:
+        box.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error.strerror}")
+    try:
+        if not (box / limits[0]).exists():
+            pytest.skip("the memory controller is not handed down to new cgroups here")
+        (box / limits[0]).write_text(str(32 << 20))
+        if (box / limits[1]).exists():
+            (box / limits[1]).write_text("0" if limits[1] == "memory.swap.max" else str(32 << 20))
+        yield box
+    finally:
+        box.rmdir()

@@ -16,7 +16,7 @@ DISKSTATS = """\
  254       1 vda1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
    8       0 sda 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
 """
-# The line of C: is as WSL 2 writes it: https://github.com/microsoft/WSL/issues/9412
+# As WSL 2 shows them: https://github.com/lamyj/wsl-path-converter/pull/4, microsoft/WSL/issues/7152
 MOUNTS = """\
 /dev/sdc / ext4 rw,relatime,discard,errors=remount-ro,data=ordered 0 0
 proc /proc proc rw,nosuid 0 0
@@ -70,6 +70,21 @@ def test_the_drive_of_windows_is_watched_and_wsls_own_mounts_are_not(machine, va
     found = values(WindowsDriveSource(host, Config()).read())
     assert found["filesystem_avail_bytes{/mnt/c,9p}"] == 60
     assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "windows"),
+    [
+        ("C: /mnt/c drvfs rw,noatime,uid=1000,gid=1000,case=off 0 0", True),  # WSL 1
+        ("D:\\134 /win/d 9p rw,aname=drvfs;path=D:\\;uid=1000 0 0", True),
+        ("a1b2c3 /mnt/c virtiofs rw,noatime 0 0", True),  # virtiofs=true in .wslconfig
+        ("shared /srv/shared virtiofs rw 0 0", False),
+        ("out /mnt/out 9p rw,trans=virtio 0 0", False),
+        ("drivers /usr/lib/wsl/drivers 9p ro,aname=drivers;fmask=222 0 0", False),
+    ],
+)
+def test_a_drive_of_windows_is_known_by_how_it_is_mounted(line, windows):
+    assert mounts(line)[0].windows == windows
 
 
 def test_a_machine_without_windows_has_no_drive_of_windows(machine):

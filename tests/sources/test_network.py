@@ -8,7 +8,7 @@ from wslgpud.config import Config
 from wslgpud.host import SourceError
 from wslgpud.sources.network import NetworkSource
 
-HEAD = "Inter-|   Receive   |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes ...\n"
+HEAD = "Inter-|   Receive   |  Transmit\n face |bytes packets errs drop fifo ...|bytes packets ...\n"
 LINE = "{:>6}: 408850230 11442 1 2 0 0 0 0 756784 8562 3 4 0 0 0 0\n"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
-from wslgpud.store import LockedError, Point, Reader, Run, Store, transition_from
+from wslgpud.store import LockedError, Point, Reader, Run, Store
 from wslgpud.store.intake import Intake
 
 
@@ -133,19 +133,21 @@ def _transition(made):
 
 def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(store, made, file):
     transition = _transition(made)
-    number = store.record_transition(transition, ["command", "ntfy"])
+    number = store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
     with sqlite3.connect(file) as other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
     assert store.transitions() == [(number, transition)]
     (delivery,) = store.unsent("ntfy")
     assert delivery.transition_id == number
-    assert transition_from(delivery.payload) == transition
+    assert delivery.payload == {"text": "RAM"}
     assert [d.channel for d in store.unsent()] == ["command", "ntfy"]
 
 
 def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
-        store.record_transition(_transition(made), ["command", "ntfy", "mail"])
+        store.record_transition(
+            _transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")}
+        )
         command, ntfy, mail = store.unsent()
         store.mark_sent(command.id)
         store.mark_failed(ntfy.id, "no route")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import capture, config, record, run, status
+from wslgpud.cli import capture, config, record, replay, run, status
 
 app = typer.Typer(
     name="wslgpud",
@@ -38,4 +38,5 @@ app.command()(run.run)
 app.command()(status.status)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
+app.command("replay")(replay.replay_command)
 app.command()(capture.capture)

@@ -15,13 +15,13 @@ def capture(
     config: ConfigOption = None,
 ) -> None:
     """Copy what wslgpud reads of this machine, with names, serials and addresses masked, for a bug report."""
-    from wslgpud import capture as capturing  # noqa: PLC0415
+    from wslgpud.capture import capture as write_capture  # noqa: PLC0415 - reads all sources; only here
     from wslgpud.host import Host  # noqa: PLC0415
 
     if folder.exists():
         raise Fault(f"{folder} exists already; name a new folder")
     try:
-        capturing.capture(Host(), folder, loaded(config).config)
+        files = write_capture(Host(), folder, loaded(config).config)
     except OSError as error:
         raise Fault(f"cannot write {folder}: {error.strerror}") from error
-    print(f"wrote {folder}: look through it before you pass it on")
+    print(f"wrote {len(files)} files in {folder}: look through them before you pass them on")

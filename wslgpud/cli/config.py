@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
@@ -29,6 +27,9 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
         return
+    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("key", "value", "from", "meaning"):
         table.add_column(heading, overflow="fold")

@@ -7,6 +7,7 @@ import io
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -33,12 +34,16 @@ def record(
     wait = threading.Event()
     try:
         with stream:
-            stream.write(json.dumps(trace.header(settings.sampling.interval_seconds)) + "\n")
             first: float | None = None
             while time.monotonic() < end:
                 state, _ = monitor.tick()
-                first = state.snapshot.mono if first is None else first
-                stream.write(json.dumps(trace.to_json(state.observation, since=first)) + "\n")
+                seen = state.observation
+                if first is None:
+                    first = seen.t
+                    about = trace.header(settings.sampling.interval_seconds, {"wsl": seen.wsl})
+                    stream.write(json.dumps(about) + "\n")
+                row = trace.row_from_observation(replace(seen, t=seen.t - first))
+                stream.write(json.dumps(row, separators=(",", ":")) + "\n")
                 stream.flush()  # the last lines before a crash are the ones wanted
                 count += 1
                 wait.wait(min(monitor.delay_seconds, max(0.0, end - time.monotonic())))

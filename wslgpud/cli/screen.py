@@ -10,18 +10,20 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.cli.units import duration, size
+from wslgpud.risk.wording import duration, resource_name, size
 
 COLOURS = {
     "ok": "green", "info": "blue", "warning": "yellow", "critical": "red", "emergency": "bold white on red",
 }  # fmt: skip
-_BAR_WIDTH = 28
+_BAR_WIDTH = 24
+#: a process below this, with no role, is not worth a line
+_SMALL_BYTES = 32 << 20
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_status(document: dict[str, Any]) -> None:
+def print_status(document: dict[str, Any], console: Console | None = None) -> None:
     """Print the document of ``wslgpud.status.status``."""
-    Console(highlight=False).print(Group(*_parts(document)))
+    (console or Console(highlight=False)).print(Group(*_parts(document)))
 
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
@@ -32,60 +34,64 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
     if document["processes"]:
         yield _processes(document["processes"])
     if document.get("recent"):
-        yield _recent(document["recent"])
-    troubles = [s for s in document["sources"] if s["health"] in ("failed", "late")]
-    for trouble in troubles:
-        yield Text(f"! {trouble['name']}: {trouble.get('error', trouble['health'])}", style="yellow")
-    url = document.get("url")
-    seen = f"daemon at {url}" if url else "no daemon is running here; this is a look of its own"
-    yield Text(f"{document['at'][:19].replace('T', ' ')} UTC · {seen} · wslgpud {document['version']}", "dim")
+        yield _recent(document["recent"], document["at"])
+    for source in document["sources"]:
+        if source["health"] in ("failed", "late"):
+            yield Text(f" ! {source['name']}: {source.get('error', source['health'])}", style="yellow")
+    seen = {
+        "daemon": f"daemon at {document.get('url')}",
+        "own look": "no daemon runs here, a look of its own",
+        "recording": "a recorded machine",
+    }[document["seen_by"]]
+    yield Text(f"\n {_clock(document['at'])} UTC · {seen}", "dim")
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
     level = document["level"]
-    text = document.get("verdict") or "memory is fine"
-    return Panel(
-        Text(text), title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True
-    )
+    text = Text(document.get("headline", "memory is fine"), style="bold")
+    if document.get("verdict"):
+        text.append(f"\n{document['verdict']}", style="not bold")
+    return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
 
 
 def _resources(document: dict[str, Any]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = _table(show_header=False)
+    table.add_column(style="bold", no_wrap=True, min_width=5)
+    table.add_column(no_wrap=True, min_width=_BAR_WIDTH)
+    table.add_column(no_wrap=True, justify="right", min_width=4)
+    table.add_column(no_wrap=True, min_width=20)
+    table.add_column(overflow="ellipsis", no_wrap=True)
+    swap = document.get("swap")
     for forecast in document["forecasts"]:
         left, capacity = forecast["headroom_bytes"], forecast["capacity_bytes"]
-        used = min(1.0, max(0.0, 1 - left / capacity)) if capacity else 0.0
-        eta = forecast.get("eta_seconds", {})
-        outlook = "steady"
-        if "middle" in eta:
-            early, late = eta.get("early", eta["middle"]), eta.get("late", eta["middle"])
-            outlook = f"full in ~{duration(eta['middle'])} ({duration(early)} to {duration(late)})"
+        name = resource_name(forecast["resource"])
+        if name == "RAM" and swap and swap["total"]:
+            name = "RAM + swap"
+        eta = forecast.get("eta_seconds", {}).get("middle")
+        outlook = Text("steady", "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
-            outlook += f" · {forecast['who']}"
-        colour = COLOURS[forecast["level"]]
-        table.add_row(
-            _title(forecast["resource"]),
-            Text(bar(used), style=colour) + Text(f" {used:4.0%}"),
-            f"{size(left)} left of {size(capacity)}",
-            Text(outlook, style="" if "middle" in eta else "dim"),
-        )
-    swap = document.get("swap")
+            outlook.append(f" · {forecast['who']}", "not bold")
+        table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
     if swap and swap["total"]:
-        used = 1 - swap["free"] / swap["total"]
-        table.add_row(
-            "swap", Text(bar(used), style="cyan") + Text(f" {used:4.0%}"),
-            f"{size(swap['free'])} left of {size(swap['total'])}", "",
-        )  # fmt: skip
+        table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
     return table
 
 
-def _title(resource: str) -> str:
-    if resource == "ram":
-        return "RAM + swap"
-    return resource.upper() if resource.startswith("gpu") else resource
+def _meter(left: int, capacity: int, colour: str) -> tuple[Text, Text, Text]:
+    used = min(1.0, max(0.0, 1 - left / capacity)) if capacity else 0.0
+    return (
+        Text(bar(used), colour),
+        Text(f"{used:.0%}", colour),
+        Text(f"{size(left)} left of {size(capacity)}"),
+    )
+
+
+def _table(*, show_header: bool = True) -> Table:
+    return Table(box=None, show_header=show_header, header_style="dim", padding=(0, 2, 0, 1), title=" ")
+
+
+def _clock(at: str) -> str:
+    return at[:19].replace("T", " ")
 
 
 def bar(ratio: float, width: int = _BAR_WIDTH) -> str:
@@ -97,13 +103,13 @@ def bar(ratio: float, width: int = _BAR_WIDTH) -> str:
 
 
 def _gpus(gpus: list[dict[str, Any]]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("gpu", "name", "VRAM used", "of", "busy", "power", "temperature"):
-        table.add_column(heading, justify="left" if heading == "name" else "right")
+    table = _table()
+    table.add_column("GPU", no_wrap=True)
+    for heading in ("VRAM used", "of", "busy", "power", "temperature"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for gpu in gpus:
         table.add_row(
-            str(gpu["index"]),
-            gpu["name"],
+            f"{gpu['index']}  {gpu['name']}",
             _shown(gpu.get("used_bytes"), size),
             _shown(gpu.get("total_bytes"), size),
             _shown(gpu.get("utilization_ratio"), lambda r: f"{r:.0%}"),
@@ -114,13 +120,14 @@ def _gpus(gpus: list[dict[str, Any]]) -> RenderableType:
 
 
 def _processes(processes: list[dict[str, Any]]) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = _table()
     table.add_column("pid", justify="right")
-    table.add_column("RAM", justify="right")
-    table.add_column("swapped", justify="right")
-    table.add_column("does")
+    table.add_column("RAM", justify="right", no_wrap=True)
+    table.add_column("swapped", justify="right", no_wrap=True)
+    table.add_column("does", no_wrap=True)
     table.add_column("program", overflow="ellipsis", no_wrap=True)
-    for process in processes[:8]:
+    worth_a_line = [p for p in processes if p["roles"] or p["rss_bytes"] + p["swap_bytes"] >= _SMALL_BYTES]
+    for process in worth_a_line[:8]:
         table.add_row(
             str(process["pid"]),
             size(process["rss_bytes"]),
@@ -131,14 +138,17 @@ def _processes(processes: list[dict[str, Any]]) -> RenderableType:
     return table
 
 
-def _recent(recent: list[dict[str, Any]]) -> RenderableType:
-    lines = Text("lately\n", style="dim")
+def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
+    table = _table()
+    table.add_column("lately (UTC)", no_wrap=True, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column()
     for item in recent[:5]:
-        lines.append(f"{item['at'][:19].replace('T', ' ')}  ", style="dim")
-        lines.append(f"{item['level']:<9} ", style=COLOURS[item["level"]])
-        lines.append(f"{item['headline']}\n")
-    lines.rstrip()
-    return lines
+        at = _clock(item["at"])
+        table.add_row(
+            at.removeprefix(f"{now[:10]} "), Text(item["level"], COLOURS[item["level"]]), item["headline"]
+        )
+    return table
 
 
 def _shown(value: Any, form: Any) -> str:

@@ -25,10 +25,9 @@ def status(
     settings = loaded(config).config
     folder = state or configuration.state_folder(os.environ)
     document = None if host_root else _from_daemon(folder)
-    source = "daemon"
     if document is None:
-        source, document = "own look", _own_look(settings, host_root)
-    document["seen_by"] = source
+        seen_by = "recording" if host_root else "own look"
+        document = {"seen_by": seen_by, **_own_look(settings, host_root)}
     if as_json:
         print(json.dumps(document, indent=2))
         return
@@ -46,7 +45,7 @@ def _from_daemon(folder: Path) -> dict[str, Any] | None:
             document: dict[str, Any] = json.load(answer)
     except (OSError, ValueError, KeyError):
         return None
-    return {"url": note["url"], **document}
+    return {"seen_by": "daemon", "url": note["url"], **document}
 
 
 def _own_look(settings: configuration.Config, host_root: Path | None) -> dict[str, Any]:

@@ -5,9 +5,10 @@ was loaded from) and ``begin_sample``.
 
 A recording (``nvml.json``) holds ``system`` and ``gpus`` (a list), each a mapping from a call, written
 ``nvmlDeviceGetClockInfo(2)``, to its answer or to ``{"error": "NOT_SUPPORTED"}``; what is not there is not
-supported. ``init`` may hold such an error. ``steps``, where present, is what changes over time: one mapping a
-sample, the last one staying, with ``system`` and ``gpus`` (by index) laid over what was there before, where
-the call ``*`` stands for all; or with ``do``: ``hang``, ``crash`` or ``exit``.
+supported. ``init`` may hold such an error; ``kind`` and ``origin`` say where the recording comes from.
+``steps``, where present, is what changes over time: one mapping a sample, the last one staying, with
+``system`` and ``gpus`` (by index) laid over what was there before, where the call ``*`` stands for all; or
+with ``do``: ``hang`` or ``crash``.
 """
 
 from __future__ import annotations
@@ -106,8 +107,6 @@ class Recorded:
             time.sleep(3600)
         elif step.get("do") == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
-        elif step.get("do") == "exit":
-            os._exit(1)
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
         """Return how many GPUs were recorded."""

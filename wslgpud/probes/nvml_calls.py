@@ -44,10 +44,16 @@ MEMORY_V2 = 0x02000028  # nvmlMemory_v2: sizeof the struct, version 2 in the top
 class Output:
     """One number out of an answer: metric, where it stands in the answer, factor to the metric's unit."""
 
-    __slots__ = ("factor", "metric", "pick")
+    __slots__ = ("factor", "metric", "nothing", "pick")
 
-    def __init__(self, metric: str, pick: str | int | None = None, factor: float = 1) -> None:
-        """``pick`` is an attribute, an index, or None for the answer itself."""
+    def __init__(
+        self, metric: str, pick: str | int | None = None, factor: float = 1, nothing: int | None = None
+    ) -> None:
+        """``pick`` is an attribute, an index, or None for the answer itself.
+
+        ``nothing`` is what the driver answers when it does not know, beside the sentinels.
+        """
+        self.nothing = nothing
         self.metric = metric
         self.pick = pick
         self.factor = factor
@@ -60,7 +66,7 @@ class Output:
             value = answer[self.pick]
         else:
             value = getattr(answer, self.pick, None)
-        if value is None or value in SENTINELS:
+        if value is None or value in SENTINELS or value == self.nothing:
             return None
         return value if self.factor == 1 else round(value * self.factor, 6)  # type: ignore[no-any-return]
 
@@ -112,7 +118,7 @@ CALLS = (
     *(Call(f"clock_{clock}", (_call("ClockInfo", number),), EACH,
            (Output(f"gpu_clock_hertz:{clock}", None, MEGA),))
       for number, clock in enumerate(("graphics", "sm", "memory", "video"))),
-    _simple("performance_state", "PerformanceState", EACH, Output("gpu_performance_state")),
+    _simple("performance_state", "PerformanceState", EACH, Output("gpu_performance_state", nothing=32)),
     Call("throttle_reasons", (_call("CurrentClocksEventReasons"), _call("CurrentClocksThrottleReasons")),
          EACH, (Output("throttle_reasons"),)),
     Call("compute_processes", (_call("ComputeRunningProcesses_v3"), _call("ComputeRunningProcesses_v2")),
@@ -122,8 +128,9 @@ CALLS = (
     _simple("fan", "FanSpeed", OFTEN, Output("gpu_fan_speed_ratio", None, PERCENT)),
     _simple("encoder", "EncoderUtilization", OFTEN, Output("gpu_encoder_utilization_ratio", 0, PERCENT)),
     _simple("decoder", "DecoderUtilization", OFTEN, Output("gpu_decoder_utilization_ratio", 0, PERCENT)),
-    _simple("pcie_generation", "CurrPcieLinkGeneration", OFTEN, Output("gpu_pcie_link_generation")),
-    _simple("pcie_width", "CurrPcieLinkWidth", OFTEN, Output("gpu_pcie_link_width")),
+    _simple("pcie_generation", "CurrPcieLinkGeneration", OFTEN,
+            Output("gpu_pcie_link_generation", nothing=0)),
+    _simple("pcie_width", "CurrPcieLinkWidth", OFTEN, Output("gpu_pcie_link_width", nothing=0)),
     _simple("power_limit", "EnforcedPowerLimit", RARELY, Output("gpu_power_limit_watts", None, MILLI)),
     _simple("energy", "TotalEnergyConsumption", RARELY, Output("gpu_energy_joules", None, MILLI)),
     *(Call(f"ecc_{kind}", (_call("TotalEccErrors", number, 0),), RARELY,  # 0: since the driver was loaded
@@ -133,8 +140,9 @@ CALLS = (
             Output("gpu_remapped_rows:correctable", 0), Output("gpu_remapped_rows:uncorrectable", 1),
             Output("gpu_row_remap_pending", 2), Output("gpu_row_remap_failed", 3)),
     _simple("display", "DisplayActive", RARELY, Output("gpu_display_active")),
-    _simple("pcie_generation_max", "MaxPcieLinkGeneration", SELDOM, Output("gpu_pcie_link_generation_max")),
-    _simple("pcie_width_max", "MaxPcieLinkWidth", SELDOM, Output("gpu_pcie_link_width_max")),
+    _simple("pcie_generation_max", "MaxPcieLinkGeneration", SELDOM,
+            Output("gpu_pcie_link_generation_max", nothing=0)),
+    _simple("pcie_width_max", "MaxPcieLinkWidth", SELDOM, Output("gpu_pcie_link_width_max", nothing=0)),
     *(Call(f"temperature_{limit}", (_call("TemperatureThreshold", number),), SELDOM,
            (Output(f"gpu_temperature_limit_celsius:{limit}"),))
       for number, limit in enumerate(("shutdown", "slowdown"))),

@@ -104,7 +104,7 @@ class Session:
         self.errors: dict[str, int] = {}
         self.support_changed = True
         self.count_due = now + RARELY
-        self.process_names: dict[int, str | None] = {}
+        self.names_supported = True
         self.ask("nvmlInit")
         self.system = self._identity(SYSTEM_IDENTITY)
         self.gpus: list[Gpu] = []
@@ -135,7 +135,7 @@ class Session:
             code = error.value  # type: ignore[attr-defined]  # both kinds of error have it
             name = ERRORS.get(code, str(code))
         except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
-            name = "INVALID_ARGUMENT"
+            name = "NOT_FOUND"
         self.errors[name] = self.errors.get(name, 0) + 1
         raise Failed(name, function)
 
@@ -151,7 +151,7 @@ class Session:
         for label, function, text in table:
             try:
                 found[label] = text(self.ask(function, *handle))
-            except Failed as failed:  # noqa: PERF203 - what is not told is left out
+            except Failed as failed:
                 if failed.error in BROKEN or failed.error in LOST:
                     raise
         return found
@@ -178,7 +178,6 @@ class Session:
         Raises:
             Failed: NVML cannot be used any more.
         """
-        self.errors = {}
         reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
         there = [gpu for gpu in self.gpus if not gpu.lost]
         if self.gpus and not there:
@@ -187,13 +186,21 @@ class Session:
             raise Failed("UNKNOWN", "every call")
         if now >= self.count_due:
             self.count_due = now + RARELY
-            reply["changed"] = self.ask("nvmlDeviceGetCount") != len(self.gpus)
+            reply["changed"] = self._count_changed()
         if self.errors:
-            reply["errors"] = self.errors
+            reply["errors"], self.errors = self.errors, {}
         if self.support_changed:
             self.support_changed = False
             reply["support"] = self.support()
         return reply
+
+    def _count_changed(self) -> bool:
+        try:
+            return bool(self.ask("nvmlDeviceGetCount") != len(self.gpus))
+        except Failed as failed:
+            if failed.error in BROKEN:
+                raise
+            return False
 
     def _sample_gpu(self, gpu: Gpu, now: float) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -262,7 +269,7 @@ class Session:
         for form in question.call.forms:
             try:
                 answer = self.ask(form[0], handle, *form[1])
-            except Failed as failed:  # noqa: PERF203 - the next form may work
+            except Failed as failed:
                 if failed.error in BROKEN or failed.error in LOST:
                     raise
                 failures.append(failed)
@@ -273,17 +280,17 @@ class Session:
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
 
     def _process_name(self, pid: int) -> str | None:
-        if pid not in self.process_names:
-            if len(self.process_names) >= 256:  # a bound; the few that live are asked for again
-                self.process_names.clear()
-            try:
-                name = self.ask("nvmlSystemGetProcessName", pid)
-                self.process_names[pid] = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
-            except Failed as failed:
-                if failed.error in BROKEN:
-                    raise
-                self.process_names[pid] = None
-        return self.process_names[pid]
+        # Asked anew each time: pids are used again, and a name remembered would be somebody else's.
+        if not self.names_supported:
+            return None
+        try:
+            name = self.ask("nvmlSystemGetProcessName", pid)
+        except Failed as failed:
+            if failed.error in BROKEN:
+                raise
+            self.names_supported = failed.error not in UNSUPPORTED
+            return None
+        return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def failure(error: str, call: str, text: str = "") -> dict[str, str]:
@@ -312,15 +319,9 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
             now = time.monotonic()
             first = session is None
             session = session or Session(backend, now)
-            started_errors = session.errors if first else {}
             reply = session.sample(now)
             if first:
                 reply["session"] = session.describe()
-                if started_errors:
-                    reply["errors"] = {
-                        name: started_errors.get(name, 0) + reply.get("errors", {}).get(name, 0)
-                        for name in {**started_errors, **reply.get("errors", {})}
-                    }
         except LibraryMissing as missing:
             reply = failure("LIBRARY_NOT_FOUND", "dlopen", str(missing))
         except Failed as failed:

@@ -30,7 +30,7 @@ REMEDIES = {
     ),
     "GPU_IS_LOST": (
         "the GPU is lost: it does not answer its driver any more",
-        "restart the machine, look for Xid 79 in the kernel log; if it recurs check the card's power and seat",
+        "restart the machine, look for Xid 79 in the kernel log; if it recurs check its power and seat",
         _WSL,
     ),
     "RESET_REQUIRED": (

@@ -80,7 +80,7 @@ class Supervisor:
         self._environment = dict(clean_environment() if environment is None else environment)
         self._mono = mono
         self._child: _Child | None = None
-        self._born = 0.0
+        self._born: float | None = None
         self._undead: list[_Child] = []
         self._failures = 0
         self._not_before: float | None = None
@@ -156,8 +156,9 @@ class Supervisor:
 
     def _failed(self, reason: str) -> None:
         now = self._mono()
-        if self._child is not None and now - self._born >= HEALTHY_SECONDS:
+        if self._born is not None and now - self._born >= HEALTHY_SECONDS:
             self._failures = 0
+        self._born = None
         self._end(kill=True)
         self._not_before = now + min(2.0**self._failures, LONGEST_DELAY_SECONDS)
         self._failures = min(self._failures + 1, 10)

@@ -28,6 +28,7 @@ class Growth(NamedTuple):
     rate: float
     probability: float
     eta_seconds: float
+    pace: float
 
 
 class Level:
@@ -45,10 +46,12 @@ class Level:
     def growth(self, t: float, used: float, noise: float) -> Growth | None:
         """Return the growth that this scale sees, or None where it sees none that is alive and steady."""
         n = len(self.maxima)
-        if n + 1 < FEWEST:
+        if n < FEWEST - 1:
             return None
         now = max(used, self.cur) if self.count else used
-        reference = max(self.maxima[0], self.maxima[1]) if n >= BLOCKS - 2 else self.maxima[0]
+        since, reference = self.ends[0], self.maxima[0]
+        if n >= BLOCKS - 2 and self.maxima[1] >= reference:
+            since, reference = self.ends[1], self.maxima[1]
         gain = now - reference
         if gain <= noise:
             return None
@@ -68,13 +71,14 @@ class Level:
                     rises += 1
                 if rise > largest:
                     largest = rise
-        if rises < FEWEST:
+        if rises < (FEWEST - 1 if now > 0.88 else FEWEST):
             return None
-        window = t - self.ends[0]
+        window = t - since
         if window <= 0.0:
             return None
+        pace = (now - self.maxima[-2]) * (n + 1) / (2.0 * gain)
         steadiness = min(1.0, (1.0 - largest / total) / 0.6)
-        return Growth(window, (gain - noise) * steadiness, gain / window, 0.0, 0.0)
+        return Growth(window, (gain - noise) * steadiness, gain / window, 0.0, 0.0, pace)
 
 
 class Envelope:
@@ -90,17 +94,37 @@ class Envelope:
         self._last: float | None = None
         self._rises = (0.0, 0.0)
         self._lifted = 0.0
+        self._anchor = self._block_from = 0.0
+        self._jump_age = 9
+        self._jump_height = 0.0
+        self._mark = 0.0
+        self._mark_t = -1.0
+        self._resumed_above = 0.0
+        self._marked_before = -1.0
         self.rolled: list[tuple[int, float, float]] = []
 
     def clear(self) -> None:
         """Forget everything: what comes next is another machine."""
         self.__init__(self._noise, self._jump)  # type: ignore[misc]
 
+    def skip(self, seconds: float) -> None:
+        """Forget the scales that are shorter than a gap in time: they know nothing of what was before."""
+        for level in self._levels:
+            if level.maxima and level.ends[-1] - level.ends[0] < 2.0 * seconds:
+                level.maxima.clear()
+                level.ends.clear()
+                level.count = 0
+        self._seen = [None] * LEVELS
+
     def push(self, t: float, used: float) -> None:
         """Add one sample; ``rolled`` then lists (level, time, maximum) of the blocks it completed."""
         self.rolled = []
-        self._lift_jumps(used)
+        self._lift_jumps(t, used)
         self._last = used
+        if used > self._mark + 0.004 or used < self._mark - self._noise:
+            if used > self._mark:
+                self._marked_before, self._mark_t = self._mark_t, t
+            self._mark = used
         base = self._levels[0]
         if base.count == 0:
             self._block_t = t
@@ -132,38 +156,79 @@ class Envelope:
             self._roll(index + 1, t, above.cur)
             above.count = 0
 
-    def _lift_jumps(self, used: float) -> None:
+    def _lift_jumps(self, t: float, used: float) -> None:
         """Raise all that was before a jump to its height, so that no scale takes it for growth."""
         if self._last is None:
+            self._anchor = self._block_from = used
             return
-        rise = used - self._last
-        shift = 0.0
-        if rise >= self._jump and rise >= 3.0 * max(self._rises):
-            shift = rise
+        new_block = t - self._block_t >= BASE_SECONDS
+        if new_block:
+            self._rises = (self._rises[1], max(0.0, self._last - self._block_from))
+            self._anchor = self._block_from = self._last
+            self._jump_age += 1
+        rise = used - self._anchor
+        if rise > 0.0 and self._jump_age <= 1:
+            self._shift(rise)  # a sample may fall into the middle of a jump
+            self._resumed_above += rise
+            self._jump_height += rise
+        elif rise >= self._jump and rise >= 3.0 * max(self._rises):
+            before = self._rises
+            if before[1] > 3.0 * before[0]:  # and into its beginning
+                rise += before[1]
+                self._mark_t = self._marked_before
+            self._settle(t)
+            self._shift(rise)
+            self._anchor = used
+            self._jump_age, self._jump_height = 0, rise
+            self._resumed_above = used + 0.02
+        elif self._jump_age == 2 and rise >= 0.3 * self._jump_height > 0.0:
+            self._shift(-self._jump_height)  # a third in a row: it was the start of a ramp
+            self._jump_height = self._resumed_above = 0.0
         elif rise <= -self._jump and self._lifted > 0.0:
-            shift = -min(self._lifted, -rise)
-        if shift:
-            self._lifted += shift
-            for level in self._levels:
-                level.maxima = deque((m + shift for m in level.maxima), maxlen=BLOCKS - 1)
-                level.cur += shift
-        self._rises = (self._rises[1], max(0.0, rise))
+            self._shift(-min(self._lifted, -rise))
+
+    def _settle(self, t: float) -> None:
+        """Let the growth that had ended before a jump be forgotten: what jumped is something else."""
+        for level in self._levels:
+            if not level.maxima:
+                continue
+            window = t - level.ends[0]
+            if t - self._mark_t > 0.15 * window:
+                height = level.maxima[-1]
+                level.maxima = deque((height for _ in level.maxima), maxlen=BLOCKS - 1)
+                level.cur = height
+
+    def _shift(self, by: float) -> None:
+        self._lifted += by
+        self._mark += by
+        if by > 0.0:
+            self._anchor += by
+        for level in self._levels:
+            level.maxima = deque((m + by for m in level.maxima), maxlen=BLOCKS - 1)
+            level.cur += by
 
     def growths(self, headroom: float) -> list[Growth]:
         """Return what grows now, at every scale, given the share that is left; the finest scale first."""
         fresh = {index for index, _, _ in self.rolled}
         found = []
         t, used = self._levels[0].cur_t, self._levels[0].cur
+        if used > self._resumed_above or used < self._resumed_above - 0.1:
+            self._resumed_above = 0.0
+        else:
+            return []
         for index, level in enumerate(self._levels):
             if len(level.maxima) + 1 < FEWEST:
-                break
+                self._seen[index] = None
+                continue
             if index < 2 or index - 2 in fresh or index in fresh:
                 self._seen[index] = level.growth(t, used, self._noise)
             growth = self._seen[index]
-            if growth is not None:
+            if growth is not None and growth.gain > 0.0:
+                still = t - self._mark_t
+                alive = max(0.0, growth.window_seconds - still) / growth.window_seconds
                 found.append(
                     growth._replace(
-                        probability=growth.gain / (growth.gain + headroom) if growth.gain > 0 else 0.0,
+                        probability=alive * alive * growth.gain / (growth.gain + headroom),
                         eta_seconds=headroom / growth.rate,
                     )
                 )

@@ -38,15 +38,18 @@ def ram_room(observation: Observation) -> Room | None:
     return Room("ram", max(0, headroom), capacity)
 
 
+def gpu_used(gpu: GpuSample) -> int | None:
+    """Return the VRAM in use in bytes, by NVML's own word or from what is free."""
+    if gpu.used_bytes is not None or gpu.free_bytes is None or not gpu.total_bytes:
+        return gpu.used_bytes
+    return gpu.total_bytes - gpu.free_bytes
+
+
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
     """VRAM up to NVML's total less what the driver keeps, under WSL2 less what Windows keeps, or as learned."""
-    total, used = gpu.total_bytes, gpu.used_bytes
-    if not total or total < 0:
+    total, used = gpu.total_bytes, gpu_used(gpu)
+    if not total or total < 0 or used is None:
         return None
-    if used is None:
-        if gpu.free_bytes is None:
-            return None
-        used = total - gpu.free_bytes
     ceiling = total - (gpu.reserved_bytes or 0)
     if learned_ceiling is not None:
         ceiling = min(ceiling, learned_ceiling)
@@ -59,10 +62,14 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
-    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known."""
+    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known.
+
+    All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page
+    cache fills its limit is healthy.
+    """
     if group.limit <= 0:
         return None
-    reclaimable = (group.inactive_file or 0) + (group.slab_reclaimable or 0)
+    reclaimable = (group.inactive_file or 0) + (group.active_file or 0) + (group.slab_reclaimable or 0)
     headroom = group.limit - max(0, group.current - reclaimable)
     capacity = group.limit
     if group.swap_limit:

@@ -2,61 +2,81 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from wslgpud.model import Level
 from wslgpud.risk.settings import RiskSettings
 
+Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom"]
+
 
 class Danger(NamedTuple):
-    """One thing that points to exhaustion."""
+    """One thing that points to exhaustion.
 
-    cause: str
+    ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any time scale believes in.
+    ``window_seconds`` is how long it has been seen for, ``still_seconds`` how long it may pause and yet go on,
+    ``pace`` how fast it goes now against its mean (1 = as fast).
+    ``next_step``, ``last_step`` and the ``headroom`` they meet are shares of the capacity, for staircases alone.
+    """
+
+    cause: Cause
     probability: float
     eta_seconds: float
-    rate: float
     window_seconds: float
+    early_seconds: float = math.inf
     still_seconds: float = 0.0
+    rate: float = 0.0
+    pace: float = 1.0
+    next_step: float = 0.0
+    last_step: float = 0.0
+    headroom: float = 0.0
 
 
-def headroom_for_warning(danger: Danger, settings: RiskSettings) -> float:
-    """Return the share of headroom under which this danger warns: the less time, the earlier."""
-    eta = danger.eta_seconds
-    if eta <= settings.fast_eta_seconds:
-        return settings.warn_headroom_fast
-    if eta <= 2 * settings.fast_eta_seconds:
-        part = 2.0 - eta / settings.fast_eta_seconds
-        return settings.warn_headroom + part * (settings.warn_headroom_fast - settings.warn_headroom)
-    if eta <= settings.warn_eta_seconds:
-        return settings.warn_headroom
-    if eta <= settings.slow_eta_seconds:
-        return settings.slow_headroom
-    return 0.0
+def headroom_for_warning(eta: float, s: RiskSettings) -> float:
+    """Return the share of headroom under which a danger so many seconds away warns: less time, earlier."""
+    if eta > s.slow_eta_seconds:
+        return 0.0
+    if eta > s.warn_eta_seconds:
+        return s.slow_headroom
+    before_eta, before = s.warn_points[0]
+    for point_eta, headroom in s.warn_points:
+        if eta <= point_eta:
+            span = point_eta - before_eta
+            return headroom if span <= 0 else before + (headroom - before) * (eta - before_eta) / span
+        before_eta, before = point_eta, headroom
+    return before
 
 
-def wanted(danger: Danger | None, share: float, next_share: float, s: RiskSettings) -> Level:
-    """Return the level that a danger deserves now.
+def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
+    """Return the level that a danger deserves at this moment.
 
     Args:
-        danger: the worst thing seen, or None.
+        danger: what points to exhaustion.
         share: headroom as a share of the capacity.
-        next_share: what it will be when the next sample comes.
+        until_next: seconds by which the next sample comes too late to be a first one (0 at fast sampling).
         s: the thresholds.
+        margin: share of headroom added to what a growth of seconds needs.
     """
-    if danger is None:
-        return Level.OK
-    if danger.cause == "pressure":
+    if danger.cause == "oom":
+        return Level.CRITICAL
+    if danger.cause in {"pressure", "limit", "stall"}:
         return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
-    if danger.cause == "steps" and danger.eta_seconds >= 0 and danger.probability >= s.warn_probability:
-        if danger.rate >= share or next_share < headroom_for_warning(danger, s):
-            return Level.WARNING
-        return Level.INFO
-    if danger.probability < s.warn_probability:
+    if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:
         return Level.OK
-    if next_share >= headroom_for_warning(danger, s):
-        return Level.INFO if share < 0.5 and danger.eta_seconds < s.slow_eta_seconds else Level.OK
-    if danger.probability < s.critical_probability or danger.eta_seconds > s.critical_eta_seconds:
+    if danger.cause == "steps" and not _step_fits(danger, share, s):
+        return Level.WARNING
+    least = headroom_for_warning(danger.early_seconds, s) + (margin if danger.early_seconds <= 16.0 else 0.0)
+    if share - danger.rate * until_next >= least:
+        return Level.INFO
+    if danger.cause == "steps":
+        return Level.WARNING
+    if (
+        danger.probability < s.critical_probability
+        or danger.eta_seconds > s.critical_eta_seconds
+        or danger.pace < 0.5
+    ):
         return Level.WARNING
     # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
     slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
@@ -65,6 +85,13 @@ def wanted(danger: Danger | None, share: float, next_share: float, s: RiskSettin
     if share <= s.emergency_headroom and danger.eta_seconds <= s.emergency_eta_seconds:
         return Level.EMERGENCY
     return Level.CRITICAL
+
+
+def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
+    """Tell whether the step that follows will fit; one beyond twice the last is too bold a guess."""
+    return (
+        danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
+    )
 
 
 @dataclass(slots=True)
@@ -78,38 +105,43 @@ class Hysteresis:
     still_needed: float = 0.0
     better_since: float | None = None
 
-    def step(self, t: float, want: Level, share: float, still_needed: float) -> Level:
+    def step(self, t: float, want: Level, share: float, still_needed: float, period: float) -> Level:
         """Take what is wanted now; return the level that holds.
 
         Args:
             t: now, in seconds.
             want: the level that the evidence deserves at this moment.
-            share: headroom as a share of capacity.
+            share: headroom as a share of the capacity.
             still_needed: seconds without evidence after which the alarm may end.
+            period: usual seconds from peak to peak where use saws up and down, else 0.
         """
         s = self.settings
         if want >= self.level:
             if want > self.level:
                 self.raised_share = share
-            self.level = want
-            self.wanted_t = t
-            self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 10.0)
-            self.better_since = None
+            self.level, self.wanted_t, self.better_since = want, t, None
+            self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 0.0)
             return self.level
         if self.level <= Level.INFO:
-            if t - self.wanted_t >= 10.0:
+            if t - self.wanted_t >= s.info_seconds:
                 self.level = want
             return self.level
-        better = share >= self.raised_share + s.recovery or share >= 0.6
+        better = share >= min(self.raised_share + s.recovery, s.recovered_headroom)
         if not better:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        recovered = self.better_since is not None and t - self.better_since >= s.recovery_seconds
+        patience = min(max(s.recovery_seconds, 1.5 * period), s.still_seconds_most)
+        recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.still_seconds_most)
         if recovered or still:
+            # What merely stands still steps down by way of warning: it is still near its limit.
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want
-            self.raised_share = share
-            self.wanted_t = t
-            self.better_since = None
+            self.raised_share, self.wanted_t, self.better_since = share, t, None
         return self.level
+
+    def forgive(self, seconds: float) -> None:
+        """Leave out time in which nothing could be seen (a suspended machine)."""
+        self.wanted_t += seconds
+        if self.better_since is not None:
+            self.better_since += seconds

@@ -43,6 +43,13 @@ class Peaks:
         """The highest remembered peak."""
         return max((peak for _, peak in self._peaks), default=None)
 
+    @property
+    def period_seconds(self) -> float:
+        """The usual time from peak to peak; 0 while fewer than two are known."""
+        times = [t for t, _ in self._peaks[-6:]]
+        gaps = sorted(b - a for a, b in zip(times[:-1], times[1:]))
+        return gaps[len(gaps) // 2] if gaps else 0.0
+
     def doubt(self, used: float) -> float:
         """Return how many excursions came about this far and went back; nearby peaks count in part."""
         total = 0.0
@@ -50,5 +57,5 @@ class Peaks:
             if used <= peak:
                 total += 1.0
             else:
-                total += max(0.0, 1.0 - (used - peak) / (0.35 * (1.0 - peak) + 1e-9))
+                total += max(0.0, 1.0 - (used - peak) / (0.15 * (1.0 - peak) + 1e-9))
         return total

@@ -8,71 +8,88 @@ from typing import NamedTuple
 from wslgpud.model import Observation
 
 WINDOW_SECONDS = 10.0
+STALL_SECONDS = 0.004
+FAULT_SECONDS = 0.0004
+"""What one direct reclaim and one major fault cost, fitted to PSI's ``full`` on recorded out-of-memory runs
+(Linux 6.1, virtual disk). A faster disk makes faults cheaper, so without PSI pressure is overrated rather
+than missed; it counts only while little memory is available."""
+REFAULT_RATIO = 0.3
+REFAULT_PAGES_PER_SECOND = 2000.0
+"""Of the pages taken away, this share is read back at once: the working set does not fit. The measure is
+Android lmkd's (workingset_refault against what was reclaimed), the figure is ours."""
 
 
 class Pressure(NamedTuple):
-    """``full`` is the share of the last 10 s lost by all tasks (measured or estimated), 0 to 1."""
+    """``full`` is the share of the last 10 s lost by all tasks, 0 to 1; ``stalled`` tells of the last gap."""
 
-    full: float
-    measured: bool
-    counters_moved: bool
+    full: float = 0.0
+    measured: bool = False
+    stalled: bool = False
 
 
 class _Counters(NamedTuple):
     t: float
     full_us: int | None
     stalls: int | None
-    scans: int | None
-    swap_in: int | None
     faults: int | None
-    kills: int | None
+    scans: int | None
+    refaults: int | None
+    steals: int | None
 
 
 def _rate(new: int | None, old: int | None, seconds: float) -> float:
-    """Rate of a counter; a counter that fell was reset and says nothing."""
+    """Rate of a counter; one that fell was reset, and says nothing."""
     if new is None or old is None or new < old or seconds <= 0:
         return 0.0
     return (new - old) / seconds
 
 
 class PressureMeter:
-    """Turns counters of successive observations into a :class:`Pressure`."""
+    """Turns the counters of successive observations into a :class:`Pressure`."""
 
     def __init__(self) -> None:
-        self._seen: deque[_Counters] = deque(maxlen=128)
+        """Start with nothing seen."""
+        self._seen: deque[_Counters] = deque(maxlen=64)
 
     def push(self, observation: Observation) -> Pressure:
         """Add an observation; return the pressure over the last 10 s."""
-        memory = observation.psi.get("memory")
-        vm, swap = observation.vm, observation.swap
+        if observation.gap_expected:
+            self._seen.clear()
+        memory, vm = observation.psi.get("memory"), observation.vm
         now = _Counters(
             observation.t,
             memory.full_total_us if memory else None,
             vm.alloc_stalls_total if vm else None,
-            vm.direct_scan_pages_total if vm else None,
-            swap.in_bytes_total if swap else None,
             vm.major_faults_total if vm else None,
-            vm.oom_kills_total if vm else None,
+            vm.direct_scan_pages_total if vm else None,
+            vm.refault_pages_total if vm else None,
+            vm.steal_pages_total if vm else None,
         )
         seen = self._seen
         while len(seen) > 1 and now.t - seen[1].t >= WINDOW_SECONDS:
             seen.popleft()
-        old = seen[0] if seen else now
-        before = seen[-1] if seen else now
-        if not seen or now.t - before.t >= 0.1 or now.t - before.t < 0:
+        if not seen:
             seen.append(now)
-        seconds = now.t - old.t
-        moved = (
-            any(
-                new is not None and past is not None and new > past
-                for new, past in zip(now[2:4], before[2:4])
-            )
-            or _rate(now.full_us, before.full_us, now.t - before.t) > 0.05e6
+            return Pressure()
+        old, before = seen[0], seen[-1]
+        if now.t - before.t >= WINDOW_SECONDS / 50:
+            seen.append(now)
+        # A look back of a second is divided by several: one bad sample is not ten bad seconds.
+        seconds = max(now.t - old.t, WINDOW_SECONDS / 2)
+        stalled = _rate(now.full_us, before.full_us, now.t - before.t) > 0.1e6 or (
+            now.full_us is None
+            and _rate(now.stalls, before.stalls, 1.0) + _rate(now.scans, before.scans, 1.0) > 0.0
         )
         if now.full_us is not None and old.full_us is not None:
-            # A short look back is divided by the whole window: two bad samples are not ten bad seconds.
-            full = _rate(now.full_us, old.full_us, max(seconds, WINDOW_SECONDS / 2)) / 1e6
-            return Pressure(min(1.0, full), measured=True, counters_moved=moved)
+            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), True, stalled)  # noqa: FBT003
         if memory is not None and memory.full_avg10 is not None:
-            return Pressure(min(1.0, memory.full_avg10 / 100.0), measured=True, counters_moved=moved)
-        return Pressure(0.0, measured=False, counters_moved=moved)
+            return Pressure(min(1.0, memory.full_avg10 / 100.0), True, stalled)  # noqa: FBT003
+        full = (
+            _rate(now.stalls, old.stalls, seconds) * STALL_SECONDS
+            + _rate(now.faults, old.faults, seconds) * FAULT_SECONDS
+        )
+        stolen = _rate(now.steals, old.steals, seconds)
+        refaulted = _rate(now.refaults, old.refaults, seconds)
+        if stolen >= REFAULT_PAGES_PER_SECOND and refaulted >= REFAULT_RATIO * stolen:
+            full = max(full, REFAULT_RATIO)
+        return Pressure(min(1.0, full), False, stalled)  # noqa: FBT003

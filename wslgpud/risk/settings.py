@@ -15,17 +15,22 @@ class RiskSettings:
     warn_probability: float = 0.45
     """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
 
-    warn_headroom: float = 0.215
-    """Above this share of headroom a growth that leaves time is nobody's problem yet."""
+    warn_points: tuple[tuple[float, float], ...] = (
+        (4.0, 0.30),
+        (8.0, 0.28),
+        (12.0, 0.265),
+        (16.0, 0.25),
+        (30.0, 0.235),
+        (60.0, 0.215),
+    )
+    """(seconds to exhaustion, share of headroom) under which a growth warns, linear in between: above it a
+    growth is nobody's problem yet, but one of seconds leaves no time to wait."""
 
-    warn_headroom_fast: float = 0.255
-    """The same for a growth that exhausts the resource before ``fast_eta_seconds`` are over."""
-
-    fast_eta_seconds: float = 15.0
-    """Growth faster than this leaves no time to wait for ``warn_headroom``."""
+    vram_margin: float = 0.015
+    """Added to those of 16 s and less for VRAM: it has no swap to slow a growth down near the limit."""
 
     warn_eta_seconds: float = 900.0
-    """Beyond this a warning needs headroom below ``slow_headroom`` too: people can do other things first."""
+    """Beyond this a warning needs headroom below ``slow_headroom``: people can do other things first."""
 
     slow_eta_seconds: float = 3600.0
     """Beyond this no growth warns."""
@@ -33,7 +38,7 @@ class RiskSettings:
     slow_headroom: float = 0.10
     """Share of headroom under which even an exhaustion an hour away is worth a warning."""
 
-    critical_headroom: float = 0.10
+    critical_headroom: float = 0.085
     """Share under which a steady growth is critical."""
 
     critical_headroom_fast: float = 0.06
@@ -72,6 +77,12 @@ class RiskSettings:
     recovery_seconds: float = 60.0
     """And has been there for so long: the next wave of a build comes within it."""
 
+    recovered_headroom: float = 0.6
+    """Or above this share, wherever it began."""
+
+    info_seconds: float = 10.0
+    """An info outlives its reason by this, so that it does not flicker."""
+
     still_seconds: float = 90.0
     """Without growth for this long (and 2.5 times what the growth took), an alarm ends where it stands."""
 
@@ -89,3 +100,13 @@ class RiskSettings:
 
     full_critical: float = 0.40
     """The same for critical."""
+
+    gap_seconds: float = 3.0
+    """A pause between samples longer than this, and than six usual ones, is a gap."""
+
+    limit_hits_per_second: float = 1.0
+    """Rate at which a cgroup runs into its limit (memory.events: max) that warns when it lasts."""
+
+    learn_ceiling_below: float = 0.10
+    """An allocation that fails with less than this share left teaches where the ceiling is; one that fails
+    with more was simply too large."""

@@ -17,6 +17,7 @@ class Stairs(NamedTuple):
     """A regular staircase: how many more steps the headroom takes, and when they are due."""
 
     steps: int
+    last_step: float
     next_step: float
     steps_left: float
     probability: float
@@ -27,16 +28,18 @@ class Stairs(NamedTuple):
 class StepLedger:
     """The last steps of one time scale, fed with the maxima of its blocks."""
 
-    __slots__ = ("_last", "_least", "_run_from", "_run_t", "_steps", "_t")
+    __slots__ = ("_flat", "_last", "_least", "_run_end", "_run_from", "_run_t", "_steps", "_t")
 
     def __init__(self, least: float) -> None:
         """Take the smallest rise that counts as a step, as a share of the capacity."""
         self._least = least
-        self._steps: list[tuple[float, float, float]] = []
+        self._steps: list[tuple[float, float, float, float]] = []
         self._last: float | None = None
         self._t = 0.0
         self._run_from: float | None = None
         self._run_t = 0.0
+        self._run_end = 0.0
+        self._flat = 0
 
     def feed(self, t: float, used: float) -> None:
         """Add the next block."""
@@ -51,10 +54,14 @@ class StepLedger:
         elif rise >= 0.5 * self._least:
             if self._run_from is None:
                 self._run_from, self._run_t = last, before
+            self._flat, self._run_end = 0, t
         elif self._run_from is not None:
+            self._flat += 1
+            if self._flat < 2:
+                return
             size = last - self._run_from
             if size >= self._least:
-                self._steps.append((self._run_t, before, size))
+                self._steps.append((self._run_t, self._run_end, size, last))
                 del self._steps[:-MOST_STEPS]
             self._run_from = None
 
@@ -71,7 +78,10 @@ class StepLedger:
         still = t - steps[-1][1]
         if still < 0.2 * interval or still > 3.0 * max(recent):
             return None
-        sizes = [size for _, _, size in steps]
+        sizes = [step[2] for step in steps]
+        creep = steps[-1][3] - steps[0][3] - sum(sizes[1:])
+        if creep > 0.3 * sum(sizes[1:]):
+            return None
         regular = len(recent)
         for older in reversed(gaps[:-3]):
             if not min(recent) / 2.2 <= older <= max(recent) * 2.2:
@@ -91,6 +101,7 @@ class StepLedger:
         count += min(1.0, left / size)
         return Stairs(
             steps=regular + 1,
+            last_step=sizes[-1],
             next_step=following,
             steps_left=count,
             probability=regular / (regular + count),

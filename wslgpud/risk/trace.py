@@ -8,6 +8,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from wslgpud.model import (
@@ -159,7 +160,7 @@ def _cgroup(row: Mapping[str, Any]) -> CgroupState | None:
     limit, current = _int(row, "limit"), _int(row, "current")
     if limit is None or current is None:
         return None
-    rest = ("inactive_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
+    rest = ("inactive_file", "active_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
             "oom_kills_total")  # fmt: skip
     return CgroupState(str(row.get("path", "")), limit, current, **{key: _int(row, key) for key in rest})
 
@@ -184,6 +185,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
         cgroups=tuple(c for c in map(_cgroup, _items(row, "cgroups")) if c is not None),
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
+        exhausted=tuple(str(name) for name in row.get("exhausted") or ()),
     )
 
 
@@ -231,5 +233,89 @@ def read_trace(path: Path) -> Iterator[Observation]:
         raise TraceError(path, 1, "the file is empty")
 
 
-def _known(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in pairs if value is not None}
+def _known(**values: Any) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else round(100.0 * ratio, 1)
+
+
+def _slots(record: Any) -> dict[str, Any]:
+    return _known(**{name: getattr(record, name) for name in record.__slots__})
+
+
+def row_from_observation(observation: Observation) -> dict[str, Any]:
+    """Turn an observation into one sample of a trace; what is not known is left out."""
+    row: dict[str, Any] = {"t": round(observation.t, 3)}
+    for key, record in (("ram", observation.ram), ("swap", observation.swap), ("vm", observation.vm)):
+        if record is not None:
+            row[key] = _slots(record)
+    if observation.psi:
+        row["psi"] = {name: _slots(state) for name, state in observation.psi.items()}
+    if observation.gpus:
+        row["gpus"] = [
+            _known(
+                index=gpu.index,
+                uuid=gpu.uuid or None,
+                name=gpu.name,
+                total=gpu.total_bytes,
+                used=gpu.used_bytes,
+                free=gpu.free_bytes,
+                reserved=gpu.reserved_bytes,
+                util=_percent(gpu.utilization_ratio),
+                mem_util=_percent(gpu.memory_utilization_ratio),
+                power_w=gpu.power_watts,
+                temp_c=gpu.temperature_celsius,
+            )
+            | {"procs": [{"pid": p.pid, "name": p.name, "used": p.used_bytes} for p in gpu.processes]}
+            for gpu in observation.gpus
+        ]
+    if observation.processes:
+        row["procs"] = [
+            _known(
+                pid=process.pid,
+                start=process.start_ticks or None,
+                name=process.name,
+                rss=process.rss_bytes,
+                swap=process.swap_bytes,
+                command=process.command or None,
+            )
+            for process in observation.processes
+        ]
+    if observation.cgroups:
+        row["cgroups"] = [_slots(group) for group in observation.cgroups]
+    if observation.gap_expected:
+        row["gap_expected"] = True
+    if observation.exhausted:
+        row["exhausted"] = list(observation.exhausted)
+    return row
+
+
+def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first line of a trace; ``host`` may hold anything, ``wsl`` is what replay looks at."""
+    return {"trace": VERSION, "interval_s": interval_seconds, "host": dict(host)}
+
+
+def write_trace(
+    path: Path,
+    observations: Iterable[Observation],
+    *,
+    interval_seconds: float,
+    host: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
+    """Write a trace, compressed when its name ends in ``.gz``; return the number of samples.
+
+    Each line is complete in itself, so a recording that is cut off loses at most its last sample.
+    """
+    count = 0
+    with (
+        gzip.open(path, "wt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open("w", encoding="utf-8") as file
+    ):
+        print(json.dumps(header(interval_seconds, host)), file=file)
+        for observation in observations:
+            print(json.dumps(row_from_observation(observation), separators=(",", ":")), file=file)
+            count += 1
+    return count

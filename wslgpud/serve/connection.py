@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import h11
 import uvicorn
@@ -14,21 +15,22 @@ from uvicorn.server import ServerState
 
 from wslgpud.serve.http import refusal, response_headers
 
-#: Longest head of a request, in bytes.
-HEAD_BYTES = 16_384
-
 # uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
 # are counted instead.
 _log = logging.getLogger("wslgpud.serve.uvicorn")
 _log.setLevel(logging.ERROR)
 
 
+@dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds a client may take: to send a request's head, between requests, to take an answer."""
+    """How long a client may take."""
 
-    head = 10.0
-    idle = 30.0
-    answer = 30.0
+    #: to agree on TLS, and to send the head of a request
+    head_seconds: float = 10.0
+    #: between two requests
+    idle_seconds: int = 30
+    #: to take an answer after which the connection ends
+    answer_seconds: float = 30.0
 
 
 class Connection(H11Protocol):
@@ -60,14 +62,14 @@ class Connection(H11Protocol):
             if names.isdisjoint(self.client_allowed_sans):
                 transport.abort()
                 return
-        self._cut_in(self._deadlines.head)
+        self._cut_in(self._deadlines.head_seconds)
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; until they make a head, the deadline that began with the first of them stands."""
         super().data_received(data)
         if self.conn.their_state in (h11.IDLE, h11.ERROR):
             if self._cut is None:
-                self._cut_in(self._deadlines.head)
+                self._cut_in(self._deadlines.head_seconds)
         elif not self.transport.is_closing():
             self._cut_never()
 
@@ -75,7 +77,7 @@ class Connection(H11Protocol):
         """Give the client its time to take the answer."""
         super().on_response_complete()
         if self.transport.is_closing():
-            self._cut_in(self._deadlines.answer)
+            self._cut_in(self._deadlines.answer_seconds)
 
     def timeout_keep_alive_handler(self) -> None:
         """End an idle connection; one that has not even taken its answer would never end politely."""
@@ -104,6 +106,7 @@ class Connection(H11Protocol):
         self._cut_never()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
+        self.transport.abort()  # lost by an error, Python 3.10's TLS transport would complain that it is open
         self._on_closed(self)
 
     def finish(self) -> None:

@@ -79,7 +79,7 @@ def families(readings: Iterable[Reading], order: Mapping[str, int]) -> list[Metr
     grouped: dict[str, tuple[MetricSpec, dict[tuple[str, ...], float]]] = {}
     for spec, value, labels in readings:
         if math.isfinite(value):
-            grouped.setdefault(spec.name, (spec, {}))[1][labels] = value
+            grouped.setdefault(spec.name, (spec, {}))[1][tuple(map(_clean, labels))] = value
     names = sorted(grouped, key=lambda name: (order.get(name, len(order)), name))
     return [_family(*grouped[name]) for name in names]
 

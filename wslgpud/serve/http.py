@@ -34,6 +34,8 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
+#: Longest head of a request, in bytes.
+HEAD_BYTES = 16_384
 #: Requests that may wait for a thread at a time; more are told to come back (503).
 WAITING_MAX = 64
 #: Threads for handlers that may wait (a database, a lock).
@@ -53,6 +55,7 @@ class Request:
     path: str
     query: str
     headers: Mapping[str, str]
+    head_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,9 @@ class App:
             scope["path"],
             scope["query_string"].decode("latin-1"),
             {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]},
+            len(scope["raw_path"])
+            + len(scope["query_string"])
+            + sum(len(k) + len(v) for k, v in scope["headers"]),
         )
         web = self._web.current
         try:
@@ -178,6 +184,8 @@ class App:
 
     def _objection(self, request: Request, web: WebConfig) -> Response | None:
         """Say what is wrong with a request, whoever asks and for whatever."""
+        if request.head_bytes > HEAD_BYTES:  # h11 stops only heads that don't come in one piece
+            return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
         if not self._host_rule.allows(request.headers.get("host", "")):
             return text(421, "this server does not answer to that host name; see server.allowed_hosts")
         if request.method not in ("GET", "HEAD"):

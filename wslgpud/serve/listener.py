@@ -10,8 +10,8 @@ import socket
 import uvicorn
 from uvicorn.server import ServerState
 
-from wslgpud.serve.connection import HEAD_BYTES, Connection, Deadlines
-from wslgpud.serve.http import App
+from wslgpud.serve.connection import Connection, Deadlines
+from wslgpud.serve.http import HEAD_BYTES, App
 from wslgpud.serve.webconfig import WebConfigFile
 
 #: Open connections; more wait in the kernel's queue. Well below the 1,024 files a process may usually open,
@@ -51,7 +51,7 @@ class Listener:
             log_config=None,
             access_log=False,
             proxy_headers=False,
-            timeout_keep_alive=int(deadlines.idle),
+            timeout_keep_alive=deadlines.idle_seconds,
             h11_max_incomplete_event_size=HEAD_BYTES,
         )
         self._config.load()
@@ -108,7 +108,7 @@ class Listener:
                 lambda: connection,
                 client,
                 ssl=web.tls,
-                ssl_handshake_timeout=self._deadlines.head if web.tls else None,
+                ssl_handshake_timeout=self._deadlines.head_seconds if web.tls else None,
             )
         except OSError as error:  # a client that gave up, or with whom there is no TLS to agree on
             _log.debug("no connection: %s", error)

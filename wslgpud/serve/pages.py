@@ -34,7 +34,8 @@ section { background: var(--card); border: 1px solid var(--line); border-radius:
 a { color: var(--link); } ul { margin: 0; padding-left: 1.2rem; }
 table { width: 100%; border-collapse: collapse; } td, th { padding: .2rem .5rem .2rem 0; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; } th { font-weight: 600; }
-meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-nums; text-align: right;
+  white-space: nowrap; } td:last-child { padding-right: 0; } .trouble { color: var(--bad); font-weight: 600; }
 .ok { color: var(--good); } .failed, .late { color: var(--bad); } .absent { color: var(--dim); }
 """
 
@@ -64,10 +65,11 @@ def memory_meters(snapshot: Snapshot) -> list[Meter]:
         total, left = snapshot.value(total_spec), snapshot.value(left_spec)
         if total and left is not None:
             found.append(Meter(label, int(total - left), int(total)))
-    for gpu in snapshot.gpus:
-        if gpu.total_bytes and gpu.used_bytes is not None:
-            found.append(Meter(f"GPU {gpu.index}: {gpu.name}", gpu.used_bytes, gpu.total_bytes))
-    return found
+    return found + [
+        Meter(f"GPU {g.index}: {g.name}", g.used_bytes, g.total_bytes)
+        for g in snapshot.gpus
+        if g.total_bytes and g.used_bytes is not None
+    ]
 
 
 def routes(
@@ -76,6 +78,9 @@ def routes(
 ) -> list[Route]:
     """Return the paths every daemon has; ``status`` is what ``wslgpud status --json`` prints."""
 
+    def trouble() -> str:
+        return unhealthy(publisher.latest, publisher.seconds_since_tick())
+
     def metrics(request: Request) -> Response:
         text_format = negotiate(request.headers.get("accept", ""))
         zipped = accepts_gzip(request.headers.get("accept-encoding", ""))
@@ -83,14 +88,13 @@ def routes(
         return Response(200, publisher.text(text_format, zipped=zipped), text_format.content_type, headers)
 
     def healthy(_: Request) -> Response:
-        return verdict(unhealthy(publisher.latest, publisher.seconds_since_tick()))
+        return verdict(trouble())
 
     def ready(_: Request) -> Response:
         return verdict("" if publisher.latest else "waiting for the first sample")
 
     def index(_: Request) -> Response:
-        latest = publisher.latest
-        page = first_page(latest, has_status=status is not None)
+        page = first_page(publisher.latest, trouble(), has_status=status is not None)
         return Response(
             200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": PAGE_POLICY}
         )
@@ -123,7 +127,7 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
 
 
-def first_page(latest: Snapshot | None, *, has_status: bool) -> str:
+def first_page(latest: Snapshot | None, trouble: str, *, has_status: bool) -> str:
     """Write the page at ``/``: what is known at this moment, and where there is more."""
     machine = html.escape(socket.gethostname())
     if latest is None:
@@ -142,7 +146,8 @@ def first_page(latest: Snapshot | None, *, has_status: bool) -> str:
 <title>wslgpud on {machine}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
 <body>
 <header><h1>wslgpud <span class="dim">on {machine}</span></h1>
-<p class="dim">Version {__version__}. {html.escape(state)}</p></header>
+<p class="dim">Version {__version__}. {html.escape(state)}</p>
+{f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
 <main>
 {_meters_section(memory_meters(latest) if latest else [])}
 <section><h2>Look further</h2><ul>
@@ -162,7 +167,7 @@ def _meter_rows(meter: Meter) -> str:
     label, used, total = html.escape(meter.label), meter.used_bytes, meter.total_bytes
     return (
         f'<tr><th scope="row">{label}</th>'
-        f'<td class="number">{used / _GIB:.1f} of {total / _GIB:.1f} GiB</td></tr>'
+        f'<td class="number">{used / _GIB:.1f} of {total / _GIB:.1f} GiB used</td></tr>'
         f'<tr><td colspan="2"><meter value="{used}" max="{total}" low="{total * 3 // 4}" '
         f'high="{total * 9 // 10}" optimum="0" aria-label="{label}"></meter></td></tr>'
     )

@@ -65,7 +65,8 @@ class WebConfigFile:
         """
         self._path = Path(path) if path else None
         self._current = WebConfig() if self._path is None else load(self._path)
-        self._stamps = self._stamp()
+        # Of the files before they were last read; None where it was not known yet which they are.
+        self._stamps: list[_Stamp | None] | None = None
 
     @property
     def current(self) -> WebConfig:
@@ -73,24 +74,25 @@ class WebConfigFile:
         return self._current
 
     def refresh(self) -> WebConfig:
-        """Load again what has changed; a file that became unusable is reported once, the old one stays."""
-        if self._path is None or (stamps := self._stamp()) == self._stamps:
+        """Load again what has changed; if it became unusable, say so once and keep what there was."""
+        files = self._current.files
+        if self._path is None or (stamps := [_stamp(f) for f in files]) == self._stamps:
             return self._current
-        self._stamps = stamps
         try:
             self._current = load(self._path)
         except ConfigError as error:
             _log.error("%s; going on with what was read before", error)
         else:
-            _log.info("%s was read again", self._path)
-        self._stamps = self._stamp()  # it may name other files now
+            if self._stamps is not None:
+                _log.info("%s was read again", self._path)
+        self._stamps = stamps if self._current.files == files else None
         return self._current
 
-    def _stamp(self) -> list[tuple[int, int, int] | None]:
-        return [_stamp(f) for f in self._current.files]
+
+_Stamp = tuple[int, int, int]
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> _Stamp | None:
     try:
         found = file.stat()
     except OSError:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Sample
+from wslgpud.model import Reading, Sample
 
 
 class Source(ABC):
@@ -41,6 +41,13 @@ class Source(ABC):
             NoData: the machine lacks this thing; not a fault.
             SourceError: the thing is there and could not be read.
         """
+
+    def own(self) -> tuple[Reading, ...]:
+        """Return what the source says of itself, true also while ``read`` fails or hangs.
+
+        Called from any thread; must not block. Of metrics that are not stored.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027 - most sources hold nothing
         """Give back what the source holds (a child process, a file handle)."""

@@ -80,6 +80,8 @@ class Mount(NamedTuple):
         return self.type in _WINDOWS_TYPES and (
             bool(_DRIVE.fullmatch(self.device))
             or any("drvfs" in option for option in (self.device, *self.options))
+            # virtiofs shows a tag in place of the drive's letter, and no options of its own
+            or (self.type == "virtiofs" and len(PurePosixPath(self.point).name) == 1)
         )
 
 

@@ -53,7 +53,7 @@ FED = (
     _gauge("gpu_temperature_celsius", "Temperature of the GPU's core."),
     _gauge("gpu_power_watts", "Power drawn by the board."),
     _gauge("gpu_clock_hertz", "Clock now.", "clock"),
-    _gauge("gpu_performance_state", "Performance state: 0 fastest, 15 slowest; 32 unknown to the driver."),
+    _gauge("gpu_performance_state", "Performance state: 0 fastest, 15 slowest."),
     _gauge("gpu_fan_speed_ratio", "Intended fan speed as share of its maximum."),
     _gauge("gpu_encoder_utilization_ratio", "Share of time in which the video encoder was busy."),
     _gauge("gpu_decoder_utilization_ratio", "Share of time in which the video decoder was busy."),
@@ -79,6 +79,7 @@ PROCESSES = _gauge("gpu_processes", "Programs that use the GPU, as far as the dr
 SUPPORTED = MetricSpec("gpu_field_supported", "gauge", "",
                        "1 when the driver answers this call, 0 when it does not; absent while not known.",
                        (*GPU, "field"), stored=False)  # fmt: skip
+LOST = MetricSpec("gpu_lost", "gauge", "", "GPUs that the driver lists and that do not answer.")
 LIBRARY = MetricSpec("gpu_library", "info", "", "NVIDIA's management library in use.", ("path", "version"),
                      stored=False)  # fmt: skip
 ERRORS = MetricSpec("gpu_nvml_errors", "counter", "", "Calls that failed, by NVML's error.", ("error",),
@@ -172,7 +173,7 @@ class GpuSource(Source):
     lane: ClassVar[str] = "gpu"
     fast: ClassVar[bool] = True  # the probe itself asks the dear things rarely
     metrics: ClassVar[tuple[MetricSpec, ...]] = (
-        INFO, UP, *FED, THROTTLED, PROCESSES, SUPPORTED, LIBRARY, ERRORS,
+        INFO, UP, LOST, *FED, THROTTLED, PROCESSES, SUPPORTED, LIBRARY, ERRORS,
         PROBE_STARTS, PROBE_HANGS, PROBE_CRASHES,
     )  # fmt: skip
 
@@ -194,6 +195,7 @@ class GpuSource(Source):
         self._gpus: dict[str, _Gpu] = {}
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
+        self._lost = 0
         self._look_at: float | None = None
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
@@ -330,7 +332,8 @@ class GpuSource(Source):
                 gpu.values.update(answer["values"])
                 if any(kind in answer["values"] for kind in PROCESS_LISTS):
                     gpu.processes = self._processes(gpu.values)
-        if any("lost" in answer for answer in reply["gpus"]):
+        self._lost = sum("lost" in answer for answer in reply["gpus"])
+        if self._lost:
             if self._renew_at is None:
                 self._renew_at = now + self._renew_after
                 self._renew_after = min(2 * self._renew_after, RENEW_SECONDS_MAX)
@@ -339,7 +342,7 @@ class GpuSource(Source):
             self._renew_at = now if reply.get("changed") else None
 
     def _sample(self) -> Sample:
-        readings = list(self.own())
+        readings = [Reading(LOST, self._lost)]
         samples = []
         for gpu in self._gpus.values():
             readings += gpu.readings(self._session)
@@ -354,12 +357,12 @@ class GpuSource(Source):
         else's here, or nobody's (XuehaiPan/nvitop#49). Such a process gets pid 0, so that no innocent one
         is blamed.
         """
-        total = values.get("gpu_memory_total_bytes") or 0
+        most = values.get("gpu_memory_total_bytes") or 2**63
         merged: dict[int, GpuProcess] = {}
         for kind in PROCESS_LISTS:
             for pid, used, path in values.get(kind) or ():
                 # WDDM tells no memory of single processes; the sentinel says so, and sometimes nonsense.
-                used_bytes = used if used is not None and used <= total else None
+                used_bytes = used if used is not None and used <= most else None
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
                     ours, name = self._who(pid, (path or "").rpartition("/")[2])
@@ -370,10 +373,14 @@ class GpuSource(Source):
         """Tell whether ``pid`` is in our namespace what NVML calls ``name``, and its best name."""
         try:
             comm = self.host.read(f"/proc/{pid}/comm").strip()
+            invoked = self.host.read(f"/proc/{pid}/cmdline").partition("\0")[0]
         except (NoData, SourceError):
             return False, name
-        program = (self.host.link(f"/proc/{pid}/exe") or "").rpartition("/")[2]
-        return not name or comm == name[:15] or program == name, name or comm
+        if not name or comm == name[:15]:
+            return True, name or comm
+        # PyTorch calls its main thread pt_main_thread, a script's comm is the script's: look further.
+        program = self.host.link(f"/proc/{pid}/exe") or ""
+        return name in (program.rpartition("/")[2], invoked.rpartition("/")[2]), name
 
 
 def _gpu_sample(gpu: _Gpu) -> GpuSample:

@@ -9,7 +9,6 @@ from wslgpud.store.errors import (
     UnsuitableFolderError,
     UnwritableError,
 )
-from wslgpud.store.journal import transition_from
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.store import Store
@@ -31,5 +30,4 @@ __all__ = [
     "UnsuitableFolderError",
     "UnwritableError",
     "check_state_folder",
-    "transition_from",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, select, update
@@ -26,21 +26,6 @@ Write = Callable[[Connection], None]
 MAX_WAITING = 20_000
 
 
-def transition_payload(transition: Transition) -> dict[str, Any]:
-    """Return a transition as JSON takes it; levels by their names."""
-    forecast = transition.forecast
-    return {
-        "wall": transition.wall,
-        "mono": transition.mono,
-        "resource": transition.resource,
-        "rule": transition.rule,
-        "old": transition.old.label,
-        "new": transition.new.label,
-        "headline": transition.headline,
-        "forecast": None if forecast is None else _forecast_payload(forecast),
-    }
-
-
 def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
     probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
     fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
@@ -48,20 +33,10 @@ def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
 
 
 def forecast_from(payload: Mapping[str, Any]) -> Forecast:
-    """Return what ``transition_payload`` wrote of a forecast; fields of other versions are ignored."""
+    """Return a forecast from its row; fields of other versions are ignored."""
     known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
     probabilities = {int(h): p for h, p in dict(known.get("probabilities") or {}).items()}
     return Forecast(**known | {"level": Level[known["level"].upper()], "probabilities": probabilities})
-
-
-def transition_from(payload: Mapping[str, Any]) -> Transition:
-    """Return what ``transition_payload`` wrote."""
-    forecast = payload.get("forecast")
-    return Transition(
-        payload["wall"], payload["mono"], payload["resource"], payload["rule"],
-        Level[payload["old"].upper()], Level[payload["new"].upper()], payload["headline"],
-        None if forecast is None else forecast_from(forecast),
-    )  # fmt: skip
 
 
 class Journal:
@@ -98,9 +73,9 @@ class Journal:
             self._unsent = earlier | self._unsent
             self._loaded = True
 
-    def record(self, transition: Transition, channels: Iterable[str]) -> int:
-        """Keep a transition and one delivery of it for each channel; return its id."""
-        number, payload = self._next_id(), transition_payload(transition)
+    def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
+        """Keep a transition and what each channel is to be told of it; return its id."""
+        number, forecast = self._next_id(), transition.forecast
         row = {
             "id": number,
             "ms": round(transition.wall * 1000),
@@ -110,11 +85,11 @@ class Journal:
             "old": int(transition.old),
             "new": int(transition.new),
             "headline": transition.headline,
-            "forecast": None if payload["forecast"] is None else json.dumps(payload["forecast"]),
+            "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
         }
         self._write(lambda connection: insert_new(connection, schema.transition, [row]))
-        for channel in channels:
-            self.post(channel, payload, number)
+        for channel, message in messages.items():
+            self.post(channel, message, number)
         return number
 
     def post(self, channel: str, payload: Mapping[str, Any], transition_id: int | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -130,9 +130,11 @@ class Store:
             self._lock = None
         return clean
 
-    def record_transition(self, transition: Transition, channels: Iterable[str] = ()) -> int:
-        """Keep a change of level, and one delivery of it per channel, synced; return the transition's id."""
-        number = self._journal.record(transition, channels)
+    def record_transition(
+        self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> int:
+        """Keep a change of level, and a message for each channel in ``messages``, synced; return its id."""
+        number = self._journal.record(transition, messages or {})
         self._writer.flush(TRANSITION_SECONDS)
         return number
 

@@ -1,0 +1,70 @@
+"""Cost of the risk engine: microseconds per resource and sample, beside a least-squares rule.
+
+Run by hand: ``python tests/bench/bench_risk.py`` (the goal is 100 us; wall-clock limits are no test).
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+import sys
+import time
+
+from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState, SwapState, VmState
+from wslgpud.risk.baselines import run_baseline
+from wslgpud.risk.engine import RiskEngine
+
+GIB = 1 << 30
+
+
+def stream(samples, gpus, growing, processes=30):
+    """A machine at one sample a second; ``growing`` climbs through all levels again and again."""
+    rng = random.Random(1)
+    for i in range(samples):
+        used = (i % 1200) / 1200 if growing else 0.3 + 0.02 * rng.random()
+        yield Observation(
+            t=float(i),
+            ram=RamState(48 * GIB, int(48 * GIB * (1 - used)), shmem=GIB, anon=int(40 * GIB * used)),
+            swap=SwapState(16 * GIB, int(16 * GIB * (1 - used))),
+            vm=VmState(major_faults_total=i, oom_kills_total=0, alloc_stalls_total=0),
+            gpus=tuple(
+                GpuSample(
+                    g,
+                    f"GPU-{g}",
+                    "card",
+                    16 * GIB,
+                    int(16 * GIB * used),
+                    processes=(GpuProcess(9, "python", None),),
+                )
+                for g in range(gpus)
+            ),
+            processes=tuple(
+                ProcessSample(100 + p, 1, f"worker{p % 7}", int(GIB * used) + p, 0) for p in range(processes)
+            ),
+        )
+
+
+def cost(gpus, growing, samples=6000):
+    observations = list(stream(samples, gpus, growing))
+    engine = RiskEngine()
+    start = time.process_time()
+    for observation in observations:
+        engine.observe(observation)
+    return (time.process_time() - start) / samples / (1 + gpus) * 1e6
+
+
+def main():
+    print(f"Python {platform.python_version()}, {platform.machine()}; microseconds per resource and sample")
+    for gpus in (0, 1, 8):
+        for growing in (False, True):
+            what = "climbing" if growing else "at rest"
+            print(f"  engine, RAM and {gpus} GPUs, {what:<8} {cost(gpus, growing):6.1f}")
+    observations = list(stream(3000, 1, growing=True))
+    start = time.process_time()
+    run_baseline("predict_linear 5 min -> 10 min", iter(observations))
+    print(f"  peer: predict_linear 5 min         {(time.process_time() - start) / 3000 / 2 * 1e6:6.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

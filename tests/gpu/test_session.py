@@ -1,0 +1,153 @@
+"""What the probe asks when, seen from inside: its clock cannot be turned from outside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wslgpud.probes.nvml_backend import Recorded
+from wslgpud.probes.nvml_calls import CALLS
+from wslgpud.probes.nvml_probe import Failed, Session
+
+GPU = {
+    "nvmlDeviceGetUUID": "GPU-5b1c0000-0000-0000-0000-000000000001",
+    "nvmlDeviceGetMemoryInfo": {"total": 100, "free": 60, "used": 40},
+    "nvmlDeviceGetUtilizationRates": {"gpu": 50, "memory": 10},
+    "nvmlDeviceGetFanSpeed": 30,
+    "nvmlDeviceGetTotalEnergyConsumption": 5000,
+    "nvmlDeviceGetPerformanceState": 2,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 4,
+}
+
+
+class Backend(Recorded):
+    """A recording that counts what it is asked and that a test changes as it goes."""
+
+    def __init__(self, path):
+        super().__init__(str(path))
+        self.asked = []
+
+    @property
+    def gpus(self):
+        return self._gpus
+
+    def __getattr__(self, function):
+        call = super().__getattr__(function)
+
+        def counted(*arguments):
+            self.asked.append(function)
+            return call(*arguments)
+
+        return counted
+
+
+@pytest.fixture
+def backend(tmp_path):
+    path = tmp_path / "nvml.json"
+    path.write_text(json.dumps({"gpus": [GPU]}))
+    return Backend(path)
+
+
+@pytest.fixture
+def session(backend):
+    return Session(backend, now=0.0)
+
+
+def sample(session, now):
+    """Return the values of the only GPU."""
+    (gpu,) = session.sample(now)["gpus"]
+    return gpu["values"]
+
+
+def test_what_is_dear_is_asked_rarely(session):
+    read_at = {"gpu_utilization_ratio": [], "gpu_fan_speed_ratio": [], "gpu_energy_joules": []}
+    for second in range(121):
+        found = sample(session, float(second))
+        for name, times in read_at.items():
+            if name in found:
+                times.append(second)
+    assert len(read_at["gpu_utilization_ratio"]) == 121
+    assert read_at["gpu_fan_speed_ratio"] == list(range(0, 121, 5))
+    assert read_at["gpu_energy_joules"] == [0, 60, 120]
+
+
+def test_extra_samples_in_between_ask_only_what_is_cheap(session, backend):
+    sample(session, 0.0)
+    backend.asked.clear()
+    for tenth in range(1, 10):
+        sample(session, tenth / 10)
+    each_time = {form[0] for call in CALLS if not call.every_seconds for form in call.forms}
+    assert set(backend.asked) <= each_time
+
+
+def test_pcie_throughput_is_never_asked():
+    assert not [form for call in CALLS for form in call.forms if "PcieThroughput" in form[0]]
+
+
+def test_an_unsupported_call_is_made_once(session, backend):
+    for second in range(1000):
+        sample(session, float(second))
+    assert backend.asked.count("nvmlDeviceGetPowerUsage") == 1
+
+
+def test_an_unknown_error_is_tried_again_less_and_less_often(session, backend):
+    backend.gpus[0]["nvmlDeviceGetPowerUsage"] = {"error": "UNKNOWN"}
+    for second in range(2000):
+        sample(session, float(second))
+    assert (
+        backend.asked.count("nvmlDeviceGetPowerUsage") == 14
+    )  # at 0 1 3 7 15 31 63 127 255 511, then each 300
+    backend.gpus[0]["nvmlDeviceGetPowerUsage"] = 25000
+    assert any(sample(session, 2000.0 + second).get("gpu_power_watts") == 25.0 for second in range(301))
+
+
+def test_support_is_told_when_it_changes_and_only_then(session, backend):
+    backend.gpus[0]["nvmlDeviceGetPowerUsage"] = {"error": "UNKNOWN"}
+    (first,) = session.sample(0.0)["support"]
+    assert first["calls"]["memory"] is True
+    assert first["calls"]["ecc_corrected"] is False
+    assert "power" not in first["calls"]
+    assert "support" not in session.sample(0.5)
+    backend.gpus[0]["nvmlDeviceGetPowerUsage"] = 25000
+    (later,) = session.sample(1.0)["support"]
+    assert later["calls"]["power"] is True
+
+
+def test_a_new_gpu_asks_for_a_new_session(session, backend):
+    assert "changed" not in session.sample(59.0)
+    assert session.sample(60.0)["changed"] is False
+    backend.gpus.append(dict(GPU))
+    assert "changed" not in session.sample(119.0)
+    assert session.sample(120.0)["changed"] is True
+
+
+def test_a_driver_that_answers_nothing_any_more_is_given_up(session, backend):
+    sample(session, 0.0)
+    for call in list(backend.gpus[0]):
+        backend.gpus[0][call] = {"error": "UNKNOWN"}
+    assert sample(session, 5.0)["gpu_utilization_ratio"] is None
+    with pytest.raises(Failed) as failed:
+        session.sample(11.0)
+    assert failed.value.error == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("call", "nothing", "metric"),
+    [
+        ("nvmlDeviceGetPerformanceState", 32, "gpu_performance_state"),
+        ("nvmlDeviceGetCurrPcieLinkWidth", 0, "gpu_pcie_link_width"),
+        ("nvmlDeviceGetCurrPcieLinkGeneration", 0, "gpu_pcie_link_generation"),
+    ],
+)
+def test_what_the_driver_does_not_know_is_no_number(session, backend, call, nothing, metric):
+    assert sample(session, 0.0)[metric] == GPU[call]
+    backend.gpus[0][call] = nothing
+    assert sample(session, 10.0)[metric] is None
+
+
+def test_an_error_at_the_start_is_counted_in_the_first_answer(session):
+    # Name, bus, versions and the like are not in this recording.
+    assert session.sample(0.0)["errors"]["NOT_SUPPORTED"] > 5
+    assert "errors" not in session.sample(0.5)

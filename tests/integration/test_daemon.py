@@ -1,0 +1,218 @@
+"""The daemon as somebody runs it: started by hand, scraped, stopped, killed, misconfigured."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import daemon, eventually, wslgpud
+from wslgpud import __version__
+
+
+def test_it_says_where_its_page_and_its_data_are(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        assert re.fullmatch(r"metrics  http://127\.0\.0\.1:\d+/metrics\n", running.said[0])
+        assert running.database.exists()
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        assert "<html" in running.get("/")
+
+
+def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None:
+    total = int(re.search(r"MemTotal: +(\d+)", Path("/proc/meminfo").read_text())[1]) * 1024
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        samples = running.samples()
+
+    assert samples["wslgpud_memory_total_bytes"] == total
+    assert 0 < samples["wslgpud_memory_available_bytes"] < total
+    assert samples['wslgpud_source_success{source="memory"}'] == 1
+    assert samples['wslgpud_risk_level{resource="ram"}'] == 0
+
+
+def test_it_stops_within_three_seconds_with_everything_written(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.samples().get("wslgpud_ticks_total", 0) >= 3, "three ticks")
+        before = time.monotonic()
+        code, _ = running.end(signal.SIGTERM)
+        took = time.monotonic() - before
+        with sqlite3.connect(running.database) as database:
+            (ticks,) = database.execute("select count(*) from tick").fetchone()
+            (clean,) = database.execute("select clean from daemon_run").fetchone()
+
+    assert code == 0
+    assert took < 3
+    assert ticks >= 3
+    assert clean == 1
+    assert not (running.state / "daemon.json").exists()
+
+
+def test_kill_9_loses_at_most_the_last_batch_and_the_next_start_notices(tmp_path: Path) -> None:
+    settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
+    with daemon(tmp_path, settings=settings) as running:
+        eventually(lambda: running.samples().get("wslgpud_ticks_total", 0) >= 40, "forty ticks")
+        killed = time.time()
+        running.end(signal.SIGKILL)
+    with daemon(tmp_path, settings=settings) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        running.end()
+    with sqlite3.connect(running.database) as database:
+        times = [ms / 1000 for (ms,) in database.execute("select ms from tick order by id")]
+        runs = database.execute("select clean from daemon_run order by id").fetchall()
+
+    kept = [t for t in times if t <= killed]
+    assert killed - kept[-1] < 3
+    assert len(kept) >= 10
+    assert runs == [(0,), (1,)]
+
+
+def test_systemd_hears_of_readiness_life_and_stopping(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(60)
+        with daemon(tmp_path, settings={"NOTIFY_SOCKET": str(address)}) as running:
+            first = manager.recv(4096).decode()
+            second = manager.recv(4096).decode()
+            code, _ = running.end()
+            rest = ""
+            while "STOPPING=1" not in rest:
+                rest = manager.recv(4096).decode()
+
+    assert (first, code) == ("READY=1", 0)
+    assert re.match(r"WATCHDOG=1\nSTATUS=ram [\d.]+ GiB left", second)
+
+
+def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        asked = wslgpud("status", "--json", "--state", str(running.state), home=tmp_path)
+        running.end()
+    alone = wslgpud("status", "--json", "--state", str(running.state), home=tmp_path)
+    screen = wslgpud("status", "--state", str(running.state), home=tmp_path)
+
+    assert json.loads(asked.stdout)["seen_by"] == "daemon"
+    assert json.loads(alone.stdout)["seen_by"] == "own look"
+    assert json.loads(alone.stdout)["ram"]["total"] > 0
+    assert "RAM" in screen.stdout
+    assert "no daemon runs here" in screen.stdout
+
+
+def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "live.jsonl.gz"
+    recorded = wslgpud("record", str(trace), "--seconds", "2.5", home=tmp_path)
+    replayed = wslgpud("replay", "--json", str(trace), home=tmp_path)
+
+    assert re.match(r"[23] samples in ", recorded.stdout), recorded.stderr
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+
+
+def test_version_is_the_packages(tmp_path: Path) -> None:
+    assert wslgpud("--version", home=tmp_path).stdout == f"wslgpud {__version__}\n"
+
+
+class TestAFaultIsOneLineAndExitStatusTwo:
+    def complaint(self, home: Path, *arguments: str, **settings: str) -> str:
+        done = wslgpud(*arguments, home=home, settings=settings)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stdout == ""
+        return done.stderr
+
+    def run(self, home: Path, **settings: str) -> str:
+        return self.complaint(home, "run", "--state", str(home / "state"), **settings)
+
+    def test_unknown_key(self, tmp_path: Path) -> None:
+        assert "did you mean server.port?" in self.run(tmp_path, WSLGPUD_SERVER__PROT="1")
+
+    def test_missing_configuration(self, tmp_path: Path) -> None:
+        assert "No such file" in self.complaint(tmp_path, "run", "--config", str(tmp_path / "none.toml"))
+
+    def test_busy_port(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            assert f"127.0.0.1:{port} is in use" in self.run(tmp_path, WSLGPUD_SERVER__PORT=port)
+
+    def test_other_address_without_protection(self, tmp_path: Path) -> None:
+        assert "can be reached by others" in self.run(tmp_path, WSLGPUD_SERVER__ADDRESS="0.0.0.0")
+
+    def test_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "state").write_text("a file, not a folder")
+        assert "choose another with --state" in self.run(tmp_path)
+
+    def test_database_of_a_newer_version(self, tmp_path: Path) -> None:
+        (tmp_path / "state").mkdir()
+        with daemon(tmp_path) as running:
+            eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+            running.end()
+        with sqlite3.connect(running.database) as database:
+            database.execute("insert into schema_migration values (999, 'future', 0)")
+        assert "newer" in self.run(tmp_path)
+
+    def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
+        (tmp_path / "state").mkdir()
+        (tmp_path / "state" / "notes.txt").write_text("dear diary" * 1000)
+        assert "notes.txt" in self.run(tmp_path, WSLGPUD_STORE__PATH=str(tmp_path / "state" / "notes.txt"))
+        assert (tmp_path / "state" / "notes.txt").read_text() == "dear diary" * 1000
+
+    def test_a_second_daemon_in_the_same_folder(self, tmp_path: Path) -> None:
+        with daemon(tmp_path):
+            assert "another wslgpud is writing" in self.run(tmp_path)
+
+    def test_a_recording_that_is_none(self, tmp_path: Path) -> None:
+        assert "is not a machine recorded by" in self.complaint(
+            tmp_path, "status", "--host-root", str(tmp_path)
+        )
+
+
+def first_of(warnings: Path, resource: str) -> dict[str, str] | None:
+    """Return the first warning about a resource; others may be short of memory meanwhile."""
+    lines = warnings.read_text().splitlines() if warnings.exists() else []
+    return next((w for line in lines if line and (w := json.loads(line))["resource"] == resource), None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to limit the memory of a cgroup")
+def test_a_real_memory_hog_in_a_limited_cgroup_raises_a_warning_before_it_is_killed(tmp_path: Path) -> None:
+    group = Path("/sys/fs/cgroup/memory") / f"wslgpud-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(256 << 20))
+    except OSError as error:
+        pytest.skip(
+            f"no writable cgroup v1 memory controller here ({error.strerror}); the VM tests do this too"
+        )
+    out = tmp_path / "warnings"
+    command = tmp_path / "on-warning"
+    command.write_text(f"#!/bin/sh\ncat >> {out}; echo >> {out}\n")
+    command.chmod(0o755)
+    settings = {"WSLGPUD_ALERTS__COMMAND": str(command)}
+    hog = (
+        "import sys, time\nsys.stdin.readline()\nkept = []\n"
+        "while True:\n    kept.append(bytearray(4 << 20)); time.sleep(0.5)\n"
+    )
+    try:
+        with daemon(tmp_path, settings=settings) as running:
+            eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+            with subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE, text=True) as eater:
+                (group / "cgroup.procs").write_text(str(eater.pid))
+                eater.communicate("go\n", timeout=120)
+            died = time.time()
+            assert eater.returncode == -signal.SIGKILL
+            resource = f"cgroup:/{group.name}"
+            first = eventually(lambda: first_of(out, resource), "a warning")
+    finally:
+        eventually(lambda: not (group / "cgroup.procs").read_text(), "an empty cgroup")
+        group.rmdir()
+
+    assert first["level"] in ("warning", "critical", "emergency")
+    assert datetime.fromisoformat(first["at"]).timestamp() < died - 2

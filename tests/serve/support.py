@@ -1,0 +1,156 @@
+"""A small machine, and ways to speak to a server that a well-behaved client library lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import threading
+from dataclasses import dataclass
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.serve import Publisher, Server, health
+from wslgpud.serve.connection import Deadlines
+
+AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
+FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
+GPU_USED = MetricSpec("gpu_memory_used_bytes", "gauge", "bytes", "VRAM used.", ("gpu", "uuid"))
+GPU = MetricSpec("gpu", "info", "", "Which card it is.", ("gpu", "uuid", "name"))
+CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *health.METRICS)
+
+
+class HandClock:
+    """Time that moves only when a test says so."""
+
+    def __init__(self, mono=1000.0, wall=1_800_000_000.0):
+        self._mono, self._wall = mono, wall
+
+    def mono(self):
+        return self._mono
+
+    def wall(self):
+        return self._wall
+
+    def advance(self, seconds):
+        self._mono += seconds
+        self._wall += seconds
+
+
+def snapshot(sequence=1, available=4_000_000_000, mono=1000.0, readings=()):
+    """A machine with memory, one GPU, no PSI, and a source that is late."""
+    memory = Sample((Reading(AVAILABLE, available), Reading(FAULTS, 17), *readings))
+    card = ("0", "GPU-5070")
+    gpu = Sample(
+        (Reading(GPU_USED, 12 << 30, card), Reading(GPU, 1, (*card, "RTX 5070 Ti"))),
+        gpus=(GpuSample(0, "GPU-5070", "RTX 5070 Ti", 16 << 30, 12 << 30),),
+    )
+    reports = (
+        SourceReport("memory", "ok", memory, mono, 0.0002, last_success_wall=1_800_000_000.0),
+        SourceReport("gpu", "ok", gpu, mono - 0.5, 0.004, last_success_wall=1_799_999_999.5),
+        SourceReport("pressure", "absent", EMPTY, mono, 0.0001, "no /proc/pressure"),
+        SourceReport("disk", "late", EMPTY, mono - 9, 9.0, "no answer for 9.0 s", failures_total=1),
+    )
+    return Snapshot(1_800_000_000.0, mono, sequence, reports, lateness_seconds=0.25)
+
+
+@dataclass
+class Running:
+    """A server, its publisher and its port."""
+
+    server: Server
+    publisher: Publisher
+    port: int
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+    def raw(self, data, *, end=False):
+        """Send bytes as they are and return all that comes until the server closes."""
+        with self.connect() as sock:
+            try:
+                sock.sendall(data)
+                if end:
+                    sock.shutdown(socket.SHUT_WR)
+            except TimeoutError:
+                raise
+            except OSError:
+                pass  # it has closed already, perhaps after an answer
+            return receive_all(sock)
+
+    def ask(self, path="/", method="GET", headers=None, context=None, body=None):
+        """Ask as a client library does; return the response with its body in ``.text``."""
+        if context is None:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        else:
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+        try:
+            connection.request(method, path, body=body, headers=headers or {})
+            response = connection.getresponse()
+            response.data = response.read()
+            return response
+        finally:
+            connection.close()
+
+
+def receive_all(sock):
+    """Return all that comes until the connection ends, in whatever way."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while chunk := sock.recv(65536):
+            received += chunk
+    return received
+
+
+def receive_answer(sock):
+    """Return one whole answer: head and body come in pieces of any size."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += sock.recv(65536)
+    head, _, body = received.partition(b"\r\n\r\n")
+    missing = int(re.search(rb"content-length: (\d+)", head)[1]) - len(body)
+    while missing > 0:
+        received += (chunk := sock.recv(missing))
+        missing -= len(chunk)
+    return received
+
+
+def put(path, content):
+    """Replace a file in one step, as tools that renew certificates do."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.replace(path)
+
+
+def issue(authority, folder):
+    """Put a certificate for this machine into ``folder``; return it as PEM."""
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    put(folder / "key.pem", issued.private_key_pem.bytes())
+    put(folder / "cert.pem", b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    return issued.cert_chain_pems[0].bytes().decode().strip()
+
+
+def is_cut(sock, drop=b""):
+    """Wait until the server ends the connection, sending ``drop`` from time to time until then."""
+    sock.settimeout(0.02 if drop else 30)
+    while True:
+        try:
+            if drop:
+                sock.sendall(drop)
+            return sock.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            if not drop:
+                raise
+
+
+def wait_until(holds):
+    """Wait for what must come; the suite's own timeout says when it never does."""
+    while not holds():
+        threading.Event().wait(0.02)
+
+
+#: Short enough to wait for in a test.
+IMPATIENT = Deadlines(head_seconds=0.3, idle_seconds=1, answer_seconds=0.5)

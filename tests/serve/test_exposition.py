@@ -1,0 +1,231 @@
+"""What Prometheus reads: every value once, in a stable order, in formats its own tools call clean."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_classic
+
+from tests.serve.support import AVAILABLE, CATALOGUE, GPU_USED, HandClock, snapshot
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading
+from wslgpud.serve import Publisher
+from wslgpud.serve.exposition import (
+    CLASSIC,
+    CLASSIC_1,
+    OPENMETRICS,
+    accepts_gzip,
+    encode,
+    families,
+    negotiate,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def exposed(text_format, *snapshots):
+    """The text without what belongs to this run: the process, the versions, the time rendering took."""
+    publisher = Publisher(CATALOGUE, HandClock())
+    for each in snapshots:
+        publisher.publish(each)
+    lines = publisher.text(text_format).decode().splitlines(keepends=True)
+    return "".join(line for line in lines if "process_" not in line and "_build_info{" not in line)
+
+
+@pytest.mark.parametrize(
+    ("text_format", "name"), [(CLASSIC, "classic.prom"), (OPENMETRICS, "openmetrics.prom")]
+)
+def test_a_known_snapshot_gives_a_known_text(text_format, name):
+    assert exposed(text_format, snapshot()) == (GOLDEN / name).read_text()
+
+
+@pytest.mark.parametrize("text_format", [CLASSIC, CLASSIC_1])
+def test_promtool_finds_nothing_to_complain_about(text_format):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    publisher = Publisher(CATALOGUE)
+    publisher.publish(snapshot())
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"], input=publisher.text(text_format), capture_output=True, check=False
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_openmetrics_is_accepted_by_a_strict_parser():
+    publisher = Publisher(CATALOGUE)
+    publisher.publish(snapshot())
+    text = publisher.text(OPENMETRICS).decode()
+    found = {family.name: family for family in parse_openmetrics(text)}
+    assert text.endswith("# EOF\n")
+    assert found["wslgpud_major_faults"].type == "counter"
+    assert found["wslgpud_memory_available_bytes"].unit == "bytes"
+    assert found["wslgpud_gpu"].type == "info"
+
+
+def test_families_follow_the_catalogue_whatever_order_sources_answer_in():
+    order = {AVAILABLE.name: 0, GPU_USED.name: 1}
+    readings = [Reading(GPU_USED, 1, ("0", "a")), Reading(AVAILABLE, 2), Reading(GPU_USED, 3, ("1", "b"))]
+    assert [f.name for f in families(readings, order)] == [AVAILABLE.family, GPU_USED.family]
+    assert encode(families(readings, order), CLASSIC).count(b"# TYPE wslgpud_gpu_memory_used_bytes ") == 1
+
+
+def test_a_metric_that_no_source_knows_is_absent_not_zero():
+    publisher = Publisher(CATALOGUE)
+    assert b"wslgpud_memory_available_bytes" not in publisher.text(CLASSIC)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_a_finite_number_is_absent(value):
+    assert families([Reading(AVAILABLE, value)], {}) == []
+
+
+def test_a_series_that_two_sources_read_is_exposed_once():
+    (family,) = families([Reading(AVAILABLE, 1), Reading(AVAILABLE, 2)], {})
+    assert [s.value for s in family.samples] == [2]
+
+
+def test_a_reading_with_the_wrong_number_of_labels_names_the_metric():
+    with pytest.raises(ValueError, match="wslgpud_gpu_memory_used_bytes declares labels"):
+        families([Reading(GPU_USED, 1, ("0",))], {})
+
+
+#: Text as processes and mounts may be called: quotes, line ends, NUL, halves of surrogate pairs.
+HOSTILE = st.text(st.characters(), max_size=20)
+
+
+@given(st.dictionaries(st.tuples(HOSTILE, HOSTILE), st.integers(0, 2**53), min_size=1, max_size=5))
+def test_no_name_on_the_machine_can_break_the_text(series):
+    readings = [Reading(GPU_USED, value, labels) for labels, value in series.items()]
+    metrics = families(readings, {})
+    (openmetrics,) = parse_openmetrics(encode(metrics, OPENMETRICS).decode())
+    assert {s.value for s in openmetrics.samples} <= set(series.values())
+    assert len(openmetrics.samples) == len({tuple(s.labels.items()) for s in openmetrics.samples})
+    assert all(line[:1] in (b"#", b"w") for line in encode(metrics, CLASSIC).split(b"\n") if line)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_value_keeps_every_bit(value):
+    spec = MetricSpec("celsius", "gauge", "", "Any number.")
+    for text_format, parse in ((CLASSIC, parse_classic), (OPENMETRICS, parse_openmetrics)):
+        (family,) = parse(encode(families([Reading(spec, value)], {}), text_format).decode())
+        assert family.samples[0].value == value
+
+
+PROMETHEUS_2_42 = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+PROMETHEUS_3_TEXT_FIRST = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,*/*;q=0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (PROMETHEUS_2_42, OPENMETRICS),
+        (PROMETHEUS_3_TEXT_FIRST, CLASSIC_1),
+        ("*/*", CLASSIC),
+        ("", CLASSIC),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", CLASSIC),
+        ("application/openmetrics-text;version=9.9.9", CLASSIC),
+        ("application/openmetrics-text;q=0", CLASSIC),
+        ("application/openmetrics-text;q=nonsense", CLASSIC),
+    ],
+)
+def test_the_format_is_what_the_scraper_likes_best(accept, expected):
+    assert negotiate(accept) == expected
+
+
+@given(st.text())
+def test_no_header_breaks_the_negotiation(header):
+    assert negotiate(header) in (CLASSIC, CLASSIC_1, OPENMETRICS)
+    assert accepts_gzip(header) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("*", True),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_gzip_is_used_only_where_it_is_welcome(header, expected):
+    assert accepts_gzip(header) is expected
+
+
+class CountingExtra:
+    """Own health that knows how often it was asked."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return [Reading(AVAILABLE, self.calls)]
+
+
+def test_any_number_of_scrapes_of_one_snapshot_costs_one_rendering():
+    publisher, extra = Publisher(CATALOGUE, HandClock()), CountingExtra()
+    publisher.include(extra)
+    publisher.publish(snapshot())
+    texts = {publisher.text(CLASSIC) for _ in range(20)}
+    zipped = {publisher.text(CLASSIC, zipped=True) for _ in range(20)}
+    assert (len(texts), extra.calls) == (1, 1)
+    assert {gzip.decompress(z) for z in zipped} == texts
+
+
+def test_a_new_snapshot_shows_at_once():
+    publisher = Publisher(CATALOGUE, HandClock())
+    publisher.publish(snapshot(1, available=111))
+    before = publisher.text(CLASSIC)
+    publisher.publish(snapshot(2, available=222))
+    assert b"wslgpud_memory_available_bytes 111.0" in before
+    assert b"wslgpud_memory_available_bytes 222.0" in publisher.text(CLASSIC)
+
+
+def test_own_health_goes_on_when_ticks_do_not():
+    clock, extra = HandClock(), CountingExtra()
+    publisher = Publisher(CATALOGUE, clock)
+    publisher.include(extra)
+    publisher.text(CLASSIC)
+    clock.advance(5)
+    publisher.text(CLASSIC)
+    assert extra.calls == 2
+
+
+def test_a_part_that_cannot_tell_its_health_does_not_silence_the_others(caplog):
+    def broken():
+        raise RuntimeError("no queue")
+
+    publisher = Publisher(CATALOGUE, HandClock())
+    publisher.include(broken)
+    publisher.publish(snapshot())
+    assert b"wslgpud_memory_available_bytes 4e+09" in publisher.text(CLASSIC)
+    assert "no queue" in caplog.text
+
+
+def test_a_late_source_shows_its_failure_and_no_values():
+    text = exposed(CLASSIC, snapshot())
+    assert 'wslgpud_source_success{source="disk"} 0.0' in text
+    assert 'wslgpud_source_age_seconds{source="disk"}' not in text
+    assert 'wslgpud_source_age_seconds{source="gpu"} 0.5' in text
+
+
+def test_what_a_machine_lacks_is_no_failure():
+    text = exposed(CLASSIC, snapshot())
+    assert 'wslgpud_source_available{source="pressure"} 0.0' in text
+    assert 'wslgpud_source_success{source="pressure"}' not in text

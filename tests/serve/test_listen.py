@@ -1,0 +1,140 @@
+"""Where the server listens, what it refuses to expose, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.serve.support import CATALOGUE, receive_answer
+from wslgpud import config
+from wslgpud.config import ConfigError
+from wslgpud.serve import Publisher, Response, Route, ServeError, Server, routes
+from wslgpud.serve.server import bind
+
+EVERYWHERE = "0.0.0.0"
+
+
+def make(**settings):
+    publisher = Publisher(CATALOGUE)
+    return Server(config.Server(**settings), publisher, routes(publisher))
+
+
+def test_port_0_picks_a_free_one_and_the_url_names_it(serve):
+    running = serve()
+    assert running.port > 0
+    assert running.server.url == f"http://127.0.0.1:{running.port}/"
+
+
+def test_a_busy_port_is_one_line_that_says_what_to_do(serve):
+    taken = serve().port
+    with pytest.raises(ServeError) as caught:
+        make(port=taken).start()
+    assert str(caught.value) == (
+        f"address 127.0.0.1:{taken} is in use (does wslgpud run already?); choose another with server.port"
+    )
+
+
+def test_an_address_of_another_machine_is_one_line_that_says_what_to_do():
+    with pytest.raises(ServeError, match=r"^this machine has no address 192\.0\.2\.1; .*server\.address$"):
+        bind("192.0.2.1", 0)
+
+
+def test_an_address_that_is_none_is_one_line_that_names_the_key():
+    with pytest.raises(ServeError, match=r"^server\.address no such host: "):
+        bind("no such host", 0)
+
+
+def test_the_world_is_not_served_without_tls_and_passwords():
+    with pytest.raises(ConfigError) as caught:
+        make(address=EVERYWHERE)
+    assert str(caught.value) == (
+        "server.address 0.0.0.0 can be reached by others: give server.web_config_file with TLS and passwords "
+        "(or client certificates), or set server.insecure = true"
+    )
+
+
+def test_the_world_is_served_if_the_user_insists(serve):
+    running = serve(config.Server(address=EVERYWHERE, port=0, insecure=True))
+    assert running.ask("/metrics").status == 200
+    assert running.server.url == f"http://localhost:{running.port}/"
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.2"])
+def test_any_loopback_address_will_do(serve, address):
+    running = serve(config.Server(address=address, port=0))
+    with socket.create_connection((address, running.port), timeout=30) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert receive_answer(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_ipv6_loopback_is_served_and_its_url_is_a_url(serve):
+    try:
+        bind("::1", 0).close()
+    except ServeError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    running = serve(config.Server(address="::1", port=0))
+    assert running.server.url == f"http://[::1]:{running.port}/"
+    with socket.create_connection(("::1", running.port), timeout=30) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\n\r\n")
+        assert receive_answer(sock).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_socket_that_is_bound_already_is_used(serve):
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    running = serve(config.Server(port=1), sock=sock)
+    assert running.port == port
+    assert running.ask("/metrics").status == 200
+
+
+def test_stopping_gives_started_answers_their_time(serve):
+    entered, release = threading.Event(), threading.Event()
+
+    def slow(_):
+        entered.set()
+        release.wait(60)
+        return Response(200, b"done")
+
+    running = serve(extra_routes=[Route("/slow", slow, waits=True)])
+    with running.connect() as waiting:
+        waiting.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        entered.wait(60)
+        stopper = threading.Thread(target=running.server.stop, args=(60.0,))
+        stopper.start()
+        release.set()
+        assert receive_answer(waiting).endswith(b"done")
+        stopper.join(60)
+        assert not stopper.is_alive()
+
+
+def test_stopping_does_not_wait_for_ever_and_frees_the_port(serve, caplog):
+    entered, release = threading.Event(), threading.Event()
+
+    def stuck(_):
+        entered.set()
+        release.wait(60)
+        return Response(200, b"")
+
+    running = serve(extra_routes=[Route("/stuck", stuck, waits=True)])
+    with running.connect() as waiting, running.connect(), running.connect() as idle:
+        waiting.sendall(b"GET /stuck HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        idle.sendall(b"GET /-/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        receive_answer(idle)
+        entered.wait(60)
+        began = time.monotonic()
+        running.server.stop(0.2)
+        assert time.monotonic() - began < 30
+        assert idle.recv(1) == b""
+    bind("127.0.0.1", running.port).close()
+    release.set()
+    assert caplog.records == []
+
+
+def test_stopping_twice_or_before_the_start_does_no_harm(serve):
+    make().stop()
+    running = serve()
+    running.server.stop()
+    running.server.stop()

@@ -1,0 +1,280 @@
+"""``web.config.file``: what other exporters accept is accepted, and what is wrong is named."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wslgpud.config import ConfigError
+from wslgpud.serve.webconfig import WebConfigFile, load, parse_duration
+
+HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"  # from exporter-toolkit's documentation
+
+
+@pytest.fixture
+def written(certificate):
+    """Write a web configuration beside a certificate; return its path."""
+
+    def write(text):
+        path = certificate / "web.yml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def error_of(written):
+    """Return the message with which a web configuration is refused, without the folder."""
+
+    def refuse(text):
+        path = written(text)
+        with pytest.raises(ConfigError) as caught:
+            load(path)
+        message = str(caught.value)
+        assert "\n" not in message
+        return message.replace(f"{path.parent}/", "")
+
+    return refuse
+
+
+TLS = "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"
+
+
+def test_no_file_means_plain_http_without_passwords():
+    web = WebConfigFile("").current
+    assert (web.tls, dict(web.users), web.guarded) == (None, {}, False)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "basic_auth_users:\n", "# only a comment\n"])
+def test_an_empty_file_is_the_same(written, text):
+    assert load(written(text)).tls is None
+
+
+def test_every_key_of_the_exporter_toolkit_is_taken(written, authority):
+    authority.cert_pem.write_to_path(written("").parent / "ca.pem")
+    web = load(
+        written(
+            f"""
+tls_server_config:
+  cert_file: cert.pem
+  key_file: key.pem
+  client_auth_type: RequireAndVerifyClientCert
+  client_ca_file: ca.pem
+  client_allowed_sans: [scraper]
+  min_version: TLS12
+  max_version: TLS13
+  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]
+  prefer_server_cipher_suites: false
+  curve_preferences: [X25519, CurveP256]
+http_server_config:
+  http2: true
+  headers:
+    Strict-Transport-Security: max-age=31536000
+    X-Frame-Options: sameorigin
+basic_auth_users:
+  prometheus: {HASH}
+rate_limit:
+  interval: 100ms
+  burst: 20
+"""
+        )
+    )
+    assert web.guarded
+    assert web.tls.verify_mode is ssl.CERT_REQUIRED
+    assert web.tls.minimum_version is ssl.TLSVersion.TLSv1_2
+    tls12 = [c["name"] for c in web.tls.get_ciphers() if c["protocol"] == "TLSv1.2"]
+    assert tls12 == ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+    assert web.client_allowed_sans == ("scraper",)
+    assert web.rate_limit == (0.1, 20)
+    assert web.headers["X-Frame-Options"] == "sameorigin"
+    assert [f.name for f in web.files] == ["web.yml", "cert.pem", "key.pem", "ca.pem"]
+
+
+def test_certificates_may_stand_in_the_file_itself(written, certificate):
+    def block(name):
+        return "|\n    " + (certificate / name).read_text().replace("\n", "\n    ")
+
+    web = load(written(f"tls_server_config:\n  cert: {block('cert.pem')}\n  key: {block('key.pem')}\n"))
+    assert web.tls is not None
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [
+        ("NoClientCert", ssl.CERT_NONE),
+        ("RequestClientCert", ssl.CERT_NONE),
+        ("VerifyClientCertIfGiven", ssl.CERT_OPTIONAL),
+        ("RequireAndVerifyClientCert", ssl.CERT_REQUIRED),
+    ],
+)
+def test_gos_policies_for_client_certificates_mean_the_same_here(written, authority, policy, mode):
+    path = written(
+        TLS + f"  client_auth_type: {policy}\n" + "  client_ca_file: ca.pem\n" * (policy != "NoClientCert")
+    )
+    authority.cert_pem.write_to_path(path.parent / "ca.pem")
+    web = load(path)
+    assert web.tls.verify_mode is mode
+    assert web.guarded is (mode is ssl.CERT_REQUIRED)
+
+
+@pytest.mark.parametrize("policy", ["RequireAnyClientCert", "RequireClientCert"])
+def test_a_policy_that_checks_nothing_is_refused_with_the_one_that_does(error_of, policy):
+    assert error_of(TLS + f"  client_auth_type: {policy}\n") == (
+        f"web.yml: tls_server_config: client_auth_type {policy} takes certificates that anybody can make; "
+        "use RequireAndVerifyClientCert with client_ca_file"
+    )
+
+
+def test_versions_that_are_broken_are_not_spoken_even_if_asked_for(written, caplog):
+    web = load(written(TLS + "  min_version: TLS10\n"))
+    assert web.tls.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert "nothing older than TLS12" in caplog.text
+
+
+def test_http2_is_said_to_stay_off(written, caplog):
+    caplog.set_level(logging.INFO)
+    load(written("http_server_config: {http2: true}"))
+    assert "http2 is not spoken here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tls_server_confg: {}", "unknown key tls_server_confg; did you mean tls_server_config?"),
+        ("rate_limit: {bursts: 1}", "rate_limit: unknown key bursts; did you mean burst?"),
+        ("- a list", "must be keys and values"),
+        ("tls_server_config: on", "tls_server_config: must be keys and values"),
+        ("a: b: c", "web.yml:1: not valid YAML: mapping values are not allowed here"),
+        ("basic_auth_users: [me]", "basic_auth_users must be user names and bcrypt hashes"),
+        ("basic_auth_users: {'a:b': x}", "basic_auth_users: 'a:b' cannot be a user name"),
+        (
+            "http_server_config: {headers: {Server: x}}",
+            "header Server cannot be set; known are Content-Security-Policy, ",
+        ),
+        (
+            "http_server_config: {headers: {X-Frame-Options: allow}}",
+            "header X-Frame-Options must be deny or sameorigin, not allow",
+        ),
+        (
+            'http_server_config: {headers: {X-XSS-Protection: "0\\r\\nX: y"}}',
+            "header X-XSS-Protection must be one line of text",
+        ),
+        (
+            "rate_limit: {interval: soon}",
+            "rate_limit.interval must be a duration such as 100ms or 1s, not soon",
+        ),
+        (
+            "rate_limit: {interval: 1s, burst: 0}",
+            "rate_limit.burst must be a whole number of at least 1, not 0",
+        ),
+        ("tls_server_config: {cert_file: cert.pem}", "tls_server_config: give either key_file or key"),
+        (
+            "tls_server_config: {cert_file: cert.pem, cert: x, key_file: key.pem}",
+            "tls_server_config: give either cert_file or cert",
+        ),
+        (
+            "tls_server_config: {cert_file: no.pem, key_file: key.pem}",
+            "tls_server_config: cert_file: no.pem: No such file or directory",
+        ),
+        (
+            "tls_server_config: {cert_file: cert.pem, key_file: cert.pem}",
+            "tls_server_config: certificate and key cannot be used: ",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(error_of, text, message):
+    assert error_of(text).startswith(("web.yml: " + message, message))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("min_versoin: TLS12", "unknown key min_versoin; did you mean min_version?"),
+        (
+            "client_auth_type: Sometimes",
+            "client_auth_type: Sometimes is unknown; it may be NoClientCert, RequestClientCert, ",
+        ),
+        (
+            "client_auth_type: RequireAndVerifyClientCert",
+            "client_auth_type RequireAndVerifyClientCert needs client_ca_file",
+        ),
+        (
+            "client_ca_file: cert.pem",
+            "client_ca_file without client_auth_type; set RequireAndVerifyClientCert",
+        ),
+        (
+            "client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: key.pem",
+            "client_ca_file holds no certificates",
+        ),
+        ("min_version: SSL3", "min_version: SSL3 is unknown; it may be TLS10, TLS11, TLS12, TLS13"),
+        (
+            "min_version: TLS13\nmax_version: TLS12",
+            "nothing can be spoken between min_version TLS13 and max_version TLS12",
+        ),
+        ("max_version: TLS11", "nothing can be spoken between min_version TLS12 and max_version TLS11"),
+        ("cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]", "cipher_suites: TLS_RSA_WITH_RC4_128_SHA is unknown"),
+        ("curve_preferences: [P1]", "curve_preferences: P1 is unknown; it may be CurveP256, "),
+        ("prefer_server_cipher_suites: often", "prefer_server_cipher_suites must be true or false"),
+        ("cipher_suites: ECDHE", "cipher_suites must be a list of texts"),
+        ("min_version: 12", "min_version must be text"),
+    ],
+)
+def test_what_is_wrong_about_tls_is_named_in_one_line(error_of, lines, message):
+    text = TLS + "".join(f"  {line}\n" for line in lines.split("\n"))
+    assert error_of(text).startswith("web.yml: tls_server_config: " + message)
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"^server\.web_config_file: /no/where\.yml: No such file"):
+        WebConfigFile("/no/where.yml")
+
+
+def test_a_password_that_is_not_hashed_is_refused_and_never_repeated(error_of):
+    message = error_of("basic_auth_users: {me: hunter2}")
+    assert "the password of me is not a bcrypt hash" in message
+    assert "htpasswd -nBC 10" in message
+    assert "hunter2" not in message
+
+
+def test_broken_yaml_is_not_quoted_for_it_may_hold_secrets(error_of):
+    assert "hunter2" not in error_of("basic_auth_users:\n  me: 'hunter2\n")
+
+
+def test_a_key_with_a_pass_phrase_is_refused_instead_of_asked_for(error_of, certificate):
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - comes with trustme
+
+    key = serialization.load_pem_private_key((certificate / "key.pem").read_bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"phrase"),
+    )
+    (certificate / "key.pem").write_bytes(locked)
+    assert error_of(TLS).endswith(
+        "certificate and key cannot be used: the key has a pass phrase; give one without"
+    )
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@given(st.text())
+def test_whatever_the_file_holds_it_is_loaded_or_refused_in_one_line(written, text):
+    path = written("")
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        load(path)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1s", 1.0), ("100ms", 0.1), ("1m30s", 90.0), ("1.5h", 5400.0), (0, 0.0), ("0", 0.0)]
+    + [(text, None) for text in ("1", "s", "1s junk", 5, None, "")],
+)
+def test_durations_are_gos(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)

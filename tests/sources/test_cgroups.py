@@ -1,0 +1,110 @@
+"""Cgroups: every limit that can kill, and none that cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData
+from wslgpud.sources.cgroups import CgroupSource
+
+MIB = 1 << 20
+V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
+V1 = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n"
+HYBRID = V1 + "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n"
+MEMINFO = {"/proc/meminfo": f"MemTotal: {64 * 1024 * 1024} kB\n"}
+
+
+def v2(path: str, limit: str, current: int, events_max: int = 0) -> dict[str, str]:
+    folder = f"/sys/fs/cgroup{path}"
+    return {
+        f"{folder}/memory.max": f"{limit}\n",
+        f"{folder}/memory.current": f"{current}\n",
+        f"{folder}/memory.swap.max": "max\n",
+        f"{folder}/memory.swap.current": "4096\n",
+        f"{folder}/memory.stat": f"anon 5\ninactive_file {MIB}\nslab_reclaimable {2 * MIB}\nslab 9\n",
+        f"{folder}/memory.events": f"low 0\nhigh 0\nmax {events_max}\noom 1\noom_kill 1\noom_group_kill 0\n",
+    }
+
+
+def v1(path: str, limit: int, used: int) -> dict[str, str]:
+    folder = f"/sys/fs/cgroup/memory{path}"
+    return {
+        f"{folder}/memory.limit_in_bytes": f"{limit}\n",
+        f"{folder}/memory.usage_in_bytes": f"{used}\n",
+        f"{folder}/memory.memsw.limit_in_bytes": f"{limit + MIB}\n",
+        f"{folder}/memory.memsw.usage_in_bytes": f"{used + 8192}\n",
+        f"{folder}/memory.failcnt": "7\n",
+        f"{folder}/memory.stat": f"inactive_file 1\nhierarchical_memory_limit 5\ntotal_inactive_file {MIB}\n",
+        f"{folder}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+    }
+
+
+def test_a_container_of_v2_shows_all_that_its_headroom_needs(machine, values):
+    files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/docker/abc", str(512 * MIB), 100 * MIB, 42)}
+    files["/sys/fs/cgroup/docker/memory.max"] = "max\n"
+    assert values(CgroupSource(machine(files), Config()).read()) == {
+        "cgroup_memory_limit_bytes{/docker/abc}": 512 * MIB,
+        "cgroup_memory_current_bytes{/docker/abc}": 100 * MIB,
+        "cgroup_memory_inactive_file_bytes{/docker/abc}": MIB,
+        "cgroup_memory_slab_reclaimable_bytes{/docker/abc}": 2 * MIB,
+        "cgroup_swap_current_bytes{/docker/abc}": 4096,
+        "cgroup_memory_limit_hits_total{/docker/abc}": 42,
+        "cgroup_oom_kills_total{/docker/abc}": 1,
+    }
+
+
+@pytest.mark.parametrize("mounts", [V1, HYBRID], ids=["v1", "hybrid"])
+def test_a_container_of_v1_shows_the_same(machine, values, mounts):
+    files = {"/proc/self/mounts": mounts, **MEMINFO, **v1("/docker/abc", 512 * MIB, 100 * MIB)}
+    files |= v1("", 9223372036854771712, 5000 * MIB)  # how v1 writes "no limit"
+    assert values(CgroupSource(machine(files), Config()).read()) == {
+        "cgroup_memory_limit_bytes{/docker/abc}": 512 * MIB,
+        "cgroup_memory_current_bytes{/docker/abc}": 100 * MIB,
+        "cgroup_memory_inactive_file_bytes{/docker/abc}": MIB,
+        "cgroup_swap_limit_bytes{/docker/abc}": MIB,
+        "cgroup_swap_current_bytes{/docker/abc}": 8192,
+        "cgroup_memory_limit_hits_total{/docker/abc}": 7,
+        "cgroup_oom_kills_total{/docker/abc}": 3,
+    }
+
+
+def test_inside_a_container_the_root_itself_has_the_limit(machine, values):
+    files = {"/proc/self/mounts": V2, **MEMINFO, **v2("", str(512 * MIB), 100 * MIB)}
+    found = values(CgroupSource(machine(files), Config()).read())
+    assert found["cgroup_memory_limit_bytes{/}"] == 512 * MIB
+
+
+def test_a_limit_beyond_what_the_machine_has_cannot_bite_and_is_left_out(machine):
+    files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/big", str(1 << 40), 100 * MIB)}
+    with pytest.raises(NoData, match="no cgroup has a memory limit"):
+        CgroupSource(machine(files), Config()).read()
+
+
+def test_of_many_the_tightest_stay_and_wsls_own_limit_always(machine):
+    files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/wsl-user", str(60 << 30), MIB)}
+    for i in range(1, 41):
+        files |= v2(f"/box{i}", str((100 + i) * MIB), 50 * MIB)
+    sample = CgroupSource(machine(files), Config()).read()
+    paths = {r.labels[0] for r in sample.readings}
+    assert paths == {"/wsl-user", *(f"/box{i}" for i in range(1, 20))}
+
+
+def test_a_cgroup_that_ends_leaves_the_others(machine, values):
+    host = machine(
+        {"/proc/self/mounts": V2, **MEMINFO, **v2("/a", str(MIB), 1), **v2("/b", str(MIB), 2)}
+    )  # fmt: skip
+    source = CgroupSource(host, Config())
+    source.read()
+    Path(host.path("/sys/fs/cgroup/a/memory.stat")).unlink()
+    found = values(source.read())
+    assert found["cgroup_memory_current_bytes{/b}"] == 2
+    assert not [name for name in found if "{/a}" in name]
+
+
+def test_a_limit_set_on_this_machine_is_found(limited_cgroup, values):
+    found = values(CgroupSource(Host(), Config()).read())
+    assert found[f"cgroup_memory_limit_bytes{{/{limited_cgroup.name}}}"] == 32 * MIB
+    assert found[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 0

@@ -1,0 +1,201 @@
+"""The kernel log: kills for lack of memory and GPU errors, each once, with who and how much."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.cgroups import CgroupSource
+from wslgpud.sources.kernel_lines import parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.memory import MemorySource
+
+# The kernel's generic forms (mm/oom_kill.c of 5.15 to 6.18) and dxgkrnl's lines from
+# https://github.com/microsoft/WSL/issues/11293, /9099, /41176 and /41062.
+GLOBAL = """\
+python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0
+oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,\
+task_memcg=/user.slice,task=python3,pid=1234,uid=1000
+Out of memory: Killed process 1234 (python3) total-vm:50000000kB, anon-rss:41943040kB, file-rss:1024kB, \
+shmem-rss:2048kB, UID:1000 pgtables:82000kB oom_score_adj:0
+""".splitlines()
+CGROUP = """\
+oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/wsl-user,\
+task_memcg=/wsl-user/x,task=cc1plus,pid=77,uid=1000
+Memory cgroup out of memory: Killed process 77 (cc1plus) total-vm:900kB, anon-rss:800kB, file-rss:0kB, \
+shmem-rss:0kB, UID:1000 pgtables:8kB oom_score_adj:0
+""".splitlines()
+BOOT = [
+    "hv_vmbus: registering driver dxgkrnl",
+    "misc dxg: dxgk: dxgkio_is_feature_enabled: Ioctl failed: -22",
+    "misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -22",
+    "misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -2",
+]
+DXG = [
+    "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",
+    "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",
+    "misc dxg: dxgk: dxgvmb_send_create_process: create_process failed -75",
+]
+
+
+def kmsg(*texts: str, seconds: float = 100.0, priority: int = 6) -> str:
+    return "".join(
+        f"{priority},{1000 + i},{int((seconds + i) * 1e6)},-;{text}\n SUBSYSTEM=misc\n"
+        for i, text in enumerate(texts)
+    )
+
+
+def read(machine, *texts: str, **kwargs):
+    return KernelLogSource(machine({"/dev/kmsg": kmsg(*texts, **kwargs)}), Config()).read()
+
+
+def test_a_machine_that_ran_full_names_its_victim(machine, values):
+    sample = read(machine, *GLOBAL)
+    assert values(sample)["kernel_oom_kills_total{global}"] == 1
+    assert values(sample)["kernel_oom_kills_total{cgroup}"] == 0
+    (event,) = sample.events
+    size = (41943040 + 1024 + 2048) * 1024
+    assert event.kind == "oom_kill"
+    assert dict(event.fields) == {
+        "sequence": 1002, "past": 1, "victim": "python3", "pid": 1234, "size_bytes": size,
+        "anon_bytes": 41943040 * 1024, "file_bytes": 1024 * 1024, "shmem_bytes": 2048 * 1024,
+        "virtual_bytes": 50000000 * 1024, "constraint": "CONSTRAINT_NONE", "cgroup": "/user.slice",
+    }  # fmt: skip
+    assert event.text == "the kernel killed python3 (pid 1234, 40.0 GiB): all memory was used up"
+    # 102 s after boot; this machine's clock stands at 5000 s after boot
+    assert event.wall == 1_790_000_000.0 - 5000 + 102
+
+
+def test_a_limit_that_was_hit_names_the_cgroup(machine, values):
+    sample = read(machine, *CGROUP)
+    assert values(sample)["kernel_oom_kills_total{cgroup}"] == 1
+    (event,) = sample.events
+    assert event.fields["cgroup"] == "/wsl-user"
+    assert event.fields["constraint"] == "CONSTRAINT_MEMCG"
+    assert event.text.endswith("the memory limit of /wsl-user was used up")
+
+
+def test_a_second_victim_without_a_reason_of_its_own_is_no_mix_of_two(machine):
+    second = CGROUP[1].replace("process 77 (cc1plus)", "process 78 (ld)")
+    first, other = read(machine, *CGROUP, second).events
+    assert (first.fields["pid"], first.fields["cgroup"]) == (77, "/wsl-user")
+    assert (other.fields["pid"], other.fields["cgroup"]) == (78, "")
+    assert other.fields["constraint"] == "CONSTRAINT_MEMCG"
+
+
+def test_no_program_can_feign_a_kill(machine, values):
+    # what a program writes to /dev/kmsg has a facility of its own
+    sample = read(machine, *GLOBAL, priority=12)
+    assert sample.events == ()
+    assert values(sample)["kernel_oom_kills_total{global}"] == 0
+
+
+def test_the_gpu_driver_of_wsl_complains_at_every_boot_and_that_is_no_error(machine, values):
+    sample = read(machine, *BOOT)
+    assert sample.events == ()
+    assert values(sample)["dxg_notices_total"] == 3
+
+
+def test_real_errors_of_the_gpu_driver_are_counted_and_told(machine, values):
+    sample = read(machine, *BOOT, *DXG)
+    found = values(sample)
+    assert found["dxg_errors_total{dxgkio_make_resident,ENOMEM}"] == 2
+    assert found["dxg_errors_total{dxgvmb_send_create_process,EOVERFLOW}"] == 1
+    assert [e.fields["function"] for e in sample.events] == [
+        "dxgkio_make_resident", "dxgkio_make_resident", "dxgvmb_send_create_process",
+    ]  # fmt: skip
+
+
+def test_a_flood_of_different_errors_stays_bounded(machine, values):
+    texts = [f"misc dxg: dxgk: dxgkio_function_{i}: Ioctl failed: -{i}" for i in range(1, 101)]
+    found = values(read(machine, *texts))
+    labels = [name for name in found if name.startswith("dxg_errors")]
+    assert len(labels) == 33
+    assert found["dxg_errors_total{other,other}"] == 68
+
+
+def test_errors_of_nvidias_own_driver_are_known_by_number(machine, values):
+    text = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    sample = read(machine, text)
+    assert values(sample)["nvidia_xid_errors_total{79}"] == 1
+    assert sample.events[0].fields["device"] == "0000:01:00"
+
+
+def test_the_past_is_told_once(machine, values):
+    source = KernelLogSource(machine({"/dev/kmsg": kmsg(*GLOBAL)}), Config())
+    assert len(source.read().events) == 1
+    again = source.read()
+    assert again.events == ()
+    assert values(again)["kernel_oom_kills_total{global}"] == 1
+
+
+def test_a_machine_without_a_kernel_log_is_no_fault(machine):
+    with pytest.raises(NoData, match="/dev/kmsg"):
+        KernelLogSource(machine(), Config()).read()
+
+
+def test_continuation_lines_and_rubbish_are_no_messages():
+    for record in ("", " SUBSYSTEM=misc", "x,1,2,-;y", "6,1;y", "6,1,-5,-;text"):
+        assert parse_line(record) is None
+    assert parse_line("6,5,2500000,-,caller=T1;hello;world\n KEY=1\n") == (5, 2.5, "hello;world")
+
+
+def test_being_shut_out_is_a_fault_with_its_remedy(monkeypatch):
+    def refuse(*_args):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(SourceError, match=r"CAP_SYSLOG.*dmesg_restrict=0"):
+        KernelLogSource(Host(), Config()).read()
+
+
+def test_this_machines_log_is_read_to_its_end_and_then_followed():
+    if not os.access("/dev/kmsg", os.R_OK | os.W_OK):
+        pytest.skip("reading and writing the kernel log needs root")
+    source = KernelLogSource(Host(), Config())
+    source.read()
+    # Programs' lines are not believed, yet they must be consumed: the next read starts behind them.
+    Path("/dev/kmsg").write_text("Out of memory: Killed process 1 (init) feigned by a test\n")
+    before = [r.value for r in source.read().readings]
+    assert [r.value for r in source.read().readings] == before
+    source.close()
+
+
+def test_the_log_of_a_machine_mounted_elsewhere_is_not_waited_for(tmp_path):
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("reading the kernel log needs root")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").symlink_to("/dev/kmsg")
+    source = KernelLogSource(Host(tmp_path), Config())
+    assert source.read().readings
+    assert source.read().readings
+    source.close()
+
+
+def test_a_real_kill_is_told_once_with_victim_size_and_cgroup(limited_cgroup, values):
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("reading the kernel log needs root")
+    log, cgroups, memory = (kind(Host(), Config()) for kind in (KernelLogSource, CgroupSource, MemorySource))
+    log.read()
+    before = values(memory.read())["oom_kills_total"]
+    hog = f"{sys.executable} -c 'x = bytearray(200 << 20)'"
+    enter = f"echo $$ > {limited_cgroup}/cgroup.procs && exec {hog}"
+    child = subprocess.Popen(["sh", "-c", enter])
+    assert child.wait() == -signal.SIGKILL
+
+    kills = [e for e in log.read().events if e.kind == "oom_kill" and e.fields["pid"] == child.pid]
+    assert [(e.fields["constraint"], e.fields["cgroup"], e.fields["past"]) for e in kills] == [
+        ("CONSTRAINT_MEMCG", f"/{limited_cgroup.name}", 0)
+    ]
+    # The kernel says what was resident at the kill: a little more or less than the limit.
+    assert 16 << 20 < kills[0].fields["size_bytes"] < 48 << 20
+    assert values(cgroups.read())[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 1
+    assert values(memory.read())["oom_kills_total"] > before
+    log.close()

@@ -1,0 +1,202 @@
+"""Processes: the biggest, those on a GPU, those that train or build; found cheaply, kept bounded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from wslgpud.config import Config, Sampling
+from wslgpud.host import Host
+from wslgpud.model import ProcessSample
+from wslgpud.sources.processes import ProcessSource, Row, choose, parse_stat
+from wslgpud.sources.roles import build_tool, short_command
+
+MIB = 1 << 20
+PAGE = os.sysconf("SC_PAGE_SIZE")
+NO_SWAP_USED = "MemTotal: 100 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n"
+SWAP_USED = "MemTotal: 100 kB\nSwapTotal: 900 kB\nSwapFree: 5 kB\n"
+
+
+def stat(pid: int, name: str, rss_bytes: int, start: int = 1000, virtual: int = 1 << 33) -> str:
+    return (
+        f"{pid} ({name}) S 1 {pid} {pid} "
+        + "0 " * 15
+        + f"{start} {virtual} {rss_bytes // PAGE} 18446744073\n"
+    )
+
+
+def process(pid, name, rss_bytes, *, swap_kb=0, command="", maps=""):
+    return {
+        f"/proc/{pid}/stat": stat(pid, name, rss_bytes),
+        f"/proc/{pid}/status": f"Name:\t{name}\nUid:\t1000\t1000\t1000\t1000\nVmSwap:\t{swap_kb} kB\n",
+        f"/proc/{pid}/cmdline": command.replace(" ", "\0") + "\0",
+        f"/proc/{pid}/maps": maps,
+    }
+
+
+def read(host, **sampling) -> list[ProcessSample]:
+    return list(ProcessSource(host, Config(sampling=Sampling(**sampling))).read().processes)
+
+
+def test_a_name_may_hold_anything():
+    row = parse_stat(stat(7, "evil) R 1 (x", 8 * PAGE, start=42, virtual=99))
+    assert row == Row(7, 42, "evil) R 1 (x", 99, 8 * PAGE)
+
+
+def test_what_is_cut_short_is_no_process():
+    assert parse_stat("") is None
+    assert parse_stat("7 (bash) S 1 2 3") is None
+    assert parse_stat(stat(7, "bash", PAGE).replace("1000 8589934592", "x y")) is None
+
+
+def test_a_training_is_seen_by_its_libraries_and_its_gpu_even_under_another_name(machine):
+    torch = "7f00-7f01 r-xp 0 08:20 1 /opt/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so\n"
+    host = machine(
+        {
+            "/proc/meminfo": NO_SWAP_USED,
+            **process(10, "pt_main_thread", 900 * MIB, command="/usr/bin/python3.12 -u train.py", maps=torch),
+            **process(
+                11, "python3", 300 * MIB, command="python3 -m http.server", maps="/usr/lib/libc.so.6\n"
+            ),
+            **process(12, "llama-server", 400 * MIB, command="llama-server --api-key geheim"),
+        },
+        links={
+            "/proc/10/exe": "/usr/bin/python3.12",
+            "/proc/10/fd/5": "/dev/dxg",
+            "/proc/11/exe": "/usr/bin/python3.12",
+            "/proc/12/fd/3": "/dev/nvidia0",
+            "/proc/12/fd/4": "/dev/null",
+        },
+    )
+    assert [(p.pid, p.roles, p.command, p.uid) for p in read(host)] == [
+        (10, {"gpu", "training"}, "python3.12 train.py", 1000),
+        (12, {"gpu"}, "llama-server", 1000),
+        (11, frozenset(), "python3 -m http.server", 1000),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nvcc", "cicc", "ptxas", "cudafe++", "cc1plus", "g++", "gcc-12", "clang++-18", "x86_64-linux-gn"),
+        *("ninja", "make", "cargo", "rustc", "ld", "ld.lld", "pip3"),
+    ],
+)
+def test_build_tools_are_known_by_name(name):
+    assert build_tool(name)
+
+
+@pytest.mark.parametrize("name", ["python3", "bash", "makeup", "ldconfig", "gccgo-thing", "postgres", "Xorg"])
+def test_other_programs_are_no_build_tools(name):
+    assert not build_tool(name)
+
+
+def test_arguments_are_left_out_because_they_hold_secrets(machine):
+    lines = {
+        1: "/usr/bin/python3 -X dev -W error /home/me/train.py --token geheim",
+        2: "python3 -m torch.distributed.run --geheim x",
+        3: "python3 -c print('geheim')",
+        4: "/usr/lib/gcc/cc1plus -quiet -I/geheim -o /tmp/x.s /src/flash_fwd.cu",
+        5: "/bin/curl -H geheim https://example.org/geheim.c",
+    }
+    host = machine({f"/proc/{i}/cmdline": line.replace(" ", "\0") + "\0" for i, line in lines.items()})
+    assert [short_command(host, i) for i in lines] == [
+        "python3 train.py", "python3 -m torch.distributed.run", "python3 -c", "cc1plus flash_fwd.cu", "curl",
+    ]  # fmt: skip
+
+
+def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):
+    files = {"/proc/meminfo": SWAP_USED}
+    for pid in range(1, 31):
+        files |= process(pid, f"p{pid}", pid * MIB)
+    files |= process(99, "sleeper", MIB, swap_kb=500 * 1024)
+    found = read(machine(files), processes_max=4)
+    assert [(p.name, p.rss_bytes, p.swap_bytes) for p in found[:2]] == [
+        ("sleeper", MIB, 500 * MIB), ("p30", 30 * MIB, 0),
+    ]  # fmt: skip
+
+
+def test_at_most_the_configured_number_is_kept_and_roles_come_before_size():
+    rows = [Row(pid, 1, f"p{pid}", 1, pid * MIB) for pid in range(1, 101)]
+    kept = choose(rows, {}, {3: frozenset({"build"}), 5: frozenset({"gpu"})}, 6)
+    assert [r.pid for r in kept] == [100, 99, 98, 97, 5, 3]
+    assert [r.pid for r in choose(rows, {}, {}, 1)] == [100]
+
+
+def test_a_program_that_replaces_itself_is_looked_at_anew(machine):
+    host = machine({"/proc/meminfo": NO_SWAP_USED, **process(10, "bash", 100 * MIB, command="bash")})
+    source = ProcessSource(host, Config())
+    assert source.read().processes[0].command == "bash"
+    for path, text in process(10, "ninja", 100 * MIB, command="ninja -j 24").items():
+        Path(host.path(path)).write_text(text)
+    (after,) = source.read().processes
+    assert (after.command, after.roles) == ("ninja", {"build"})
+
+
+def test_programs_are_summed_and_roles_counted(machine, values):
+    files = {"/proc/meminfo": NO_SWAP_USED, "/proc/2/stat": stat(2, "kthreadd", 0, virtual=0)}
+    for pid in (10, 11, 12):
+        files |= process(pid, "cc1plus", 100 * MIB)
+    found = values(ProcessSource(machine(files), Config()).read())
+    assert found["program_resident_bytes{cc1plus}"] == 300 * MIB
+    assert found["role_processes{build}"] == 3
+    assert found["role_processes{gpu}"] == 0
+    assert found["processes"] == 3
+
+
+@contextmanager
+def running(*command: str, **kwargs) -> Iterator[subprocess.Popen]:
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **kwargs)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+HOG = "import sys; block = b'x' * (64 << 20); print('ready', flush=True); sys.stdin.read()"
+
+
+def test_a_real_process_is_seen_with_its_size_and_owner():
+    with running(sys.executable, "-c", HOG) as child:
+        child.stdout.readline()
+        found = {p.pid: p for p in read(Host(), processes_max=100)}
+        hog = found[child.pid]
+        assert hog.rss_bytes >= 64 * MIB
+        assert hog.uid == os.getuid()
+        assert hog.command.endswith(" -c")
+    assert child.pid not in {p.pid for p in read(Host(), processes_max=100)}
+
+
+def test_a_real_python_with_a_framework_loaded_trains(tmp_path: Path):
+    # Any file will do: what counts is the name under which it is mapped.
+    library = tmp_path / "libtorch_cpu.so"
+    library.write_bytes(bytes(4096))
+    code = f"import mmap; f = open({str(library)!r}, 'rb'); m = mmap.mmap(f.fileno(), 0, prot=1); {HOG}"
+    with running(sys.executable, "-c", code) as child:
+        child.stdout.readline()
+        source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
+        # A scan looks closer at a few processes only; each of the others has its turn in a later one.
+        for _ in range(50):
+            found = {p.pid: p for p in source.read().processes}
+            if found[child.pid].roles:
+                break
+        assert found[child.pid].roles == {"training"}
+
+
+def test_a_real_build_tool_builds(tmp_path: Path):
+    tool = tmp_path / "cc1plus"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", tool)
+    with running(str(tool), "600") as child:
+        source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
+        # The name changes when the child has replaced itself, which Popen waits for.
+        found = {p.pid: p for p in source.read().processes}
+        assert found[child.pid].roles == {"build"}
+        assert found[child.pid].command == "cc1plus"

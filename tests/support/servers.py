@@ -1,0 +1,89 @@
+"""Real servers of Debian's for tests, on loopback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import eventually
+
+UNPACKED = Path(__file__).parent.parent.parent / ".cache" / "debian"
+
+
+def program(package: str, name: str) -> str:
+    """Return the path of a program that ./tests/run has unpacked or the machine has; skip without it."""
+    unpacked = UNPACKED / package / "usr" / "bin" / name
+    found = str(unpacked) if unpacked.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is missing; ./tests/run fetches it (Debian package {package})")
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Prometheus:
+    """A running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+            document = json.load(answer)
+        assert document["status"] == "success", document
+        return document["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the result of an instant query: a list of {metric, value}."""
+        result: list[dict[str, Any]] = self.ask("query", query=expression)["result"]
+        return result
+
+    def targets(self) -> list[dict[str, Any]]:
+        targets: list[dict[str, Any]] = self.ask("targets")["activeTargets"]
+        return targets
+
+
+@contextmanager
+def prometheus(folder: Path, config: str) -> Iterator[Prometheus]:
+    """Run Prometheus with ``config`` and its data in ``folder``."""
+    (folder / "prometheus.yml").write_text(config)
+    port = free_port()
+    command = [
+        program("prometheus", "prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        assert process.poll() is None, (folder / "prometheus.log").read_text()
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    try:
+        eventually(ready, "Prometheus' readiness")
+        yield Prometheus(url)
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -1,0 +1,160 @@
+"""A capture shows a stranger what we would see on this machine, and not whose machine it is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wslgpud.capture import Mask, Recorder, capture
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.sources.cgroups import CgroupSource
+from wslgpud.sources.cpu import CpuSource
+from wslgpud.sources.disk import DiskSource, FilesystemSource
+from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.memory import MemorySource
+from wslgpud.sources.network import NetworkSource
+from wslgpud.sources.pressure import PressureSource
+from wslgpud.sources.processes import ProcessSource
+from wslgpud.sources.registry import SOURCES
+from wslgpud.sources.wsl import WslSource
+
+MIB = 1 << 20
+
+
+def series(source_type, host) -> set[tuple[str, tuple[str, ...]]] | str:
+    source = source_type(host, Config())
+    try:
+        return {(r.spec.name, r.labels) for r in source.read().readings if r.spec.kind != "info"}
+    except NoData:
+        return "absent"
+    except SourceError:
+        return "failed"
+    finally:
+        source.close()
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("capture") / "here"
+    secret = [
+        sys.executable,
+        "-c",
+        "import sys; x = b'x' * (200 << 20); print(1, flush=True); sys.stdin.read()",
+    ]
+    with subprocess.Popen(
+        [*secret, "--token=geheim"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:  # fmt: skip
+        child.stdout.readline()
+        capture(Host(), folder)
+        child.stdin.close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "source",
+    [MemorySource, PressureSource, CpuSource, DiskSource, NetworkSource, FilesystemSource, CgroupSource],
+    ids=lambda s: s.name,
+)
+def test_the_capture_of_this_machine_has_the_series_of_this_machine(captured, source):
+    assert series(source, RecordedHost(captured)) == series(source, Host())
+
+
+def test_the_biggest_processes_are_in_it_and_no_others(captured):
+    found = ProcessSource(RecordedHost(captured), Config()).read().processes
+    assert "geheim" not in {p.command for p in found}
+    assert max(p.rss_bytes for p in found) >= 200 * MIB
+    pids = {int(p.name) for p in (captured / "root/proc").iterdir() if p.name.isdecimal()}
+    assert pids == {p.pid for p in found}
+
+
+def test_no_file_says_whose_machine_it_is(captured):
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for file in captured.rglob("*"):
+        if file.is_file():
+            text = file.read_text()
+            assert "geheim" not in text, file
+            assert boot not in text, file
+
+
+def test_it_says_that_it_was_recorded(captured):
+    facts = json.loads((captured / "host.json").read_text())
+    assert facts["kind"] == "recorded"
+    assert facts["wall"] > 1_700_000_000
+
+
+def named(folder: Path, name: str) -> Mask:
+    (folder / "proc/sys/kernel").mkdir(parents=True)
+    (folder / "proc/sys/kernel/hostname").write_text(f"{name}\n")
+    return Mask(Host(folder))
+
+
+def test_masks_keep_equal_things_equal_and_different_things_apart(tmp_path):
+    mask = named(tmp_path, "alices-pc").words
+    first, second = "f3b1c2d4-0000-4000-8000-0123456789ab", "a3b1c2d4-0000-4000-8000-0123456789ab"
+    assert mask(first) == mask(first) != mask(second)
+    assert mask("/home/alice/x and /home/alice") == "/home/user/x and /home/user"
+    assert mask("/mnt/c/Users/Alice/x") == "/mnt/c/Users/user/x"
+    assert mask("on alices-pc at 52:54:00:ab:cd:ef") == "on host at 00:00:00:00:00:03"
+    assert mask("docker-" + "ab" * 32 + ".scope") == "docker-" + "0" * 63 + "4.scope"
+    assert mask("MemTotal: 24684096 kB") == "MemTotal: 24684096 kB"
+
+
+def test_a_machine_with_an_unlucky_name_stays_readable(tmp_path):
+    line = "Killed process 7 (x) total-swap:274916kB swap"
+    assert named(tmp_path, "swap").numbers(line) == line
+    assert named(tmp_path / "2", "swap").words(line) == line.replace(" swap", " host")
+    assert named(tmp_path / "3", "vm").words("vm") == "vm"
+
+
+def test_of_a_wsl_machine_everything_that_makes_it_wsl_is_kept(tmp_path):
+    root = tmp_path / "machine"
+    for path, text in {
+        "proc/sys/kernel/osrelease": "6.12-custom\n",
+        "proc/sys/fs/binfmt_misc/WSLInterop": "",
+        "proc/self/mounts": "/dev/sdc / ext4 rw 0 0\nC:\\134 /mnt/c 9p rw,aname=drvfs;uid=1000 0 0\n"
+        "nas:/alice /mnt/nas nfs rw,addr=192.168.7.7 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n",
+        "proc/meminfo": "MemTotal: 1000000 kB\n",
+        "proc/vmstat": "",
+        "run/WSL/1_interop": "",
+        "dev/dxg": "",
+        "mnt/c/x": "",
+        "sys/fs/cgroup/a/memory.max": "4096\n",
+        "sys/fs/cgroup/a/memory.current": "96\n",
+        "sys/fs/cgroup/a/memory.stat": "inactive_file 1\n",
+        "sys/fs/cgroup/a/memory.events": "max 3\n",
+        "sys/fs/cgroup/b/memory.max": "max\n",
+    }.items():
+        file = root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    copy = tmp_path / "copy"
+    capture(Host(root), copy)
+    assert "nfs" not in (copy / "root/proc/self/mounts").read_text()
+    assert not (copy / "root/sys/fs/cgroup/b").exists()
+    before, after = Host(root), RecordedHost(copy)
+    for source in SOURCES:
+        if source.name not in ("gpu", "clock"):
+            assert series(source, after) == series(source, before), source.name
+    assert [r.value for r in WslSource(after, Config()).read().readings] == [1, 1]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(OSError, match="not empty"):
+        capture(Host(), tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_kernel_log_is_copied_without_waiting_for_more():
+    recorder = Recorder(Host())
+    source = KernelLogSource(recorder, Config())
+    try:
+        source.read()
+    except (NoData, SourceError):
+        pytest.skip("the kernel log may not be read here")
+    assert recorder.files["/dev/kmsg"].count("\n") > 10

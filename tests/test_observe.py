@@ -1,0 +1,101 @@
+"""The risk engine sees a live tick as it sees a recorded trace: complete, or None where nothing is known."""
+
+from __future__ import annotations
+
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.model import Event, GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
+from wslgpud.observe import observe
+from wslgpud.sampler import Sampler
+from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
+from wslgpud.sources.memory import MEMINFO
+from wslgpud.sources.registry import SOURCES
+
+
+def snapshot(*samples: Sample, fresh: bool = True) -> Snapshot:
+    reports = [SourceReport(f"s{i}", "ok", s, 5.0, 0.01, fresh=fresh) for i, s in enumerate(samples)]
+    return Snapshot(1_790_000_000.0, 5.0, 1, tuple(reports))
+
+
+def readings(*triples) -> Sample:
+    return Sample(tuple(Reading(*t) for t in triples))
+
+
+def test_nothing_known_is_none_not_zero():
+    assert observe(snapshot()) == Observation(t=5.0)
+
+
+def test_memory_swap_and_reclaim_arrive_in_their_places():
+    seen = observe(
+        snapshot(
+            readings(
+                (MEMINFO["MemTotal"], 1000), (MEMINFO["MemAvailable"], 400), (MEMINFO["Shmem"], 7),
+                (MEMINFO["SwapTotal"], 50), (MEMINFO["SwapFree"], 20), (memory.SWAP_IN, 8192),
+                (memory.REFAULTS, 3, ("anon",)), (memory.REFAULTS, 4, ("file",)), (memory.OOM_KILLS, 1),
+                (cpu.BLOCKED, 6),
+            )
+        )
+    )  # fmt: skip
+    assert (seen.ram.total, seen.ram.available, seen.ram.shmem, seen.ram.cached) == (1000, 400, 7, None)
+    assert (seen.swap.total, seen.swap.free, seen.swap.in_bytes_total, seen.swap.out_bytes_total) == (
+        50, 20, 8192, None,
+    )  # fmt: skip
+    assert (seen.vm.refault_pages_total, seen.vm.oom_kills_total, seen.vm.blocked_processes) == (7, 1, 6)
+    assert seen.vm.alloc_stalls_total is None
+
+
+def test_pressure_is_in_microseconds_and_percent_as_the_kernel_has_it():
+    seen = observe(
+        snapshot(
+            readings(
+                (pressure.WAITING_SECONDS, 123.456789, ("memory",)),
+                (pressure.WAITING_RATIO, 0.1234, ("memory", "10s")),
+                (pressure.STALLED_SECONDS, 0.0, ("io",)),
+            )
+        )
+    )
+    assert set(seen.psi) == {"memory", "io"}
+    assert (seen.psi["memory"].some_total_us, seen.psi["memory"].some_avg10) == (123456789, 12.34)
+    assert (seen.psi["io"].full_total_us, seen.psi["io"].some_total_us) == (0, None)
+
+
+def test_each_limited_cgroup_is_one_state():
+    seen = observe(
+        snapshot(
+            readings(
+                (cgroups.LIMIT, 100, ("/a",)), (cgroups.CURRENT, 60, ("/a",)),
+                (cgroups.INACTIVE_FILE, 5, ("/a",)), (cgroups.LIMIT, 200, ("/ended",)),
+            )
+        )
+    )  # fmt: skip
+    (state,) = seen.cgroups
+    assert (state.path, state.limit, state.current, state.inactive_file, state.swap_current) == (
+        "/a", 100, 60, 5, None,
+    )  # fmt: skip
+
+
+def test_a_clock_jump_says_that_the_gap_was_no_stall_and_only_once():
+    jump = Sample(events=(Event("clock_jump", 1.0, "the clock jumped"),))
+    assert observe(snapshot(jump)).gap_expected
+    assert not observe(snapshot(jump, fresh=False)).gap_expected
+
+
+def test_gpus_and_wsl_are_passed_on():
+    gpu = GpuSample(0, "GPU-1", "RTX 5070 Ti", total_bytes=16 << 30)
+    seen = observe(snapshot(Sample(gpus=(gpu,)), readings((wsl.WSL, 1, ("2", "", "", "")))))
+    assert seen.gpus == (gpu,)
+    assert seen.wsl
+
+
+def test_this_machine_is_observed_through_the_real_sampler():
+    host = Host()
+    sampler = Sampler([source(host, Config()) for source in SOURCES], host.clock, 1.0)
+    try:
+        # On a busy machine a lane may miss its deadline; what it read comes with a later tick.
+        ticks = (observe(sampler.tick()) for _ in range(100))
+        seen = next(o for o in ticks if o.ram and o.vm and o.processes)
+    finally:
+        sampler.close()
+    assert 0 < seen.ram.available < seen.ram.total
+    assert seen.vm.major_faults_total > 0
+    assert seen.processes[0].rss_bytes >= seen.processes[-1].rss_bytes > 0

@@ -1,0 +1,73 @@
+"""Fixtures that boot virtual machines.
+
+``machine(**options)`` boots one for a test, ``module_machine(**options)`` one that the tests of a module
+share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=2``,
+``swap_mib=0``) and ``program=True``, which puts this repository's wheel and its dependencies into
+``/opt/wslgpud`` (no unit is enabled: that is the test's). In the machine:
+
+- ``run(*argv, stdin=, environment=, timeout_seconds=, check=True)`` as root, ``python(code, *arguments)``;
+  background work: ``run("systemd-run", "--unit=hog", "python3", ...)``
+- ``read``, ``write``, ``copy_in``, ``copy_out`` move files
+- ``cut_power()`` or ``shut_down()``, then ``boot()`` again: the disk stays
+- ``kernel_log()`` of this boot, ``console`` of all of them
+
+A boot takes some 12 s without KVM, so share one where you can. Mark the module ``vm``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from .image import image, wheel_of
+from .machine import Machine
+
+TOOLS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mkfs.ext4", "mkswap", "setpriv")
+REPOSITORY = Path(__file__).parents[2]
+
+BootMachine = Callable[..., Machine]
+
+
+@pytest.fixture(scope="session")
+def able_to_boot() -> None:
+    missing = [
+        tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
+    ]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: install what tests/vm/PACKAGES lists")
+    if os.geteuid() != 0:
+        pytest.skip("needs root: the image is made in a chroot")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this repository."""
+    return wheel_of(REPOSITORY, tmp_path_factory.mktemp("wheel"))
+
+
+def _boots_machines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, able_to_boot: None
+) -> Iterator[BootMachine]:
+    with ExitStack() as machines:
+
+        def boot(
+            *, program: bool = False, memory_mib: int = 512, cpus: int = 2, swap_mib: int = 0
+        ) -> Machine:
+            disk = image(request.getfixturevalue("wheel") if program else None)
+            folder = tmp_path_factory.mktemp("machine")
+            # Disks are hundreds of MB, and pytest keeps the folders of three runs.
+            machines.callback(shutil.rmtree, folder)
+            one = Machine(disk, folder, memory_mib=memory_mib, cpus=cpus, swap_mib=swap_mib)
+            machines.enter_context(one).boot()
+            return one
+
+        yield boot
+
+
+machine = pytest.fixture(_boots_machines, name="machine")
+module_machine = pytest.fixture(_boots_machines, name="module_machine", scope="module")

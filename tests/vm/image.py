@@ -1,0 +1,227 @@
+"""Builds the Debian image that the machines boot, once, into a cache outside the repository.
+
+``mmdebstrap`` makes the tree in half a minute (``debootstrap`` needs three times as long), ``mkfs.ext4 -d``
+makes a disk of it without a mount. The tree stays, as the workshop in which a wheel is installed natively:
+``pip`` inside an emulated machine would take minutes. Everything is keyed by a hash of what it is made of,
+built under a file lock and renamed into place, so that parallel runs share it and never see a half of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+GUEST = Path(__file__).parent / "guest"
+SUITE = "bookworm"
+PINS = Path(__file__).parents[2] / "deploy" / "requirements.txt"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+GUEST_PYTHON = "3.11"  # of the suite: the wheels outside are chosen for it
+PACKAGES = (
+    "linux-image-cloud-amd64",  # a quarter of the size of linux-image-amd64, with PSI, cgroup v2 and zram
+    "systemd",
+    "systemd-sysv",
+    "udev",
+    "dbus",
+    "python3",
+    "python3-venv",
+)
+SERVICES = ("agent.service", "swap-drive.service")
+# Timers that would wake up in the middle of a test, consoles that nobody logs in to.
+MASKED = (
+    "apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service "
+    "fstrim.timer getty@tty1.service serial-getty@ttyS0.service systemd-networkd-wait-online.service"
+)
+DISK_SIZE = "3G"  # sparse: what the guest may fill, not what the file takes
+KEPT_IMAGES = 4  # of one recipe: each new wheel makes one
+UNUSED_SECONDS = 14 * 86400  # images of other recipes go then
+PROGRAM = "/opt/wslgpud"
+
+# An initrd of "most" modules takes seconds to unpack in an emulated machine; a root disk needs these two.
+INITRAMFS_HOOK = """
+mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/usr/share/initramfs-tools/modules.d"
+echo MODULES=list > "$1/etc/initramfs-tools/conf.d/machine"
+printf 'virtio_pci\\nvirtio_blk\\n' > "$1/usr/share/initramfs-tools/modules.d/machine"
+"""
+CUSTOMIZE_HOOK = f"""
+install -m 755 {GUEST}/agent.py "$1/usr/local/lib/agent.py"
+install -m 644 {" ".join(f"{GUEST}/{service}" for service in SERVICES)} "$1/etc/systemd/system/"
+chroot "$1" systemctl enable {" ".join(SERVICES)}
+chroot "$1" systemctl mask {MASKED}
+mkdir -p "$1/var/log/journal"
+echo machine > "$1/etc/hostname"
+echo "127.0.0.1 localhost machine" > "$1/etc/hosts"
+rm -f "$1/etc/resolv.conf"
+"""
+
+
+class ImageError(RuntimeError):
+    """A step of the build failed; the text ends with what the step said."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A bootable disk with the kernel and initrd that belong to it; never written to."""
+
+    kernel: Path
+    initrd: Path
+    disk: Path
+
+
+def cache_folder() -> Path:
+    """Return the folder that holds images between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wslgpud-tests"
+
+
+def image(wheel: Path | None = None) -> Image:
+    """Return the image, building what the cache lacks.
+
+    With a wheel, it and its dependencies lie in a virtual environment at ``/opt/wslgpud``. The first call
+    needs the network (Debian's archive; the package index for a new set of dependencies), later ones do not.
+
+    Raises:
+        ImageError: A tool failed.
+    """
+    base = cache_folder() / f"{SUITE}-{_recipe_hash()}"
+    base.mkdir(parents=True, exist_ok=True)
+    disk = base / (f"program-{_sha256(wheel.read_bytes())}.img" if wheel else "base.img")
+    with _locked(base / "lock"):
+        tree = base / "tree"
+        if not tree.exists():
+            _build_tree(tree)
+        if not disk.exists():
+            shutil.rmtree(f"{tree}{PROGRAM}", ignore_errors=True)
+            if wheel:
+                _install(wheel, tree)
+            _pack(tree, disk)
+        os.utime(disk)
+        for old in sorted(base.glob("*.img"), key=lambda path: path.stat().st_mtime)[:-KEPT_IMAGES]:
+            old.unlink()
+    for lock in cache_folder().glob(f"{SUITE}-*/lock"):
+        if time.time() - lock.stat().st_mtime > UNUSED_SECONDS:  # each use touches it
+            shutil.rmtree(lock.parent)
+    boot = tree / "boot"
+    return Image(next(boot.glob("vmlinuz-*")), next(boot.glob("initrd.img-*")), disk)
+
+
+def wheel_of(repository: Path, folder: Path) -> Path:
+    """Build the wheel of a source tree into ``folder``; the same source gives the same bytes.
+
+    Raises:
+        ImageError: The source does not build.
+    """
+    backend = _downloaded("backend", "hatchling")
+    _run(
+        *PIP, "wheel", "--quiet", "--no-deps", "--no-index", f"--find-links={backend}",
+        f"--wheel-dir={folder}", str(repository),
+    )  # fmt: skip
+    return next(folder.glob("*.whl"))
+
+
+def wheelhouse(wheel: Path) -> Path:
+    """Return a folder with the wheels that ``wheel`` depends on, for the guest's Python; downloaded once.
+
+    Also what a test of an installer copies into a machine, which has no network.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    needed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist:")]
+    platforms = [f"--platform=manylinux{version}_x86_64" for version in ("_2_34", "_2_28", "_2_17", "2014")]
+    return _downloaded(
+        "wheels", *platforms, f"--python-version={GUEST_PYTHON}",
+        *(["-c", str(PINS)] if PINS.exists() else []), *(need for need in needed if "extra ==" not in need),
+    )  # fmt: skip
+
+
+def _downloaded(name: str, *arguments: str) -> Path:
+    """Return a folder of wheels that ``pip download`` fetched for these arguments, now or earlier."""
+    key = "\n".join(arguments) + (PINS.read_text(encoding="utf-8") if str(PINS) in arguments else "")
+    folder = cache_folder() / f"{name}-{_sha256(key.encode())}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_suffix(".lock")):
+        if not folder.exists():
+            partial = _fresh(folder.with_suffix(".partial"))
+            _run(*PIP, "download", "--quiet", "--only-binary=:all:", f"--dest={partial}", *arguments)
+            partial.rename(folder)
+    return folder
+
+
+def _build_tree(tree: Path) -> None:
+    partial = _fresh(tree.with_suffix(".partial"))
+    _run(
+        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}",
+        *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
+        f"--extract-hook={INITRAMFS_HOOK}", f"--customize-hook={CUSTOMIZE_HOOK}",
+        SUITE, str(partial),
+    )  # fmt: skip
+    partial.rename(tree)
+
+
+def _install(wheel: Path, tree: Path) -> None:
+    wheels = tree / "opt/wheels"
+    shutil.copytree(wheelhouse(wheel), wheels)
+    shutil.copy(wheel, wheels)
+    try:
+        _run("chroot", str(tree), "python3", "-m", "venv", PROGRAM)
+        pip = f"{PROGRAM}/bin/pip"
+        _run(
+            "chroot", str(tree), "env", "-i", "HOME=/root", pip, "--isolated", "install", "--quiet",
+            "--no-cache-dir", "--no-index", "--find-links=/opt/wheels", f"/opt/wheels/{wheel.name}",
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(wheels)
+
+
+def _pack(tree: Path, disk: Path) -> None:
+    partial = disk.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    # Lazy initialisation would write to the disk in the background for minutes, in every machine.
+    _run(
+        "mkfs.ext4", "-q", "-L", "root", "-E", "lazy_itable_init=0,lazy_journal_init=0",
+        "-d", str(tree), str(partial), DISK_SIZE,
+    )  # fmt: skip
+    partial.rename(disk)
+
+
+def _recipe_hash() -> str:
+    recipe = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(GUEST.iterdir()):
+        if path.is_file():
+            recipe.update(path.read_bytes())
+    return recipe.hexdigest()[:12]
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(*command: str) -> None:
+    started = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        seconds = time.monotonic() - started
+        said = (done.stderr or done.stdout)[-4000:]
+        raise ImageError(f"{command[0]} failed with {done.returncode} after {seconds:.0f} s:\n{said}")

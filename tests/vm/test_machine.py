@@ -1,0 +1,182 @@
+"""The virtual machines keep what they promise to the tests that build on them."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import REPOSITORY, BootMachine
+from .machine import Machine, MachineError
+
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+
+TAKE_ALL_MEMORY = """
+blocks = []
+while True:
+    blocks.append(b"x" * (4 << 20))
+"""
+
+
+@pytest.fixture(scope="module")
+def debian(module_machine: BootMachine) -> Machine:
+    return module_machine(program=True, memory_mib=384, swap_mib=128)
+
+
+def test_systemd_runs_and_nothing_failed(debian: Machine) -> None:
+    assert debian.read("/proc/1/comm") == b"systemd\n"
+    assert debian.run("systemctl", "is-system-running", check=False).stdout == "running\n"
+    assert debian.run("systemctl", "--failed", "--no-legend").stdout == ""
+
+
+def test_a_command_returns_its_exit_code_and_both_outputs(debian: Machine) -> None:
+    result = debian.run(
+        "sh", "-c", 'cat; echo "$WHO" >&2; exit 7', stdin=b"in", environment={"WHO": "me"}, check=False
+    )
+
+    assert (result.returncode, result.stdout, result.stderr) == (7, "in", "me\n")
+
+
+def test_a_failure_raises_with_what_the_command_said(debian: Machine) -> None:
+    with pytest.raises(MachineError, match="ended with 3\nno such luck"):
+        debian.run("sh", "-c", "echo no such luck >&2; exit 3")
+
+
+def test_a_command_that_hangs_is_killed_with_its_children_and_the_next_one_works(debian: Machine) -> None:
+    with pytest.raises(MachineError, match="still running after 2 s, killed"):
+        debian.run("sh", "-c", "sleep 3141 & echo $! > /run/child; wait", timeout_seconds=2)
+
+    child = debian.read("/run/child").decode().strip()
+    assert debian.run("test", "-e", f"/proc/{child}", check=False).returncode == 1
+
+
+def test_a_background_child_does_not_hold_up_the_answer(debian: Machine) -> None:
+    assert debian.run("sh", "-c", "sleep 3141 & echo $!").stdout.strip().isdigit()
+
+
+def test_files_and_folders_travel_both_ways_byte_for_byte(debian: Machine, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4096
+    (tmp_path / "out/inner").mkdir(parents=True)
+    (tmp_path / "out/inner/data").write_bytes(content)
+    (tmp_path / "back").mkdir()
+
+    debian.copy_in(tmp_path / "out", "/srv/new/folder")
+    debian.copy_out("/srv/new/folder", tmp_path / "back")
+
+    assert debian.read("/srv/new/folder/inner/data") == content
+    assert (tmp_path / "back/folder/inner/data").read_bytes() == content
+
+
+def test_a_written_file_has_its_mode(debian: Machine) -> None:
+    debian.write("/srv/deep/script", "#!/bin/sh\necho ran\n", mode=0o755)
+
+    assert debian.run("/srv/deep/script").stdout == "ran\n"
+
+
+def test_the_wheel_is_installed(debian: Machine) -> None:
+    version = debian.run("/opt/wslgpud/bin/python", "-c", "import wslgpud; print(wslgpud.__version__)").stdout
+
+    assert version.strip() in (REPOSITORY / "wslgpud/__init__.py").read_text(encoding="utf-8")
+
+
+def test_memory_beyond_ram_goes_to_the_swap_drive_and_comes_back(debian: Machine) -> None:
+    code = """
+import re
+def read(key):
+    return int(re.search(key + r":\\s+(\\d+)", open("/proc/meminfo").read())[1]) * 1024
+blocks = [number.to_bytes(4, "little") * (1 << 18) for number in range(64 + (read("MemAvailable") >> 20))]
+print(read("SwapTotal") - read("SwapFree"))
+for number in range(0, len(blocks), 8):
+    assert blocks[number] == number.to_bytes(4, "little") * (1 << 18)
+"""
+    assert int(debian.python(code).stdout) > 16 << 20
+
+
+def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian: Machine) -> None:
+    limited = [
+        "systemd-run",
+        "--wait",
+        "--quiet",
+        "--unit=limited",
+        "-p",
+        "MemoryMax=48M",
+        "-p",
+        "MemorySwapMax=0",
+    ]
+
+    debian.run(*limited, "python3", "-c", TAKE_ALL_MEMORY, check=False)
+
+    assert debian.run("systemctl", "show", "-P", "Result", "limited").stdout == "oom-kill\n"
+    assert re.search(r"Memory cgroup out of memory: Killed process \d+ \(python3\)", debian.kernel_log())
+    assert "oom_memcg=/system.slice/limited.service" in debian.kernel_log()
+
+
+def test_the_kernel_kills_who_takes_all_memory_and_the_machine_still_answers(debian: Machine) -> None:
+    result = debian.python(TAKE_ALL_MEMORY, check=False)
+
+    killed = r"(?<!cgroup )[Oo]ut of memory: Killed process \d+ \(python3\)"
+    assert result.returncode == -signal.SIGKILL
+    assert re.search(killed, debian.kernel_log())
+    assert re.search(killed, debian.console)
+
+
+def test_a_power_cut_keeps_what_was_synced_and_loses_what_was_not(debian: Machine) -> None:
+    before = debian.read("/proc/sys/kernel/random/boot_id")
+    debian.write("/srv/synced", "here")
+    debian.run("sync")
+    debian.write("/srv/unsynced", "gone")
+
+    debian.cut_power()
+
+    assert not debian.running
+    with pytest.raises(MachineError, match="has no power"):
+        debian.run("true")
+    assert debian.boot() not in before.decode()
+    assert debian.read("/srv/synced") == b"here"
+    assert debian.run("test", "-s", "/srv/unsynced", check=False).returncode == 1
+    assert "Linux version" in debian.run("journalctl", "-k", "-b", "-1").stdout
+
+
+def test_a_shut_down_keeps_everything(debian: Machine) -> None:
+    debian.write("/srv/unsynced", "kept")
+
+    debian.shut_down()
+    debian.boot()
+
+    assert debian.read("/srv/unsynced") == b"kept"
+
+
+def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
+    with pytest.raises(MachineError, match=r"(?s)the machine died.*sysrq triggered crash"):
+        debian.run("sh", "-c", "echo c > /proc/sysrq-trigger")
+
+    assert not debian.running
+
+
+def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot: None, tmp_path: Path) -> None:
+    code = f"""
+import signal
+from pathlib import Path
+from tests.vm.image import image
+from tests.vm.machine import Machine, MachineError
+machine = Machine(image(), Path({str(tmp_path)!r}))
+try:
+    machine.boot(timeout_seconds=0)
+except MachineError:
+    print(machine._qemu.pid, flush=True)
+signal.pause()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=REPOSITORY) as run:
+        assert run.stdout is not None
+        qemu = os.pidfd_open(int(run.stdout.readline()))
+        assert not select.select([qemu], [], [], 0)[0]
+        run.kill()
+
+    assert select.select([qemu], [], [], 30)[0]
+    os.close(qemu)

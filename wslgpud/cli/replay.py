@@ -1,0 +1,183 @@
+"""``wslgpud replay``: would it have warned? The daemon's own engine over recordings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wslgpud.model import Level
+from wslgpud.plots import PlotError, plot_replays
+from wslgpud.risk.engine import LevelChange
+from wslgpud.risk.replay import Line, Replay, replay, score_all, trace_name, truth_beside
+from wslgpud.risk.score import Score, Truth, TruthError
+from wslgpud.risk.trace import TraceError, read_trace
+from wslgpud.risk.wording import duration
+
+COLUMNS = 72
+BARS = " ▁▂▃▄▅▆▇█"
+MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
+
+
+def replay_command(
+    traces: Annotated[
+        list[Path], typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="TRACE...")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
+    ] = False,
+    score: Annotated[
+        bool, typer.Option("--score", help="judge the warnings by NAME.truth.json beside each trace")
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
+    ] = None,
+) -> None:
+    """Run the risk engine over recordings, faster than real time.
+
+    Prints a timeline of each, or with --json every change of level; with --score how many events were
+    warned of in time, how many alarms were false, and the same for simple rules that others use.
+    """
+    if as_json and score:
+        raise typer.BadParameter("--json and --score exclude each other: each has its own output")
+    try:
+        if score:
+            _print_scores(traces)
+        results = (
+            []
+            if score and plot is None
+            else [_replay_one(path, as_json=as_json, silent=score) for path in traces]
+        )
+        if plot is not None:
+            truths = {trace_name(path): truth_beside(path) for path in traces}
+            events = {name: truth.events for name, truth in truths.items() if truth is not None}
+            plot_replays([(result.name, result.points) for result in results], events, plot)
+            typer.echo(f"drawn: {plot}", err=True)
+    except (TraceError, TruthError, PlotError) as error:
+        typer.echo(f"wslgpud replay: {error}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        typer.echo(f"wslgpud replay: {error.filename}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
+
+
+def _replay_one(path: Path, *, as_json: bool, silent: bool) -> Replay:
+    result = replay(trace_name(path), read_trace(path))
+    if as_json:
+        for change in result.changes:
+            print(json.dumps(change_row(result.name, change), ensure_ascii=False))
+    elif not silent:
+        _print_timeline(result, truth_beside(path))
+    return result
+
+
+def change_row(trace: str, change: LevelChange) -> dict[str, object]:
+    """Return one change of level as ``--json`` prints it; unknown values are null.
+
+    ``probability`` is that of exhaustion within an hour.
+    """
+    forecast = change.forecast
+    eta = forecast.eta_seconds
+    return {
+        "trace": trace,
+        "t": change.t,
+        "resource": change.resource,
+        "level": change.new.label,
+        "eta_s": None if eta is None else round(eta, 1),
+        "probability": round(forecast.probabilities.get(3600, 0.0), 3),
+        "who": forecast.who or None,
+        "reason": forecast.reason or None,
+    }
+
+
+def _print_timeline(result: Replay, truth: Truth | None) -> None:
+    print(f"{result.name}: {result.samples} samples, {duration(result.seconds)}")
+    for resource, points in result.points.items():
+        start, end = points[0][0], points[-1][0]
+        used, marks = _strips(points, start, end)
+        event = truth.events.get(resource) if truth is not None else None
+        print(f"  {resource:>6}  used   {used}")
+        print(f"          level  {marks}")
+        if event is not None:
+            column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
+            print(f"                 {' ' * column}^ out of memory at {event:.1f} s")
+        for change in result.changes:
+            if change.resource == resource:
+                text = change.headline if change.new >= Level.WARNING else ""
+                print(f"    {change.t:9.1f} s  {change.new.label:<9}  {text}".rstrip())
+                if change.new >= Level.WARNING and change.new > change.old:
+                    print(f"                             {change.forecast.reason}")
+    print()
+
+
+def _strips(
+    points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float
+) -> tuple[str, str]:
+    """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
+    used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
+    for t, share, _, level in points:
+        column = min(COLUMNS - 1, int((t - start) / max(1e-9, end - start) * COLUMNS))
+        used[column] = max(used[column], 1.0 - share)
+        worst[column] = max(worst[column], level)
+    bars = "".join(BARS[min(8, max(0, round(8 * value)))] for value in used)
+    return bars, "".join(MARKS[level] for level in worst)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def _row(name: str, score: Score) -> str:
+    events = len(score.leads)
+    return (
+        f"{name:<42} {_percent(score.in_time / events if events else None):>7}"
+        f" {_percent(score.share_at(5)):>6} {_percent(score.share_at(15)):>6} {_percent(score.share_at(30)):>6}"
+        f" {'-' if score.median_lead is None else f'{score.median_lead:.0f} s':>6}"
+        f" {score.quiet_with_alarm:>4}/{score.quiet_traces:<3}"
+        f" {score.tolerated_with_alarm:>4}/{score.tolerated_traces:<3}"
+        f" {score.alarms_before_events / events if events else 0.0:>8.2f}"
+    )
+
+
+def _print_scores(paths: Sequence[Path]) -> None:
+    pairs = []
+    for path in paths:
+        truth = truth_beside(path)
+        if truth is None:
+            raise TruthError(f"{path}: --score needs {trace_name(path)}.truth.json beside it")
+        pairs.append((path, truth))
+    lines = score_all(pairs)
+    events = len(lines[0].warning.leads)
+    print(f"{len(pairs)} traces, {events} events. Alarm: warning or above; critical: critical or above.\n")
+    print(
+        f"{'':<42} {'in time':>7} {'>= 5 s':>6} {'>= 15':>6} {'>= 30':>6} {'median':>6}"
+        f" {'silent':>8} {'tolerated':>8} {'alarms':>8}"
+    )
+    for line in lines:
+        print(_row(line.name, line.warning))
+        if line.critical.leads or line.critical.quiet_traces:
+            print(_row("   critical", line.critical))
+    engine = lines[0]
+    _print_names("not in time", engine.warning.late)
+    _print_names("false alarms", engine.warning.noisy)
+    _print_names("false criticals", engine.critical.noisy)
+    print("\nBrier score of the probabilities (0 is best, a coin's is 0.25):")
+    for line in lines[:2]:
+        errors = ", ".join(f"{duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items())
+        print(f"  {line.name:<20} {errors}")
+    print(
+        "\nsilent / tolerated: traces with a false alarm, of those that call for silence / where a warning is"
+        " fair.\nalarms: per event, before it."
+    )
+
+
+def _print_names(what: str, names: Sequence[str]) -> None:
+    print(f"  {what}: {', '.join(names) or 'none'}")
+
+
+if __name__ == "__main__":
+    typer.run(replay_command)

@@ -1,0 +1,198 @@
+"""Who is growing: a process, a group of them, or a pool that belongs to no process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from wslgpud.model import GpuSample, Observation, ProcessSample
+
+MOST_SNAPSHOTS = 40
+NEWEST_KEPT = 10
+SNAPSHOT_SECONDS = 1.9
+LONGEST_SECONDS = 3 * 3600.0
+CULPRIT_SHARE = 0.5
+
+
+class Culprit(NamedTuple):
+    """Who grew: ``text`` for people, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
+
+    ``kind`` tells what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained.
+    """
+
+    text: str
+    kind: str
+    rate: float = 0.0
+    share: float = 0.0
+
+
+NOBODY = Culprit("", "")
+
+
+class _Snapshot(NamedTuple):
+    t: float
+    held: dict[tuple[int, int], int]
+    pools: dict[str, int]
+
+
+def short_name(process: ProcessSample) -> str:
+    """Name a process by its program and the script it runs: ``python train.py``."""
+    words = process.command.split()
+    if not words:
+        return process.name or "a process"
+    program = words[0].rsplit("/", 1)[-1]
+    for word in words[1:]:
+        if not word.startswith("-"):
+            return f"{program} {word.rsplit('/', 1)[-1]}"[:40]
+    return program[:40]
+
+
+def _pools(observation: Observation) -> dict[str, int]:
+    ram = observation.ram
+    if ram is None:
+        return {}
+    known = {
+        "tmpfs": ram.shmem,
+        "kernel": ram.slab_unreclaimable,
+        "huge pages": ram.hugepages,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+_POOL_TEXTS = {
+    "tmpfs": "files in /dev/shm or tmpfs",
+    "kernel": "the kernel (slab)",
+    "huge pages": "huge pages",
+}
+
+
+def _dispensable(times: list[float]) -> int:
+    """Return the index of the time that is missed least: its neighbours are near for its age."""
+    now = times[-1]
+    return min(
+        range(1, len(times) - NEWEST_KEPT),
+        key=lambda i: (times[i + 1] - times[i - 1]) / max(1e-9, now - times[i]),
+    )
+
+
+class Attribution:
+    """Remembers who held what, ever more coarsely the longer ago."""
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._snapshots: list[_Snapshot] = []
+
+    def push(self, observation: Observation) -> None:
+        """Remember who holds what now, at most every other second."""
+        snapshots = self._snapshots
+        if snapshots and observation.t - snapshots[-1].t < SNAPSHOT_SECONDS:
+            return
+        if not observation.processes and observation.ram is None:
+            return
+        snapshots.append(
+            _Snapshot(
+                observation.t,
+                {p.key: p.rss_bytes + p.swap_bytes for p in observation.processes},
+                _pools(observation),
+            )
+        )
+        if len(snapshots) > MOST_SNAPSHOTS:
+            del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
+            if observation.t - snapshots[0].t > LONGEST_SECONDS:
+                del snapshots[0]
+
+    def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
+        """Return who took what RAM and swap lost (bytes a second) over the last ``window`` seconds."""
+        before = self._before(now.t - max(window, 5.0))
+        if before is None or lost_rate <= 0:
+            return NOBODY
+        seconds = max(now.t - before.t, 1e-3)
+        lost_bytes = lost_rate * seconds
+        groups: Counter[str] = Counter()
+        members: dict[str, list[tuple[int, ProcessSample]]] = {}
+        for process in now.processes:
+            grown = process.rss_bytes + process.swap_bytes - before.held.get(process.key, 0)
+            if grown > 0:
+                name = short_name(process)
+                groups[name] += grown
+                members.setdefault(name, []).append((grown, process))
+        if groups:
+            name, grown = groups.most_common(1)[0]
+            share = grown / lost_bytes
+            if share >= CULPRIT_SHARE:
+                most, process = max(members[name], key=lambda item: item[0])
+                if len(members[name]) == 1 or most >= 0.7 * grown:
+                    return Culprit(f"{name} (pid {process.pid})", "process", most / seconds, min(1.0, share))
+                return Culprit(f"{len(members[name])} x {name}", "group", grown / seconds, min(1.0, share))
+        pools = {
+            pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools
+        }
+        pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
+        if grown >= CULPRIT_SHARE * lost_bytes:
+            return Culprit(_POOL_TEXTS[pool], pool, grown / seconds, min(1.0, grown / lost_bytes))
+        if sum(groups.values()) >= CULPRIT_SHARE * lost_bytes:
+            parts = ", ".join(
+                f"{name} {100 * grown / lost_bytes:.0f} %" for name, grown in groups.most_common(2)
+            )
+            share = min(1.0, sum(groups.values()) / lost_bytes)
+            return Culprit(f"several: {parts}", "group", sum(groups.values()) / seconds, share)
+        return Culprit("no watched process", "unknown") if now.processes else NOBODY
+
+    def _before(self, t: float) -> _Snapshot | None:
+        found = None
+        for snapshot in self._snapshots:
+            if snapshot.t > t:
+                break
+            found = snapshot
+        return found or (self._snapshots[0] if len(self._snapshots) > 1 else None)
+
+
+class GpuAttribution:
+    """Remembers what each process held on one GPU, where the driver tells, and which are there at all."""
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self._held: dict[int, list[tuple[float, int]]] = {}
+        self._since: dict[int, float] = {}
+
+    def push(self, t: float, gpu: GpuSample) -> None:
+        """Remember one sample, and forget processes that have gone."""
+        present = {process.pid for process in gpu.processes}
+        for pid in [pid for pid in self._since if pid not in present]:
+            del self._since[pid]
+            self._held.pop(pid, None)
+        for process in gpu.processes:
+            self._since.setdefault(process.pid, t)
+            if process.used_bytes is None:
+                continue
+            history = self._held.setdefault(process.pid, [])
+            if not history or t - history[-1][0] >= 1.0:
+                history.append((t, process.used_bytes))
+                if len(history) > MOST_SNAPSHOTS:
+                    del history[_dispensable([when for when, _ in history])]
+
+    def culprit(self, t: float, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
+        """Return who took what this GPU lost (bytes a second) over ``window`` seconds, as far as known."""
+        best, most, seconds = None, 0.0, 1.0
+        for process in gpu.processes:
+            if process.used_bytes is None:
+                continue
+            then_t, then = t - window, 0
+            for then_t, then in self._held.get(process.pid, ()):  # noqa: B007
+                if then_t >= t - window:
+                    break
+            if self._since.get(process.pid, t) > t - window:
+                then, then_t = 0, t - window
+            if process.used_bytes - then > most:
+                best, most, seconds = process, float(process.used_bytes - then), max(t - then_t, 1e-3)
+        rate = most / seconds
+        if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
+            text = f"{best.name or 'process'} (pid {best.pid})"
+            return Culprit(text, "process", rate, min(1.0, rate / lost_rate))
+        silent = [process for process in gpu.processes if process.used_bytes is None]
+        if silent:
+            newest = max(silent, key=lambda process: self._since.get(process.pid, t))
+            return Culprit(f"probably {newest.name or 'process'} (pid {newest.pid})", "guess")
+        if best is not None or gpu.processes:
+            return Culprit("the desktop or an unlisted process", "unknown")
+        return NOBODY

@@ -1,0 +1,198 @@
+"""What is remembered and thought of one resource."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+from wslgpud.model import Level
+from wslgpud.risk.forecast import Envelope
+from wslgpud.risk.headroom import Room
+from wslgpud.risk.levels import Danger, Hysteresis, wanted
+from wslgpud.risk.peaks import Peaks
+from wslgpud.risk.pressure import Pressure
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.steps import LEDGER_LEVELS, StepLedger
+
+RATE_SECONDS = 60.0
+QUIET_HEADROOM = 0.5
+
+
+class View(NamedTuple):
+    """What a resource looks like now: the worst danger and the times that its scales believe in."""
+
+    level: Level
+    danger: Danger | None
+    early_seconds: float | None
+    late_seconds: float | None
+    rate: float | None
+
+
+class Watch:
+    """One resource: its history at all scales, the peaks it survived, and the level that holds."""
+
+    def __init__(self, settings: RiskSettings, capacity: int, *, margin: float = 0.0) -> None:
+        """Start with nothing seen of a resource of this capacity (bytes); ``margin`` as in ``wanted``."""
+        self._margin = margin
+        self.settings = settings
+        self.capacity = capacity
+        self.hysteresis = Hysteresis(settings)
+        self.t = -math.inf
+        self.headroom = 0
+        self._interval = 0.0
+        self._hits: deque[tuple[float, int]] = deque(maxlen=32)
+        self._forget()
+
+    def _forget(self) -> None:
+        s = self.settings
+        self._envelope = Envelope(s.noise, s.jump)
+        self._ledgers = {level: StepLedger(s.step) for level in LEDGER_LEVELS}
+        self._peaks = Peaks(s.swing, s.peak_memory_seconds)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=14)
+
+    def rebase(self, capacity: int) -> None:
+        """Take a new capacity: what was seen under the old one says nothing, only the alarm holds."""
+        self.capacity = capacity
+        self._forget()
+
+    def gap(self, t: float) -> float:
+        """Return the seconds by which a sample at ``t`` is overdue, or 0 if it is about on time."""
+        late = t - self.t
+        usual = max(self.settings.gap_seconds, 6.0 * self._interval)
+        return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
+
+    def look(
+        self,
+        t: float,
+        room: Room,
+        pressure: Pressure,
+        *,
+        exhausted: bool = False,
+        gap_expected: bool = False,
+        limit_hits: int | None = None,
+    ) -> View:
+        """Take one sample of the resource.
+
+        Args:
+            t: its time in seconds.
+            room: headroom and capacity.
+            pressure: stalls that are about this resource (none for a GPU).
+            exhausted: an allocation failed or a process was killed for lack of it since the last sample.
+            gap_expected: the time since the last sample is no stall.
+            limit_hits: counter of a cgroup's runs into its limit.
+        """
+        s = self.settings
+        gap, share = self.gap(t), room.share
+        if gap:
+            self._envelope.skip(gap)
+        if gap and gap_expected:
+            self.hysteresis.forgive(gap)
+        elif not gap and math.isfinite(self.t) and t > self.t:
+            step = t - self.t
+            self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
+        if exhausted:
+            self._forget()
+        self._remember(t, room, 1.0 - share)
+        dangers = self._growing(t, share) if share < QUIET_HEADROOM else []
+        dangers += self._stalling(share, pressure, gap=0.0 if gap_expected else gap)
+        if exhausted:
+            dangers.append(Danger("oom", 1.0, 0.0, 0.0))
+        hit = self._hit_rate(t, limit_hits)
+        if hit >= s.limit_hits_per_second and share < s.critical_headroom:
+            dangers.append(Danger("limit", 0.6, 60.0, 10.0))
+        return self._judge(t, share, dangers)
+
+    def _remember(self, t: float, room: Room, used: float) -> None:
+        self.t, self.headroom = t, room.headroom
+        self._envelope.push(t, used)
+        self._peaks.push(t, used)
+        for level, ended, value in self._envelope.rolled:
+            if level in self._ledgers:
+                self._ledgers[level].feed(ended, value)
+        if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
+            self._recent.append((t, room.headroom))
+
+    def _growing(self, t: float, share: float) -> list[Danger]:
+        belief = 1.0 / (1.0 + self._peaks.doubt(1.0 - share))
+        growths = [g for g in self._envelope.growths(share) if g.window_seconds >= 1.4]
+        top = max((g.probability for g in growths), default=0.0)
+        early = min(
+            (g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= 0.3 * top),
+            default=math.inf,
+        )
+        dangers = [
+            Danger(
+                "growth",
+                g.probability * belief,
+                g.eta_seconds,
+                g.window_seconds,
+                early_seconds=min(early, g.eta_seconds),
+                rate=g.rate,
+                pace=g.pace,
+            )
+            for g in growths
+        ]
+        for ledger in self._ledgers.values():
+            stairs = ledger.stairs(t, share)
+            if stairs is not None:
+                dangers.append(
+                    Danger(
+                        "steps",
+                        stairs.probability * belief,
+                        stairs.eta_seconds,
+                        stairs.interval_seconds,
+                        early_seconds=stairs.eta_seconds,
+                        still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
+                        next_step=stairs.next_step,
+                        last_step=stairs.last_step,
+                        headroom=share,
+                    )
+                )
+        return dangers
+
+    def _stalling(self, share: float, pressure: Pressure, gap: float) -> list[Danger]:
+        s = self.settings
+        if share >= s.pressure_headroom:
+            return []
+        dangers = []
+        if gap and pressure.stalled:
+            alarmed = self.hysteresis.level >= Level.WARNING
+            dangers.append(Danger("stall", 0.95 if alarmed else 0.7, 30.0, gap))
+        if pressure.full >= s.full_warning:
+            dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 10.0))
+        return dangers
+
+    def _hit_rate(self, t: float, hits: int | None) -> float:
+        if hits is None:
+            return 0.0
+        while self._hits and t - self._hits[0][0] > 10.0:
+            self._hits.popleft()
+        if self._hits and hits < self._hits[-1][1]:
+            self._hits.clear()  # the group was made anew
+        self._hits.append((t, hits))
+        start, first = self._hits[0]
+        return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
+
+    def _judge(self, t: float, share: float, dangers: list[Danger]) -> View:
+        best, want = None, Level.OK
+        overdue = min(5.0, max(0.0, self._interval - 0.5))
+        for danger in dangers:
+            level = wanted(danger, share, overdue, self.settings, margin=self._margin)
+            if best is None or (level, danger.probability) > (want, best.probability):
+                best, want = danger, level
+        still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0
+        period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
+        level = self.hysteresis.step(t, want, share, still, period)
+        early = late = None
+        if best is not None:
+            times = [
+                d.eta_seconds
+                for d in dangers
+                if d.cause == best.cause and d.probability >= 0.3 * best.probability
+            ]
+            early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
+            late = max(1.6 * best.eta_seconds, *times)
+        start, headroom = self._recent[0]
+        rate = (headroom - self.headroom) / (t - start) if t - start > 0 else None
+        return View(level, best, early, late, rate)

@@ -1,0 +1,113 @@
+"""What a warning says: one line of at most 90 characters, and one sentence that can be acted on."""
+
+from __future__ import annotations
+
+from wslgpud.model import Forecast
+from wslgpud.risk.attribution import Culprit
+from wslgpud.risk.levels import Danger
+
+HEADLINE_CHARACTERS = 90
+
+
+def size(count: float) -> str:
+    """Write bytes the way people do: ``310 MB``, ``3.1 GB``."""
+    for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
+        if count >= scale:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 10 and unit != "MB" else f"{value:.0f} {unit}"
+    return f"{max(0.0, count) / 1024:.0f} kB"
+
+
+def speed(rate: float) -> str:
+    """Write a rate so that it has a few digits before the point: ``+310 MB/min``."""
+    return f"+{size(rate)}/s" if rate >= 50 << 20 else f"+{size(60 * rate)}/min"
+
+
+def duration(seconds: float) -> str:
+    """Write a time to come: ``8 s``, ``4 min``, ``2 h``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.0f} h"
+
+
+def resource_name(resource: str) -> str:
+    """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
+    if resource == "ram":
+        return "RAM"
+    if resource.startswith("gpu"):
+        return f"GPU {resource[3:]}"
+    return resource.replace("cgroup:", "cgroup ", 1)
+
+
+def _when(forecast: Forecast) -> str:
+    eta = forecast.eta_seconds
+    if eta is None:
+        return "is nearly full"
+    text = f"full in ~{duration(eta)}"
+    early, late = forecast.eta_early_seconds, forecast.eta_late_seconds
+    if early is None or late is None:
+        return text
+    unit = 60.0 if eta >= 90 else 1.0
+    unit = 3600.0 if eta >= 90 * 60 else unit
+    low, high = max(1, round(early / unit)), max(1, round(late / unit))
+    return f"{text} ({low}-{high})" if low < high else text
+
+
+def headline(forecast: Forecast, rate: float | None = None) -> str:
+    """Return the first line of a warning.
+
+    ``RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MB/min, 3.1 GB left of 24``
+    """
+    left, capacity = size(forecast.headroom_bytes), size(forecast.capacity_bytes)
+    if left.split()[-1] == capacity.split()[-1]:
+        capacity = capacity.split()[0]
+    start = f"{resource_name(forecast.resource)} {_when(forecast)}: "
+    shown = forecast.rate_bytes_per_second if rate is None else rate
+    growth = f"{speed(shown)}, " if shown and shown > 0 else ""
+    end = f"{growth}{left} left of {capacity}"
+    room = HEADLINE_CHARACTERS - len(start) - len(end) - 1
+    who = forecast.who
+    if len(who) > room:
+        who = who[: max(0, room - 1)] + "…" if room > 8 else ""
+    return f"{start}{who} {end}" if who else start + end
+
+
+def _advice(resource: str, culprit: Culprit) -> str:
+    if culprit.kind == "tmpfs":
+        return "remove files there, or let fewer data loader workers share memory"
+    if resource.startswith("cgroup:"):
+        return "raise the group's limit or stop what grows in it"
+    if resource.startswith("gpu"):
+        return "save a checkpoint, then use a smaller batch or stop a process on this card"
+    if culprit.kind == "group":
+        return "run fewer of them at once (MAX_JOBS, -j, num_workers)"
+    if culprit.kind in {"kernel", "huge pages", "unknown"}:
+        return "close what is not needed; no single process is to blame"
+    return "save its work, then stop or restart it"
+
+
+def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
+    """Return why, and what to do, in one sentence."""
+    name = resource_name(resource)
+    who = culprit.text or "something"
+    if danger.cause == "steps":
+        what = f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"
+        what += " and the next may not fit" if danger.next_step >= danger.headroom else " and few more fit"
+    elif danger.cause == "pressure":
+        what = "all programs stand still for much of the time because memory is short"
+    elif danger.cause == "stall":
+        what = "the machine stood still under memory pressure"
+    elif danger.cause == "limit":
+        what = f"{name} keeps running into its limit"
+    elif danger.cause == "oom":
+        what = f"an allocation on {name} has just failed or a process was killed for it"
+    else:
+        share = f", {100 * culprit.share:.0f} % of it by {who}" if culprit.share else ""
+        what = f"use of {name} has grown for {duration(danger.window_seconds)}{share}"
+        if danger.window_seconds < 30:
+            what += " (it may stop by itself)"
+    if danger.cause != "growth" and culprit.text:
+        what += f"; growing: {who}"
+    return f"{what}: {_advice(resource, culprit)}."

@@ -1,0 +1,53 @@
+"""Jumps of the wall clock: the trace that sleep, hibernation and a stopped virtual machine leave."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import EMPTY, Event, Reading, Sample
+from wslgpud.sources import Source
+
+#: Below this it is a time server's correction, which hurts nobody.
+_LEAST_SECONDS = 1.0
+
+JUMPS = MetricSpec(
+    "clock_jumps", "counter", "",
+    "Times the wall clock jumped against the monotonic one: the machine slept, or somebody set the time. "
+    "Gaps in the history around a jump are no outage.",
+)  # fmt: skip
+LAST_JUMP = MetricSpec(
+    "clock_last_jump_seconds", "gauge", "seconds",
+    "How far the wall clock jumped the last time; absent while it never did.", decimals=3, stored=False,
+)  # fmt: skip
+
+
+class ClockSource(Source):
+    """Compares the two clocks at every tick.
+
+    A WSL2 virtual machine is paused by the hypervisor, not suspended, so CLOCK_BOOTTIME does not tell;
+    after it resumes, the wall clock is set forward (hv_utils.timesync_implicit, WSL 2.1.1 and later).
+    """
+
+    name: ClassVar[str] = "clock"
+    metrics: ClassVar[tuple[MetricSpec, ...]] = (JUMPS, LAST_JUMP)
+
+    _offset: float | None = None
+    _jumps: int = 0
+    _last: float | None = None
+
+    def read(self) -> Sample:
+        """Return how often the clock has jumped, and an event when it just did."""
+        wall, mono = self.host.clock.wall(), self.host.clock.mono()
+        before, self._offset = self._offset, wall - mono
+        jump = 0.0 if before is None else self._offset - before
+        sample = EMPTY
+        if abs(jump) > max(2 * self.config.sampling.interval_seconds, _LEAST_SECONDS):
+            self._jumps += 1
+            self._last = round(jump, 3)
+            text = f"the clock jumped {'forward' if jump > 0 else 'back'} by {abs(jump):.1f} s"
+            sample = Sample(events=(Event("clock_jump", wall, text, {"seconds": self._last}),))
+        readings = [Reading(JUMPS, self._jumps)]
+        if self._last is not None:
+            readings.append(Reading(LAST_JUMP, self._last))
+        return Sample(tuple(readings), events=sample.events)

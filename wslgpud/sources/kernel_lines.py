@@ -1,0 +1,144 @@
+"""The kernel's own sentences about memory and GPUs, understood one at a time."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
+# mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
+_CONSTRAINT = re.compile(r"oom-kill:constraint=(\w+),(.*)")
+_KILLED = re.compile(
+    r": Killed process (\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
+    r"file-rss:(\d{1,15})kB(?:, shmem-rss:(\d{1,15})kB)?"
+)
+# drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
+_DXG = re.compile(r"misc dxg: dxgk: (\w{1,60}): .*fail\w*:? (-?\d{1,10})\b")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([\w:.]{1,40})\): (\d{1,5}),")
+#: What dxgkrnl complains of at every boot and whenever a program asks for what the host does not have:
+#: https://github.com/microsoft/WSL/issues/11293, https://github.com/microsoft/WSL/issues/9099
+_BENIGN = frozenset(
+    {
+        ("dxgkio_query_adapter_info", "EINVAL"),
+        ("dxgkio_query_adapter_info", "ENOENT"),
+        ("dxgkio_is_feature_enabled", "EINVAL"),
+    }
+)
+
+
+class Line(NamedTuple):
+    """A message of the kernel itself; ``seconds`` since boot, on the monotonic clock."""
+
+    sequence: int
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OomKill:
+    """A process that the kernel has killed because memory had run out; sizes in bytes."""
+
+    pid: int
+    victim: str
+    constraint: str
+    cgroup: str
+    anon_bytes: int
+    file_bytes: int
+    shmem_bytes: int
+    virtual_bytes: int
+
+    @property
+    def scope(self) -> str:
+        """``cgroup`` when a limit was hit, ``global`` when the machine was full."""
+        return "cgroup" if self.constraint == "CONSTRAINT_MEMCG" else "global"
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the kill gives back."""
+        return self.anon_bytes + self.file_bytes + self.shmem_bytes
+
+    @property
+    def headline(self) -> str:
+        """Say it in one line."""
+        where = f"the memory limit of {self.cgroup or 'a cgroup'}" if self.scope == "cgroup" else "all memory"
+        size = self.resident_bytes / (1 << 30)
+        return f"the kernel killed {self.victim} (pid {self.pid}, {size:.1f} GiB): {where} was used up"
+
+    def fields(self) -> dict[str, str | int | float]:
+        """Return all of it for an event."""
+        return {
+            "victim": self.victim, "pid": self.pid, "size_bytes": self.resident_bytes,
+            "anon_bytes": self.anon_bytes, "file_bytes": self.file_bytes, "shmem_bytes": self.shmem_bytes,
+            "virtual_bytes": self.virtual_bytes, "constraint": self.constraint, "cgroup": self.cgroup,
+        }  # fmt: skip
+
+
+class DxgError(NamedTuple):
+    """A failed call of WSL's GPU driver; ``error`` is the errno's name."""
+
+    function: str
+    error: str
+
+    @property
+    def benign(self) -> bool:
+        """Tell whether healthy machines show this line as well."""
+        return (self.function, self.error) in _BENIGN
+
+
+class Xid(NamedTuple):
+    """An error of NVIDIA's Linux driver."""
+
+    device: str
+    number: str
+
+
+def parse_line(record: str) -> Line | None:
+    """Return the message in a record of /dev/kmsg; None for other programs' and what is none.
+
+    Format: https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
+    """
+    match = _RECORD.match(record)
+    # Above the three bits of the priority stands the facility: 0 is the kernel, anything else a program
+    # that wrote to /dev/kmsg and must not be able to feign an OOM kill.
+    if match is None or int(match[1]) >> 3:
+        return None
+    return Line(int(match[2]), int(match[3]) / 1e6, match[4])
+
+
+class Story:
+    """Understands lines; remembers one where the kernel takes two to say one thing."""
+
+    def __init__(self) -> None:
+        """Begin with nothing heard."""
+        self._constraint = ""
+        self._details: dict[str, str] = {}
+
+    def add(self, text: str) -> OomKill | DxgError | Xid | None:
+        """Return what the line tells, if it completes something that matters."""
+        if match := _CONSTRAINT.search(text):
+            self._constraint = match[1]
+            self._details = dict(part.partition("=")[::2] for part in match[2].split(","))
+            return None
+        if match := _KILLED.search(text):
+            return self._kill(match)
+        if match := _DXG.search(text):
+            number = abs(int(match[2]))
+            return DxgError(match[1], errno.errorcode.get(number, str(number)))
+        if match := _XID.search(text):
+            return Xid(match[1], match[2])
+        return None
+
+    def _kill(self, match: re.Match[str]) -> OomKill:
+        constraint, details = self._constraint, self._details
+        self._constraint, self._details = "", {}
+        # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
+        if details.get("pid") != match[1]:
+            details = {}
+            constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
+        virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
+        return OomKill(
+            int(match[1]), match[2], constraint, details.get("oom_memcg") or details.get("task_memcg", ""),
+            anon, file, shmem, virtual,
+        )  # fmt: skip

@@ -1,0 +1,231 @@
+"""The processes that matter: the biggest, those that hold a GPU, those that train or build."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import ProcessSample, Reading, Sample
+from wslgpud.sources import Source
+from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
+from wslgpud.sources.text import table, whole
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: A process that has grown this much since we last looked may have loaded a framework or opened a GPU
+#: in between: importing torch takes 150 MB, a CUDA context 100 MB.
+_GROWN_BYTES = 48 << 20
+_LOOK_AGAIN_SECONDS = 60.0
+_MOST_LOOKS = 8
+#: Kernel threads and zombies have no memory; their pids are left alone for this many scans.
+_FORGET_EMPTY_SCANS = 12
+
+PROCESSES = MetricSpec("processes", "gauge", "", "Processes seen, kernel threads left out.")
+ROLE_PROCESSES = MetricSpec(
+    "role_processes", "gauge", "",
+    "Processes that hold a GPU (gpu), have a training framework loaded (training), or compile (build).",
+    ("role",),
+)  # fmt: skip
+RESIDENT = MetricSpec(
+    "program_resident_bytes", "gauge", "bytes",
+    "RAM of the programs that matter, all their listed processes together; shared pages count in each.",
+    ("program",),
+)  # fmt: skip
+SWAPPED = MetricSpec(
+    "program_swap_bytes", "gauge", "bytes", "What of these programs lies in swap.", ("program",)
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One process as /proc/<pid>/stat has it; a virtual size of 0 is a kernel thread or a zombie."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    virtual_bytes: int
+    rss_bytes: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out about a process by looking closer."""
+
+    start_ticks: int
+    name: str
+    roles: frozenset[Role] = frozenset()
+    looked_rss_bytes: int = 0
+    looked_mono: float = float("-inf")
+    command: str | None = None
+
+
+class ProcessSource(Source):
+    """Scans /proc: one small file for each process, more only for those that are kept."""
+
+    name: ClassVar[str] = "processes"
+    lane: ClassVar[str] = "processes"  # reading a process that is being swapped may wait for its lock
+    deadline_seconds: ClassVar[float] = 2.0
+    metrics: ClassVar[tuple[MetricSpec, ...]] = (PROCESSES, ROLE_PROCESSES, RESIDENT, SWAPPED)
+
+    def __init__(self, host: Host, config: Config) -> None:
+        """Know no process yet."""
+        super().__init__(host, config)
+        self.period_seconds = config.sampling.processes_seconds
+        self._known: dict[int, _Known] = {}
+        self._empty: set[str] = set()
+        self._scans = 0
+
+    def read(self) -> Sample:
+        """Return the processes that matter, biggest first.
+
+        Raises:
+            NoData: there is no /proc.
+            SourceError: /proc cannot be listed.
+        """
+        rows = self._rows()
+        self._find_roles(rows)
+        swap = self._swap(rows)
+        roles = {pid: known.roles for pid, known in self._known.items()}
+        kept = choose(rows, swap, roles, self.config.sampling.processes_max)
+        samples = tuple(self._sample(row, swap.get(row.pid, 0)) for row in kept)
+        return Sample(_readings(len(rows), roles, samples), processes=samples)
+
+    def _rows(self) -> list[Row]:
+        self._scans += 1
+        if self._scans % _FORGET_EMPTY_SCANS == 0:
+            self._empty.clear()
+        rows = []
+        for name in self.host.names("/proc"):
+            if not name.isdecimal() or name in self._empty:
+                continue
+            try:
+                row = parse_stat(self.host.read(f"/proc/{name}/stat"))
+            except (NoData, SourceError):  # ended meanwhile, or hidden from us (hidepid)
+                continue
+            if row is None:
+                continue
+            if row.virtual_bytes:
+                rows.append(row)
+            else:
+                self._empty.add(name)
+        alive = {row.pid for row in rows}
+        self._known = {pid: known for pid, known in self._known.items() if pid in alive}
+        for row in rows:
+            known = self._known.get(row.pid)
+            if known is None or (known.start_ticks, known.name) != (row.start_ticks, row.name):
+                self._known[row.pid] = _Known(
+                    row.start_ticks, row.name, frozenset({"build"}) if build_tool(row.name) else frozenset()
+                )
+        return rows
+
+    def _find_roles(self, rows: Iterable[Row]) -> None:
+        """Look closer at those that may have changed, biggest growth first, a few a scan."""
+        now = self.host.clock.mono()
+        grown: list[tuple[int, Row, _Known]] = []
+        for row in rows:
+            known = self._known[row.pid]
+            growth = row.rss_bytes - known.looked_rss_bytes
+            old = row.rss_bytes >= _GROWN_BYTES and now - known.looked_mono >= _LOOK_AGAIN_SECONDS
+            if growth >= _GROWN_BYTES or old:
+                grown.append((growth, row, known))
+        for _, row, known in heapq.nlargest(_MOST_LOOKS, grown, key=lambda item: item[0]):
+            known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
+            if known.command is None:
+                known.command = short_command(self.host, row.pid)
+            known.roles = inspect(self.host, row.pid, row.name, known.command, known.roles)
+
+    def _swap(self, rows: list[Row]) -> dict[int, int]:
+        """Return the swapped bytes of those that may be among the biggest because of them."""
+        levels = table(self.host.read("/proc/meminfo"))
+        if whole(levels.get("SwapTotal")) == whole(levels.get("SwapFree")):
+            return {}
+        found: dict[int, int] = {}
+        most = self.config.sampling.processes_max
+        biggest: list[int] = []
+        # Nothing occupies more than its virtual size, so the search ends where that falls below the
+        # smallest of the biggest: most of 300 processes are never asked.
+        for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
+            if len(biggest) == most and row.virtual_bytes <= biggest[0]:
+                break
+            found[row.pid] = self._status(row.pid)[1] or 0
+            heapq.heappush(biggest, row.rss_bytes + found[row.pid])
+            if len(biggest) > most:
+                heapq.heappop(biggest)
+        return found
+
+    def _status(self, pid: int) -> tuple[int | None, int | None]:
+        """Return owner and swapped bytes of a process, each None when not known."""
+        try:
+            text = self.host.read(f"/proc/{pid}/status")
+        except (NoData, SourceError):
+            return None, None
+        uid = swap = None
+        for line in text.splitlines():
+            if line.startswith("Uid:"):
+                uid = whole(line.split()[1]) if len(line.split()) > 1 else None
+            elif line.startswith("VmSwap:"):
+                kilobytes = whole(line.split()[1]) if len(line.split()) > 1 else None
+                swap = None if kilobytes is None else kilobytes * 1024
+                break
+        return uid, swap
+
+    def _sample(self, row: Row, swap_bytes: int) -> ProcessSample:
+        known = self._known[row.pid]
+        if known.command is None:
+            known.command = short_command(self.host, row.pid)
+        return ProcessSample(
+            row.pid, row.start_ticks, row.name, row.rss_bytes, swap_bytes,
+            self._status(row.pid)[0], frozenset(known.roles), known.command,
+        )  # fmt: skip
+
+
+def parse_stat(text: str) -> Row | None:
+    """Return the process in the text of /proc/<pid>/stat, None when it is not one.
+
+    Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
+    """
+    # The name may hold anything, ") R 1 (" included: it ends at the last bracket.
+    head, _, rest = text.rpartition(")")
+    pid, _, name = head.partition(" (")
+    words = rest.split()
+    if len(words) < 22:
+        return None
+    numbers = whole(pid), whole(words[19]), whole(words[20]), whole(words[21])
+    if None in numbers:
+        return None
+    number, start, virtual, pages = (n or 0 for n in numbers)
+    return Row(number, start, name, virtual, pages * _PAGE_BYTES)
+
+
+def choose(
+    rows: Iterable[Row], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int
+) -> list[Row]:
+    """Return the ``most`` rows to keep, biggest first: half by size alone, then those with a role."""
+    by_size = sorted(rows, key=lambda r: r.rss_bytes + swap.get(r.pid, 0), reverse=True)
+    sure, rest = by_size[: most - most // 2], by_size[most - most // 2 :]
+    # Stable: within each group the order by size stays.
+    rest.sort(key=lambda r: not roles.get(r.pid))
+    kept = {r.pid for r in (*sure, *rest[: most // 2])}
+    return [r for r in by_size if r.pid in kept]
+
+
+def _readings(
+    seen: int, roles: dict[int, frozenset[Role]], samples: Iterable[ProcessSample]
+) -> tuple[Reading, ...]:
+    resident: dict[str, int] = defaultdict(int)
+    swapped: dict[str, int] = defaultdict(int)
+    for process in samples:
+        resident[process.name] += process.rss_bytes
+        swapped[process.name] += process.swap_bytes
+    number = Counter(role for found in roles.values() for role in found)
+    return (
+        Reading(PROCESSES, seen),
+        *(Reading(ROLE_PROCESSES, number[role], (role,)) for role in ROLES),
+        *(Reading(RESIDENT, value, (name,)) for name, value in resident.items()),
+        *(Reading(SWAPPED, value, (name,)) for name, value in swapped.items()),
+    )

@@ -1,0 +1,106 @@
+"""What a process is for: holding a GPU, training, building; found from its name, files and libraries."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Literal
+
+from wslgpud.host import Host, NoData, SourceError
+
+Role = Literal["gpu", "training", "build"]
+ROLES: tuple[Role, ...] = ("gpu", "training", "build")
+
+_MOST_FILES = 2048
+_COMMAND_LENGTH = 80
+
+#: The kernel cuts names at 15 characters, hence "x86_64-linux-gn" for a compiler with a long name.
+_BUILD_TOOL = re.compile(
+    r"nvcc|cicc|ptxas|cudafe\+\+|fatbinary|nvlink|hipcc"
+    r"|cc1|cc1plus|cc1obj|lto1|lto-wrapper|collect2|cpp|(.*-)?(gcc|g\+\+|clang|clang\+\+|clang-cl)(-[\d.]+)?"
+    r"|(x86_64|aarch64)-linux-gn|as|ld|ld\.(lld|gold|bfd|mold)|lld|mold|ar|ranlib"
+    r"|ninja|make|gmake|cmake|meson|bazel|bazel-real|cargo|rustc|rust-lld|go|compile|link|javac|swiftc"
+    r"|pip3?(\.\d+)?|uv|pip-build"
+)
+_PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
+_BUILD_SCRIPT = re.compile(r"\S+ (-m )?(pip3?|setup\.py|build|_in_process\.py|conda-build)(\s.*)?")
+_SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
+GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
+#: Libraries of which one is loaded when Python trains or serves a model.
+FRAMEWORK = re.compile(
+    r"/libtorch_|/libtorch\.so|/jaxlib/|/libtensorflow|/tensorflow/|/libpaddle|/libonnxruntime|/libggml"
+    r"|/libllama|/cupy/|/libmxnet|/libnvinfer|/tensorrt"
+)
+
+
+def build_tool(name: str) -> bool:
+    """Tell whether a program of this name compiles or drives compilers."""
+    return bool(_BUILD_TOOL.fullmatch(name))
+
+
+def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Role]) -> frozenset[Role]:
+    """Return the roles of a process as its files and libraries show them now.
+
+    What belongs to other users is hidden from an ordinary user; such a process shows no role.
+    """
+    roles: set[Role] = set()
+    if "build" in before or build_tool(name) or _BUILD_SCRIPT.fullmatch(command):
+        roles.add("build")
+    if holds_gpu(host, pid):
+        roles.add("gpu")
+    # A library that was loaded stays; the map of a big process takes a millisecond, so once is enough.
+    if "training" in before or (
+        ("gpu" in roles or _is_python(host, pid, name)) and _has_framework(host, pid)
+    ):
+        roles.add("training")
+    return frozenset(roles)
+
+
+def holds_gpu(host: Host, pid: int) -> bool:
+    """Tell whether the process has a GPU's device file open."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        names = host.names(folder)
+    except (NoData, SourceError):
+        return False
+    return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names[:_MOST_FILES])
+
+
+def short_command(host: Host, pid: int) -> str:
+    """Return program and script or source file; all other arguments are left out, for they hold secrets."""
+    try:
+        words = host.read(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+    except (NoData, SourceError):
+        return ""
+    program = PurePosixPath(words[0]).name
+    return f"{program} {_subject(program, words[1:])}".strip()[:_COMMAND_LENGTH]
+
+
+def _subject(program: str, arguments: list[str]) -> str:
+    if not _PYTHON.fullmatch(program):
+        sources = [a for a in arguments if _SOURCE_FILE.fullmatch(a) and not a.startswith("-")]
+        return PurePosixPath(sources[-1]).name if sources and build_tool(program[:15]) else ""
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "-m":
+            return f"-m {next(rest, '')}"
+        if argument == "-c":
+            return "-c"
+        if argument in ("-X", "-W"):
+            next(rest, None)
+        elif not argument.startswith("-"):
+            return PurePosixPath(argument).name
+    return ""
+
+
+def _is_python(host: Host, pid: int, name: str) -> bool:
+    # Frameworks rename their processes (pt_main_thread, ray::...); the executable stays Python's.
+    program = PurePosixPath(host.link(f"/proc/{pid}/exe") or name).name
+    return bool(_PYTHON.fullmatch(program))
+
+
+def _has_framework(host: Host, pid: int) -> bool:
+    try:
+        return bool(FRAMEWORK.search(host.read(f"/proc/{pid}/maps")))
+    except (NoData, SourceError):
+        return False

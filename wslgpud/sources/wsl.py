@@ -1,0 +1,102 @@
+"""Whether this is WSL, which one, and how it is connected."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import ClassVar, Literal
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading, Sample
+from wslgpud.sources import Source
+
+_TIMEOUT_SECONDS = 2.0
+_INTEROP = "/proc/sys/fs/binfmt_misc"
+
+WSL = MetricSpec(
+    "wsl", "info", "",
+    "The Windows Subsystem for Linux this runs under: 1 or 2, its version, networking mode and distro.",
+    ("generation", "version", "networking", "distro"), stored=False,
+)  # fmt: skip
+GPU_DEVICE = MetricSpec(
+    "wsl_gpu_device", "gauge", "",
+    "1 when WSL offers a GPU (/dev/dxg); 0: old Windows driver, or gpuSupport=false in .wslconfig.",
+)  # fmt: skip
+
+Generation = Literal[0, 1, 2]
+
+
+class WslSource(Source):
+    """Facts about WSL that change with an update at most; asked rarely, by no Windows process."""
+
+    name: ClassVar[str] = "wsl"
+    lane: ClassVar[str] = "wsl"  # wslinfo talks to WSL's init over a socket and may wait for it
+    period_seconds: float = 300.0
+    deadline_seconds: ClassVar[float] = 5.0
+    metrics: ClassVar[tuple[MetricSpec, ...]] = (WSL, GPU_DEVICE)
+
+    def __init__(self, host: Host, config: Config) -> None:
+        """Nothing is asked yet."""
+        super().__init__(host, config)
+        self._answers: dict[tuple[str, ...], str] = {}
+
+    def read(self) -> Sample:
+        """Return what is known of WSL.
+
+        Raises:
+            NoData: this is not WSL.
+        """
+        kind = generation(self.host)
+        if not kind:
+            raise NoData("this is not WSL")
+        labels = (
+            str(kind),
+            self._ask("wslinfo", "--version"),
+            self._ask("wslinfo", "--networking-mode"),
+            self._distro(),
+        )
+        device = int(self.host.exists("/dev/dxg"))
+        return Sample((Reading(WSL, 1, labels), Reading(GPU_DEVICE, device)))
+
+    def _ask(self, *command: str) -> str:
+        """Return a command's answer, or the last one it gave: a busy init must not change the labels."""
+        try:
+            lines = self.host.run(command, _TIMEOUT_SECONDS).strip().splitlines()
+            self._answers[command] = lines[0].strip()[:80] if lines else ""
+        except (NoData, SourceError):
+            self._answers.setdefault(command, "")
+        return self._answers[command]
+
+    def _distro(self) -> str:
+        # Set in sessions, not in systemd units; there init knows (\\wsl.localhost\Ubuntu\).
+        if self.host.live and (name := os.environ.get("WSL_DISTRO_NAME")):
+            return name
+        return self._ask("wslpath", "-w", "/").strip("\\").rpartition("\\")[2]
+
+
+def generation(host: Host) -> Generation:
+    """Return 1 or 2 for the WSL this machine is, 0 when it is none.
+
+    Kernels that users build drop "microsoft" from their name (https://github.com/microsoft/WSL/issues/12756)
+    and containers hide /run/WSL, so each sign serves where the others fail.
+    """
+    try:
+        release = host.read("/proc/sys/kernel/osrelease").strip()
+    except (NoData, SourceError):
+        release = ""
+    if release.endswith("-Microsoft"):  # WSL 1 alone writes it with a capital
+        return 1
+    if host.exists("/dev/dxg") or host.exists("/run/WSL") or _interop(host):
+        return 2
+    if re.search("microsoft|wsl2", release, re.IGNORECASE) or host.exists("/usr/lib/wsl/lib"):
+        return 2
+    return 0
+
+
+def _interop(host: Host) -> bool:
+    try:
+        return any(name.startswith("WSLInterop") for name in host.names(_INTEROP))
+    except (NoData, SourceError):
+        return False
