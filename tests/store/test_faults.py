@@ -54,7 +54,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
         made.until(lambda: "held by another process" in opened.stats().error)
         assert opened.stats().queue_ticks == 20
         transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, "full soon")
-        opened.record_transition(transition, ["command"])
+        opened.record_transition(transition, {"command": {"text": "full"}})
         assert len(opened.unsent("command")) == 1, "an alert does not wait for the disk"
         made.until(lambda: opened.stats().write_errors_total > 20)
         assert len(list(DESCRIPTORS.iterdir())) <= descriptors + 10, "each attempt closes what it opened"
@@ -129,7 +129,9 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
             store.append(made.snapshot(clock.now, values))
         made.settle(store, clock)
         before = made.read_all(store, '*"7"*')
-        store.record_transition(Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), ["mail"])
+        store.record_transition(
+            Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
+        )
     pages = _damage(file, table)
     assert pages >= 3
     with Store(file, settings, host_name="pc", clock=clock) as store:

@@ -23,6 +23,10 @@ class UnwritableError(StoreError):
     """The folder or the file cannot be written."""
 
 
+class MissingDriverError(StoreError):
+    """The address names a database for which no driver is installed."""
+
+
 class LockedError(StoreError):
     """Another process holds the database."""
 

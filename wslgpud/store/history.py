@@ -10,7 +10,8 @@ from itertools import compress, repeat
 from operator import gt
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Table, func, literal, select
+from sqlalchemy import BigInteger, Connection, Table, func, literal, select
+from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
@@ -162,7 +163,7 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
     first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
     if first > last:
         return
-    part = select(literal(first).label("part")).cte("asked", recursive=True)
+    part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
         select(table)

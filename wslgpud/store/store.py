@@ -216,7 +216,9 @@ class Store:
                 )
         migrations.migrate(connection, name)
         with connection.begin():
+            engines.serialise(connection)
             host_id = _host_id(connection, self._host_name)
+            engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)
             query = select(schema.series).where(schema.series.c.host == host_id)
             known = {

@@ -17,6 +17,7 @@ from wslgpud.store import engine as engines
 from wslgpud.store import migrations, recovery, schema
 from wslgpud.store.errors import (
     ForeignDatabaseError,
+    MissingDriverError,
     NewerSchemaError,
     NotADatabaseError,
     StoreError,
@@ -101,7 +102,7 @@ class Writer:
         try:
             with engines.explained(self._target):
                 self._open()
-        except (NewerSchemaError, ForeignDatabaseError, UnwritableError):
+        except (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError):
             raise
         except StoreError as error:
             if isinstance(error, NotADatabaseError) and not ours:
