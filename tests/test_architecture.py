@@ -17,6 +17,7 @@ LAYERS = (
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
+    ("past",),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("sampler", "jobs", "status"),
     ("catalogue",),

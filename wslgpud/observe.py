@@ -9,7 +9,8 @@ from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, 
 from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
-_WANTED = {
+#: names of the metrics that an observation is made of
+WANTED = {
     spec.name
     for source in (
         memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
@@ -23,7 +24,7 @@ def observe(snapshot: Snapshot) -> Observation:
     found: dict[str, _Values] = defaultdict(dict)
     for report in snapshot.reports:
         for spec, value, labels in report.sample.readings:
-            if spec.name in _WANTED:
+            if spec.name in WANTED:
                 found[spec.name][labels] = value
     return Observation(
         t=snapshot.mono,

@@ -117,6 +117,23 @@ def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     assert (replayed.returncode, replayed.stderr) == (0, "")
 
 
+def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
+    settings = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
+    with daemon(tmp_path, settings=settings) as running:
+        eventually(lambda: running.samples().get("wslgpud_ticks_total", 0) >= 30, "thirty ticks")
+        running.end()
+    replayed = wslgpud("replay", "--from", "1h", "--state", str(running.state), home=tmp_path)
+    nothing = wslgpud(
+        "replay", "--from", "2020-01-01", "--to", "2020-01-02", "--state", str(running.state), home=tmp_path
+    )
+
+    found = re.match(r"history: (\d+) samples", replayed.stdout)
+    assert found, replayed.stderr
+    assert int(found[1]) >= 30
+    assert "ram" in replayed.stdout
+    assert (nothing.returncode, "holds no samples between" in nothing.stderr) == (2, True)
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     assert wslgpud("--version", home=tmp_path).stdout == f"wslgpud {__version__}\n"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wslgpud.cli.common import Fault
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
+from wslgpud.cli.moments import moment
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
@@ -25,8 +27,9 @@ MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C
 
 def replay_command(
     traces: Annotated[
-        list[Path], typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="TRACE...")
-    ],
+        list[Path] | None,
+        typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE...]"),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
     ] = False,
@@ -37,14 +40,25 @@ def replay_command(
         Path | None,
         typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
     ] = None,
+    since: Annotated[
+        str, typer.Option("--from", help="your own history from here on: 24h, 7d, 2026-11-21 03:00")
+    ] = "",
+    until: Annotated[str, typer.Option("--to", help="and up to here; now by default")] = "",
+    config: ConfigOption = None,
+    state: StateOption = None,
 ) -> None:
-    """Run the risk engine over recordings, faster than real time.
+    """Run the risk engine over recordings or your own history, faster than real time: would it have warned?
 
     Prints a timeline of each, or with --json every change of level; with --score how many events were
     warned of in time, how many alarms were false, and the same for simple rules that others use.
     """
     if as_json and score:
-        raise typer.BadParameter("--json and --score exclude each other: each has its own output")
+        raise Fault("--json and --score exclude each other: each has its own output")
+    if bool(traces) == bool(since or until) or (score and not traces):
+        raise Fault("name recordings, or a stretch of your own history with --from 24h")
+    if not traces:
+        _replay_history(since, until, database_of(config, state), as_json=as_json, plot=plot)
+        return
     try:
         if score:
             _print_scores(traces)
@@ -64,13 +78,40 @@ def replay_command(
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
+def _replay_history(since: str, until: str, database: str, *, as_json: bool, plot: Path | None) -> None:
+    from wslgpud.past import observations  # noqa: PLC0415 - the database only when it is asked
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415
+
+    now = time.time()
+    start, end = moment(since or "24h", now), moment(until, now) if until else now
+    try:
+        reader = Reader(database)
+        try:
+            result = replay("history", observations(reader, start, end))
+        finally:
+            reader.close()
+        if not result.samples:
+            raise Fault(f"{database} holds no samples between these moments")
+        _show(result, None, as_json=as_json)
+        if plot is not None:
+            plot_replays([(result.name, result.points)], {}, plot)
+            typer.echo(f"drawn: {plot}", err=True)
+    except (StoreError, PlotError) as error:
+        raise Fault(str(error)) from error
+
+
+def _show(result: Replay, truth: Truth | None, *, as_json: bool) -> None:
+    if not as_json:
+        _print_timeline(result, truth)
+        return
+    for change in result.changes:
+        print(json.dumps(change_row(result.name, change), ensure_ascii=False))
+
+
 def _replay_one(path: Path, *, as_json: bool, silent: bool) -> Replay:
     result = replay(trace_name(path), read_trace(path))
-    if as_json:
-        for change in result.changes:
-            print(json.dumps(change_row(result.name, change), ensure_ascii=False))
-    elif not silent:
-        _print_timeline(result, truth_beside(path))
+    if not silent:
+        _show(result, truth_beside(path), as_json=as_json)
     return result
 
 
