@@ -19,7 +19,7 @@ LAYERS = (
     ("observe", "capture", "systemd", "logs"),
     ("past",),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
-    ("sampler", "jobs", "status"),
+    ("sampler", "jobs", "status", "history"),
     ("catalogue",),
     ("monitor",),
     ("app",),

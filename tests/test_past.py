@@ -52,10 +52,7 @@ def memory_of(gpu: GpuSample) -> GpuSample:
     return replace(gpu, name="", processes=(), memory_utilization_ratio=None)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("90min", 1e9 - 5400), ("24h", 1e9 - 86400), ("7 d", 1e9 - 7 * 86400), ("30s", 1e9 - 30)],
-)
+@pytest.mark.parametrize(("text", "ago"), [("90min", 5400), ("24h", 86400), ("7 d", 7 * 86400), ("30s", 30)])
 def test_a_moment_may_be_so_long_ago(text: str, ago: float) -> None:
     assert moment(text, now=1e9) == 1e9 - ago
 

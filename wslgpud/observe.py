@@ -9,6 +9,7 @@ from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, 
 from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
+<<<<<<< HEAD
 #: names of the metrics that an observation is made of
 WANTED = {
     spec.name
@@ -17,6 +18,12 @@ WANTED = {
     )
     for spec in source.metrics
 }  # fmt: skip
+=======
+SOURCES = (
+    memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
+)  # fmt: skip
+_WANTED = {spec.name for source in SOURCES for spec in source.metrics}
+>>>>>>> risk
 
 
 def observe(snapshot: Snapshot) -> Observation:
