@@ -20,7 +20,7 @@ from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
-LATEST_MS = 120_000
+LATEST_MS = 65_000
 LATEST_ROWS = 150
 
 
@@ -138,7 +138,7 @@ class Reader:
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
 
-        Those read every minute or two are the newest; what is read less often may be that of the last
+        Those read at least once a minute are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
         table = schema.batch
