@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import repeat
 from operator import truediv
-from typing import Any
+from typing import Any, final
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +24,7 @@ LATEST_MS = 65_000
 LATEST_ROWS = 150
 
 
+@final
 class Reader:
     """Connections that only read; usable from several threads."""
 
@@ -38,8 +39,20 @@ class Reader:
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with self._connected() as connection:
-            migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        try:
+            with self._connected() as connection:
+                migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        """Return the open reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """Let the connections go."""
