@@ -46,9 +46,9 @@ class Circumstances(NamedTuple):
 class Watch:
     """One resource: its history at all scales, the peaks it survived, and the level that holds."""
 
-    def __init__(self, settings: RiskSettings, capacity: int, *, margin: float = 0.0) -> None:
-        """Start with nothing seen of a resource of this capacity (bytes); ``margin`` as in ``wanted``."""
-        self._margin = margin
+    def __init__(self, settings: RiskSettings, capacity: int, *, vram: bool = False) -> None:
+        """Start with nothing seen of a resource of this capacity (bytes)"""
+        self._vram = vram
         self.settings = settings
         self.capacity = capacity
         self.hysteresis = Hysteresis(settings)
@@ -141,7 +141,7 @@ class Watch:
                         stairs.probability * belief,
                         stairs.eta_seconds,
                         stairs.interval_seconds,
-                        early_seconds=stairs.eta_seconds,
+                        early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
                         still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
                         next_step=stairs.next_step,
                         last_step=stairs.last_step,
@@ -176,8 +176,11 @@ class Watch:
     def _judge(self, t: float, share: float, dangers: list[Danger]) -> View:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
+        overdue *= 1.0 if self._vram else self.settings.look_ahead
         for danger in dangers:
-            level = wanted(danger, share, overdue, self.settings, margin=self._margin)
+            level = wanted(
+                danger, share, overdue, self.settings, margin=self.settings.vram_margin if self._vram else 0.0
+            )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0
