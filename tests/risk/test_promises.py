@@ -291,11 +291,17 @@ def test_a_vm_that_was_given_less_memory_is_no_growth(highest):
 def test_a_kill_by_the_kernel_is_critical_at_once(highest):
     def killed():
         for i in range(40):
-            yield machine(float(i), 4, vm=VmState(oom_kills_total=3 if i < 30 else 4))
+            yield machine(float(i), 20, vm=VmState(oom_kills_total=3 if i < 30 else 4))
 
     level, changes = highest(killed())
     assert level == Level.CRITICAL
-    assert changes[0].t == 30.0
+    assert changes[-1].t == 30.0
+
+
+def test_a_kill_in_a_container_is_not_the_machines_where_memory_is_plenty(highest):
+    """The kernel counts both in one place, and the container's own counter is gone with the container."""
+    stream = (machine(float(i), 4, vm=VmState(oom_kills_total=3 if i < 30 else 4)) for i in range(60))
+    assert highest(stream) == (Level.OK, [])
 
 
 def test_a_restart_of_the_counters_is_no_kill(highest):

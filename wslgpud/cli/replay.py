@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, loaded
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
+from wslgpud.cli.moments import moment
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
@@ -26,12 +23,11 @@ from wslgpud.risk.wording import duration
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
-AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([mhd])")
 BARS = " ▁▂▃▄▅▆▇█"
 MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
 
 
-def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
+def replay_command(
     traces: Annotated[
         list[Path] | None,
         typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE]..."),
@@ -51,6 +47,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
     ] = None,
     end: Annotated[str | None, typer.Option("--to", help="the end of that; now if left out")] = None,
     config: ConfigOption = None,
+    state: StateOption = None,
 ) -> None:
     """Run the risk engine over recordings or over your own history, faster than real time.
 
@@ -59,16 +56,16 @@ def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
     """
     paths = traces or []
     if as_json and score:
-        raise typer.BadParameter("--json and --score exclude each other: each has its own output")
+        raise Fault("--json and --score exclude each other: each has its own output")
     if begin is None and (end is not None or not paths):
-        raise typer.BadParameter("name recordings, or say --from when in your own history to begin")
+        raise Fault("name recordings, or say --from when in your own history to begin")
     try:
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
         results = [replay(trace_name(path), read_trace(path)) for path in paths] if shown else []
         if begin is not None:
-            results.append(_replay_history(begin, end, config))
+            results.append(_replay_history(begin, end, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
         if not score:
             for result in results:
@@ -83,23 +80,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
-def moment(text: str, now: float) -> float:
-    """Return seconds since the epoch for a local date and time, or for so long (``90m``, ``8h``, ``2d``) ago.
-
-    Raises:
-        Fault: it is neither.
-    """
-    if (ago := AGO.fullmatch(text.strip())) is not None:
-        return now - float(ago[1]) * {"m": 60, "h": 3600, "d": 86400}[ago[2]]
-    try:
-        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
-    except ValueError as error:
-        raise Fault(
-            f'"{text}" is no time: write "2026-11-20 22:00", or 90m, 8h, 2d for so long ago'
-        ) from error
-
-
-def _replay_history(begin: str, end: str | None, config: Path | None) -> Replay:
+def _replay_history(begin: str, end: str | None, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.history import observations  # noqa: PLC0415
     from wslgpud.store import StoreError  # noqa: PLC0415
@@ -109,17 +90,18 @@ def _replay_history(begin: str, end: str | None, config: Path | None) -> Replay:
     start, stop = moment(begin, now), now if end is None else moment(end, now)
     if start >= stop:
         raise Fault("--from must come before --to")
-    settings = loaded(config).config
-    database = settings.store.path or str(configuration.state_folder(os.environ) / "wslgpud.db")
     try:
-        reader = Reader(str(database))
+        reader = Reader(database)
         try:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
-            return replay("history", seen)
+            result = replay("history", seen)
         finally:
             reader.close()
     except StoreError as error:
         raise Fault(str(error)) from error
+    if not result.samples:
+        raise Fault(f"{database} holds no samples between these moments")
+    return result
 
 
 def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None:

@@ -138,9 +138,15 @@ class RiskEngine:
                 continue
             before = self._kills.get(name)
             self._kills[name] = count
-            if before is not None and count > before and not (name == "ram" and grown):
-                grown = True  # a kill in a limited group is not the machine's
-                yield name
+            if before is None or count <= before or (name == "ram" and (grown or not self._ram_was_short())):
+                continue
+            grown = True
+            yield name
+
+    def _ram_was_short(self) -> bool:
+        """Tell a kill by the whole machine from one in a limited group, which the kernel counts in one."""
+        watch = self._watches.get("ram")
+        return watch is not None and watch.headroom < self.settings.pressure_headroom * watch.capacity
 
     def _learn(self, observation: Observation, exhausted: set[str]) -> None:
         """Lower a GPU's ceiling to where an allocation failed, and drop that when more was used after all."""

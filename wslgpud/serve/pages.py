@@ -36,7 +36,8 @@ table { width: 100%; border-collapse: collapse; } td, th { padding: .2rem .5rem 
   vertical-align: top; overflow-wrap: anywhere; } th { font-weight: 600; }
 meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-nums; text-align: right;
   white-space: nowrap; } td:last-child { padding-right: 0; width: 99%; }
-  th, td.ok, td.late, td.failed, td.absent { white-space: nowrap; } .trouble { color: var(--bad); font-weight: 600; }
+  th, td.ok, td.late, td.failed, td.absent { white-space: nowrap; }
+.trouble { color: var(--bad); font-weight: 600; }
 .ok { color: var(--good); } .failed, .late { color: var(--bad); } .absent { color: var(--dim); }
 """
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import repeat
 from operator import truediv
-from typing import Any
+from typing import Any, final
 
 from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Level, Number, Transition
 from wslgpud.store import engine as engines
@@ -19,10 +20,11 @@ from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
-LATEST_MS = 120_000
+LATEST_MS = 65_000
 LATEST_ROWS = 150
 
 
+@final
 class Reader:
     """Connections that only read; usable from several threads."""
 
@@ -33,18 +35,60 @@ class Reader:
             StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
         """
         self._target = target
+        self._path = engines.sqlite_path(target)
+        #: device and inode of the file that is open
+        self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with engines.explained(target), self._engine.begin() as connection:
-            migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        try:
+            with self._connected() as connection:
+                migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        """Return the open reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """Let the connections go."""
         self._engine.dispose()
 
+    def check(self) -> list[str]:
+        """Look through the whole file; return what is wrong with it, empty when nothing is."""
+        if self._path is None:
+            return []
+        self._follow()
+        try:
+            with self._engine.begin() as connection:
+                rows = connection.exec_driver_sql("PRAGMA quick_check(10)").scalars().all()
+        except DBAPIError as error:
+            return [str(error.orig)]
+        return [row for row in rows if row != "ok"]
+
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
+        self._follow()
         with engines.explained(self._target), self._engine.begin() as connection:
             yield connection
+
+    def _follow(self) -> None:
+        """Turn to the file that has the name now, if the one we knew was replaced."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return
+        if (found.st_dev, found.st_ino) != self.identity:
+            if self.identity is not None:
+                self._engine.dispose()
+                self._engine = engines.reader_engine(self._target)
+            self.identity = (found.st_dev, found.st_ino)
 
     def _kind(self, series: SeriesRef) -> str:
         with self._connected() as connection:
@@ -107,7 +151,7 @@ class Reader:
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
 
-        Those read every minute or two are the newest; what is read less often may be that of the last
+        Those read at least once a minute are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
         table = schema.batch
