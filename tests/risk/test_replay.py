@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from wslgpud.cli.replay import replay_command
 from wslgpud.model import Level
 from wslgpud.risk.baselines import BASELINE_NAMES, run_baseline
-from wslgpud.risk.score import Score, Truth, TruthError, alarms, brier, read_truth
+from wslgpud.risk.score import Score, Truth, TruthError, alarms, brier, read_truth, reliability
 from wslgpud.risk.trace import read_trace
 
 app = typer.Typer()
@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path, text):
 def test_baselines_fire_where_their_rule_says(recording):
     path = recording["ram-leak_linear-1"]
     changes = run_baseline("used > 90 %", read_trace(path))
-    assert [level for _, resource, level in changes if resource == "ram"][0] == Level.WARNING
+    assert next(level for _, resource, level in changes if resource == "ram") == Level.WARNING
     assert run_baseline("never", read_trace(path)) == []
     assert run_baseline("always", read_trace(path))[0][0] < 1.0
     prealloc = recording["gpu-jax_prealloc-1"]
@@ -144,9 +144,14 @@ def test_the_brier_score_punishes_certainty_that_was_wrong():
     assert brier([], 60.0) is None
 
 
+def test_reliability_sets_what_was_said_beside_what_came():
+    said = [(0.0, 0.9, 30.0), (0.0, 0.9, None), (0.0, 0.1, None), (0.0, 0.0, None)]
+    assert reliability(said, 60.0) == [(pytest.approx(0.1), 0.0, 1), (pytest.approx(0.9), 0.5, 2)]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "events": [{}]}'])
 def test_a_truth_that_is_none_is_named(tmp_path, text):
     path = tmp_path / "x.truth.json"
     path.write_text(text)
-    with pytest.raises(TruthError, match="x.truth.json"):
+    with pytest.raises(TruthError, match=r"x\.truth\.json"):
         read_truth(path)

@@ -9,16 +9,20 @@ from wslgpud.model import CgroupState, GpuSample, Observation
 
 WSL_VRAM_SHARE = 0.04
 WSL_VRAM_BYTES = 512 << 20
-"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: -12 from make_resident
-with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the real ceiling is learned."""
+"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12
+with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned."""
 
 
 class Room(NamedTuple):
-    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does."""
+    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does.
+
+    ``swap`` says that swap is part of it, so that a growth gets slower before the end.
+    """
 
     resource: str
     headroom: int
     capacity: int
+    swap: bool = False
 
     @property
     def share(self) -> float:
@@ -35,7 +39,7 @@ def ram_room(observation: Observation) -> Room | None:
     if swap is not None:
         headroom += swap.free
         capacity += swap.total
-    return Room("ram", max(0, headroom), capacity)
+    return Room("ram", max(0, headroom), capacity, capacity > ram.total)
 
 
 def gpu_used(gpu: GpuSample) -> int | None:
@@ -46,7 +50,7 @@ def gpu_used(gpu: GpuSample) -> int | None:
 
 
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
-    """VRAM up to NVML's total less what the driver keeps, under WSL2 less what Windows keeps, or as learned."""
+    """VRAM up to NVML's total less what the driver (under WSL2 Windows too) keeps, or as learned."""
     total, used = gpu.total_bytes, gpu_used(gpu)
     if not total or total < 0 or used is None:
         return None
@@ -76,7 +80,7 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
         room = max(0, group.swap_limit - (group.swap_current or 0))
         headroom += room if swap_free is None else min(room, swap_free)
         capacity += group.swap_limit
-    return Room(f"cgroup:{group.path}", max(0, headroom), capacity)
+    return Room(f"cgroup:{group.path}", max(0, headroom), capacity, capacity > group.limit)
 
 
 def rooms(observation: Observation, learned_ceilings: dict[str, int]) -> Iterator[Room]:

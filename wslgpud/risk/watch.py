@@ -29,18 +29,32 @@ class View(NamedTuple):
     rate: float | None
 
 
+class Circumstances(NamedTuple):
+    """What else is known at the time of a sample.
+
+    ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that an
+    allocation failed or a process was killed for lack of it since the last sample; ``gap_expected`` that the
+    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit.
+    """
+
+    pressure: Pressure = Pressure()
+    exhausted: bool = False
+    gap_expected: bool = False
+    limit_hits: int | None = None
+
+
 class Watch:
     """One resource: its history at all scales, the peaks it survived, and the level that holds."""
 
-    def __init__(self, settings: RiskSettings, capacity: int, *, margin: float = 0.0) -> None:
-        """Start with nothing seen of a resource of this capacity (bytes); ``margin`` as in ``wanted``."""
-        self._margin = margin
+    def __init__(self, settings: RiskSettings, capacity: int) -> None:
+        """Start with nothing seen of a resource of this capacity (bytes)."""
         self.settings = settings
         self.capacity = capacity
         self.hysteresis = Hysteresis(settings)
         self.t = -math.inf
         self.headroom = 0
         self._interval = 0.0
+        self._quiet = True
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -62,46 +76,30 @@ class Watch:
         usual = max(self.settings.gap_seconds, 6.0 * self._interval)
         return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
 
-    def look(
-        self,
-        t: float,
-        room: Room,
-        pressure: Pressure,
-        *,
-        exhausted: bool = False,
-        gap_expected: bool = False,
-        limit_hits: int | None = None,
-    ) -> View:
-        """Take one sample of the resource.
-
-        Args:
-            t: its time in seconds.
-            room: headroom and capacity.
-            pressure: stalls that are about this resource (none for a GPU).
-            exhausted: an allocation failed or a process was killed for lack of it since the last sample.
-            gap_expected: the time since the last sample is no stall.
-            limit_hits: counter of a cgroup's runs into its limit.
-        """
+    def look(self, t: float, room: Room, around: Circumstances) -> View:
+        """Take one sample of the resource at ``t`` seconds; return what is to be thought of it."""
         s = self.settings
         gap, share = self.gap(t), room.share
         if gap:
             self._envelope.skip(gap)
-        if gap and gap_expected:
+        if gap and around.gap_expected:
             self.hysteresis.forgive(gap)
         elif not gap and math.isfinite(self.t) and t > self.t:
             step = t - self.t
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
-        if exhausted:
+        if around.exhausted:
             self._forget()
         self._remember(t, room, 1.0 - share)
-        dangers = self._growing(t, share) if share < QUIET_HEADROOM else []
-        dangers += self._stalling(share, pressure, gap=0.0 if gap_expected else gap)
-        if exhausted:
+        quiet = share >= QUIET_HEADROOM
+        dangers = [] if quiet else self._growing(t, share)
+        self._quiet = quiet
+        dangers += self._stalling(share, around.pressure, gap=0.0 if around.gap_expected else gap)
+        if around.exhausted:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
-        hit = self._hit_rate(t, limit_hits)
+        hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
-        return self._judge(t, share, dangers)
+        return self._judge(t, share, dangers, swap=room.swap)
 
     def _remember(self, t: float, room: Room, used: float) -> None:
         self.t, self.headroom = t, room.headroom
@@ -115,7 +113,7 @@ class Watch:
 
     def _growing(self, t: float, share: float) -> list[Danger]:
         belief = 1.0 / (1.0 + self._peaks.doubt(1.0 - share))
-        growths = [g for g in self._envelope.growths(share) if g.window_seconds >= 1.4]
+        growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         top = max((g.probability for g in growths), default=0.0)
         early = min(
             (g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= 0.3 * top),
@@ -142,7 +140,7 @@ class Watch:
                         stairs.probability * belief,
                         stairs.eta_seconds,
                         stairs.interval_seconds,
-                        early_seconds=stairs.eta_seconds,
+                        early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
                         still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
                         next_step=stairs.next_step,
                         last_step=stairs.last_step,
@@ -174,11 +172,14 @@ class Watch:
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
 
-    def _judge(self, t: float, share: float, dangers: list[Danger]) -> View:
+    def _judge(self, t: float, share: float, dangers: list[Danger], *, swap: bool) -> View:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
+        overdue *= self.settings.look_ahead if swap else 1.0
         for danger in dangers:
-            level = wanted(danger, share, overdue, self.settings, margin=self._margin)
+            level = wanted(
+                danger, share, overdue, self.settings, margin=0.0 if swap else self.settings.no_swap_margin
+            )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0
