@@ -146,7 +146,7 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
     with Store(file, StoreSettings(raw_days=3650), host_name="bench", clock=clock) as store:
         written, cpu = _written_bytes(), time.process_time()
         for second in range(ticks):
-            clock.now = T0 + second + 0.001 * math.floor(3 * math.sin(second))
+            clock.now = T0 + second + 0.35 + 0.001 * math.floor(3 * math.sin(second))
             begun = time.process_time()
             readings = machine.tick(second)
             making += time.process_time() - begun
