@@ -181,7 +181,7 @@ def shares(file: Path) -> None:
         sys.stdout.write(f"  blocks: {samples:,}, ")
         for table in ("chunk", "rollup_minute", "rollup_hour", "batch"):
             sys.stdout.write(
-                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "
+                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "  # noqa: S608
             )
         data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
         sys.stdout.write(f"{data:,} bytes in blocks\n")

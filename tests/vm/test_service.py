@@ -118,6 +118,13 @@ def test_systemctl_status_says_how_things_stand(service: Service) -> None:
     assert re.match(r"ram [\d.]+ GiB left", said)
 
 
+def test_status_finds_the_service_for_whoever_asks(service: Service) -> None:
+    as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+    said = service.machine.run(*as_nobody, "/opt/wslgpud/bin/wslgpud", "status", "--json").stdout
+
+    assert json.loads(said)["seen_by"] == "daemon"
+
+
 def test_the_daemon_is_the_last_that_the_kernel_kills(service: Service) -> None:
     pid = service.property("MainPID")
 
