@@ -14,9 +14,7 @@ import json
 import math
 import random
 import resource
-import shutil
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -171,39 +169,8 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
         f" {written / samples:.2f} bytes a sample\n"
         f"  processor time a tick, all threads           {cpu / ticks * 1e3:.3f} ms (goal 1)\n"
         f"  longest slice of deleting                    {store._upkeep.longest_slice_seconds * 1e3:.1f} ms\n"
-        f"  longest sealing of a chunk                   {store._upkeep.longest_seal_seconds * 1e3:.1f} ms\n"
         f"  peak memory of this process                  "
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f} MiB\n"
-    )
-
-
-def prometheus(machine: Machine | Traces, hours: float, folder: Path) -> None:
-    """Let a real Prometheus keep the same values in blocks and print what they take, if it is installed."""
-    if not shutil.which("promtool"):
-        sys.stdout.write("  (no promtool here to compare with)\n")
-        return
-    columns: dict[str, list[str]] = {}
-    samples = 0
-    for second in range(round(hours * 3600)):
-        for spec, value, labels in machine.tick(second):
-            name = f'{spec.name}{{n="{labels[0]}"}}'
-            columns.setdefault(name, []).append(f"{name} {round(value, spec.decimals or 0)} {T0 + second}.35")
-            samples += 1
-    text = folder / "openmetrics.txt"
-    with text.open("w", encoding="ascii") as stream:
-        family = ""
-        for name, lines in sorted(columns.items()):
-            if name.partition("{")[0] != family:
-                family = name.partition("{")[0]
-                stream.write(f"# TYPE {family} gauge\n")
-            stream.write("\n".join(lines) + "\n")
-        stream.write("# EOF\n")
-    blocks = folder / "blocks"
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", text, blocks]
-    subprocess.run(command, check=True, capture_output=True)
-    size = sum(f.stat().st_size for f in blocks.rglob("*") if f.is_file())
-    sys.stdout.write(
-        f"  Prometheus, the same values in its blocks    {size:,} bytes, {size / samples:.3f} a sample\n"
     )
 
 
@@ -213,8 +180,9 @@ def shares(file: Path) -> None:
         samples = database.execute("SELECT count(*) FROM block").fetchone()[0]
         sys.stdout.write(f"  blocks: {samples:,}, ")
         for table in ("chunk", "rollup_minute", "rollup_hour", "batch"):
-            count = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - listed above
-            sys.stdout.write(f"{table}: {count:,} rows, ")
+            sys.stdout.write(
+                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "  # noqa: S608
+            )
         data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
         sys.stdout.write(f"{data:,} bytes in blocks\n")
         try:
@@ -254,8 +222,6 @@ def main() -> None:
         machine = Traces(chosen.traces, chosen.series) if chosen.traces else Machine(chosen.series)
         fill(file, machine, chosen.hours)
         shares(file)
-        if not chosen.traces and chosen.hours <= 24:
-            prometheus(Machine(chosen.series), min(chosen.hours, 6), Path(folder))
         queries(file, chosen.hours)
 
 
