@@ -7,7 +7,7 @@ since the epoch. None means "not known": it is never 0, and it is never exported
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -132,6 +132,10 @@ class Snapshot:
     interval_seconds: float = 1.0
     _index: dict[tuple[str, tuple[str, ...]], Number] = field(default_factory=dict, repr=False, compare=False)
 
+    def plus(self, report: SourceReport) -> Snapshot:
+        """Return the snapshot with one more report."""
+        return replace(self, reports=(*self.reports, report), _index={})
+
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
         for report in self.reports:
@@ -182,7 +186,8 @@ class Forecast:
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
     points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
-    ``who_kind`` what ``who`` is (process, group, tmpfs, ...): of these ``reason`` is made, and its translations.
+    ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
+    these.
     """
 
     resource: str

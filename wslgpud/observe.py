@@ -36,7 +36,18 @@ def observe(snapshot: Snapshot) -> Observation:
         cgroups=_cgroups(found),
         wsl=wsl.WSL.name in found,
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
+        exhausted=_exhausted(snapshot),
     )
+
+
+def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Name the GPUs for which Windows has just refused memory (dxgkrnl does not say which one it was)."""
+    for event in snapshot.events:
+        fields = event.fields
+        refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
+        if event.kind == "dxg_error" and refused and not fields.get("past"):
+            return tuple(f"gpu{gpu.index}" for gpu in snapshot.gpus)
+    return ()
 
 
 def _whole(found: dict[str, _Values], spec: MetricSpec, *labels: str) -> int | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: a cgroup is known by the end of its path
+LONGEST_PATH = 24
+
 
 def size(count: float) -> str:
     """Write bytes the way people do: ``310 MB``, ``3.1 GB``."""
@@ -31,5 +34,8 @@ def resource_name(resource: str) -> str:
     if resource == "ram":
         return "RAM"
     if resource.startswith("gpu"):
-        return f"GPU {resource[3:]}".strip()
-    return resource.replace("cgroup:", "cgroup ", 1)
+        return f"GPU {resource[3:].strip()}".strip()
+    if not resource.startswith("cgroup:"):
+        return resource
+    path = resource.removeprefix("cgroup:")
+    return f"cgroup {path}" if len(path) <= LONGEST_PATH else f"cgroup …{path[1 - LONGEST_PATH :]}"

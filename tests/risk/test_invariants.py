@@ -32,8 +32,8 @@ def levels_of(path, interval=1.0, capacity=16 * GIB):
     engine, changes = RiskEngine(), []
     for i, used in enumerate(path):
         gpu = GpuSample(0, "u", "card", capacity, round(capacity * used))
-        for change in engine.observe(Observation(t=i * interval, gpus=(gpu,))).changes:
-            changes.append((i, change.new))
+        seen = engine.observe(Observation(t=i * interval, gpus=(gpu,)))
+        changes += [(i, change.new) for change in seen.changes]
     return changes
 
 

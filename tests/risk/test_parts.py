@@ -71,11 +71,11 @@ def test_the_envelope_of_a_saw_is_flat():
 
 def stairs(sizes, dwell=12, start=0.1):
     ledger, used, t = StepLedger(S.step), start, 0.0
-    for size in sizes:
+    for height in sizes:
         for _ in range(dwell):
             ledger.feed(t, used)
             t += 1.0
-        used += size
+        used += height
     for _ in range(dwell // 2):
         ledger.feed(t, used)
         t += 1.0

@@ -92,7 +92,7 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path, text):
 def test_baselines_fire_where_their_rule_says(recording):
     path = recording["ram-leak_linear-1"]
     changes = run_baseline("used > 90 %", read_trace(path))
-    assert [level for _, resource, level in changes if resource == "ram"][0] == Level.WARNING
+    assert next(level for _, resource, level in changes if resource == "ram") == Level.WARNING
     assert run_baseline("never", read_trace(path)) == []
     assert run_baseline("always", read_trace(path))[0][0] < 1.0
     prealloc = recording["gpu-jax_prealloc-1"]
@@ -148,5 +148,5 @@ def test_the_brier_score_punishes_certainty_that_was_wrong():
 def test_a_truth_that_is_none_is_named(tmp_path, text):
     path = tmp_path / "x.truth.json"
     path.write_text(text)
-    with pytest.raises(TruthError, match="x.truth.json"):
+    with pytest.raises(TruthError, match=r"x\.truth\.json"):
         read_truth(path)

@@ -100,15 +100,14 @@ def record(limit, command, linger=10.0):
 
 
 def truth(name, observations):
-    events, onset, before = [], None, 0
+    events, onset, before = [], 0.0, observations[0].cgroups[0].oom_kills_total
     for o in observations:
         group = o.cgroups[0]
-        if used(group) < 0.5:
-            onset = o.t
         if group.oom_kills_total > before:
             events.append({"t": round(o.t, 3), "resource": "cgroup:/record", "kind": "oom_kill"})
             break
-        before = group.oom_kills_total
+        if used(group) < 0.5:
+            onset = round(o.t, 3)
     highest = max(used(o.cgroups[0]) for o in observations)
     return {
         "name": name,
@@ -132,7 +131,7 @@ def main():
     name = out.name.split(".")[0]
     told = truth(name, observations)
     out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")
-    print(told)
+    print(told)  # noqa: T201 - a tool run by hand
 
 
 if __name__ == "__main__":

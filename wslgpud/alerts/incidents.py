@@ -1,6 +1,7 @@
 """Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, over restarts.
 
-Nothing but the rows is kept: an incident is what a fold over them finds, and its number is its first row's id.
+Nothing but the rows is kept: an incident is what a fold over them finds, and its number is the id of its first
+row.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Ledger:
         """Take over what earlier runs left open; ``mono`` is now."""
         self.incidents = fold(rows)
         self.open: dict[Key, Incident] = {i.key: i for i in self.incidents if i.closed_wall is None}
-        self._inherited = {key: mono for key in self.open}
+        self._inherited = dict.fromkeys(self.open, mono)
         self._since: dict[Key, float] = dict(self._inherited)
 
     def levels(self) -> Mapping[Key, Level]:

@@ -88,7 +88,7 @@ Measure = Callable[[Look], Iterable[Signal]]
 
 
 def oom_kills(look: Look) -> Iterator[Signal]:
-    """A process was killed because memory had run out: from the kernel log, else from the kernel's counter."""
+    """A process was killed because memory had run out: from the kernel's log, else from its counter."""
     heard = False
     for event in look.events("oom_kill"):
         heard = True

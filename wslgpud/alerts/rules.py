@@ -2,7 +2,8 @@
 
 A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
 that number deserves a level. Texts and advice for a rule are in ``alerts/texts`` under its name, what to do
-at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus would watch.
+at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
+would watch.
 
 Not here: spill into shared memory, and stress runs that fail or regress. Their sources do not exist yet; each
 will be one more line of ``RULES``.
@@ -63,6 +64,7 @@ class Rule:
 
 _GIB = float(1 << 30)
 _HAPPENED = 1.0
+_W, _C = Level.WARNING, Level.CRITICAL
 
 
 def _happens(
@@ -74,31 +76,30 @@ def _happens(
 
 
 RULES: tuple[Rule, ...] = (
-    _happens("oom_kill", measures.oom_kills, Level.CRITICAL, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
+    _happens("oom_kill", measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
-    _happens("vram_residency_failed", measures.residency_failures, Level.CRITICAL, (kernel_log.DXG_ERRORS,)),
-    _happens("gpu_error", measures.xids, Level.WARNING, (kernel_log.XIDS,)),
-    Rule("gpu_lost", measures.lost_gpus, (Step(Level.CRITICAL, 1, 5),), 1, 5, (gpu.UP, gpu.LOST)),
+    _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,)),
+    _happens("gpu_error", measures.xids, _W, (kernel_log.XIDS,)),
+    Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5, (gpu.UP, gpu.LOST)),
     # Longer than a driver update or a reset by Windows (TDR) takes.
-    Rule("gpu_driver_gone", measures.silent_driver, (Step(Level.WARNING, 30), Step(Level.CRITICAL, 180)), 1, 5,
-         (gpu.UP,)),
-    # Share of time in which nothing got done; 0.2 is where systemd-oomd's and our own risk engine's users
-    # call a machine unusable. Kernels without PSI: both directions of swap at once, see ``measures``.
-    Rule("swap_thrash", measures.thrashing, (Step(Level.WARNING, 0.2, 10), Step(Level.CRITICAL, 0.5, 20)), 0.1, 30,
+    Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5, (gpu.UP,)),
+    # Share of time in which nothing got done: what ``wslgpud_pressure_stalled_ratio`` calls thrashing.
+    # Kernels without PSI: both directions of swap at once, see ``measures``.
+    Rule("swap_thrash", measures.thrashing, (Step(_W, 0.2, 10), Step(_C, 0.5, 20)), 0.1, 30,
          (pressure.STALLED_RATIO, memory.SWAP_IN, memory.SWAP_OUT)),
     # Short dips are how a card regulates itself.
-    Rule("gpu_throttled", measures.throttling, (Step(Level.WARNING, 1, 60),), 1, 120, (gpu.THROTTLED,)),
-    Rule("state_disk_full", measures.state_space, (Step(Level.WARNING, 2 * _GIB, 5), Step(Level.CRITICAL, 0.3 * _GIB, 5)),
+    Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120, (gpu.THROTTLED,)),
+    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
          2.5 * _GIB, 30, (disk.AVAILABLE,), falling=True),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
     # https://github.com/microsoft/WSL/issues/6986
-    Rule("windows_disk_full", measures.windows_space, (Step(Level.WARNING, 10 * _GIB, 5), Step(Level.CRITICAL, 2 * _GIB, 5)),
+    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
          12 * _GIB, 60, (disk.AVAILABLE,), falling=True),
-    Rule("read_only_disk", measures.read_only, (Step(Level.CRITICAL, 1, 5),), 1, 10, (disk.READ_ONLY,)),
-    Rule("source_stale", measures.silent_sources, (Step(Level.WARNING, 60),), 1, 5, ()),
+    Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10, (disk.READ_ONLY,)),
+    Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
     _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,)),
-    Rule("store_failing", measures.failing_store, (Step(Level.WARNING, 1, 30), Step(Level.CRITICAL, 1, 600)), 1, 10, ()),
+    Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
 )  # fmt: skip
 
 

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from wslgpud.cli.common import Fault
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
-from wslgpud.risk.replay import Line, Replay, replay, score_all, trace_name, truth_beside
+from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
 from wslgpud.units import duration
@@ -58,11 +59,9 @@ def replay_command(
             plot_replays([(result.name, result.points) for result in results], events, plot)
             typer.echo(f"drawn: {plot}", err=True)
     except (TraceError, TruthError, PlotError) as error:
-        typer.echo(f"wslgpud replay: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise Fault(str(error)) from error
     except OSError as error:
-        typer.echo(f"wslgpud replay: {error.filename}: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
+        raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
 def _replay_one(path: Path, *, as_json: bool, silent: bool) -> Replay:
@@ -133,9 +132,10 @@ def _percent(share: float | None) -> str:
 
 def _row(name: str, score: Score) -> str:
     events = len(score.leads)
+    shares = "".join(f" {_percent(score.share_at(seconds)):>6}" for seconds in (5, 15, 30))
     return (
         f"{name:<42} {_percent(score.in_time / events if events else None):>7}"
-        f" {_percent(score.share_at(5)):>6} {_percent(score.share_at(15)):>6} {_percent(score.share_at(30)):>6}"
+        f"{shares}"
         f" {'-' if score.median_lead is None else f'{score.median_lead:.0f} s':>6}"
         f" {score.quiet_with_alarm:>4}/{score.quiet_traces:<3}"
         f" {score.tolerated_with_alarm:>4}/{score.tolerated_traces:<3}"

@@ -13,7 +13,7 @@ from wslgpud.risk.headroom import Room, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.watch import RATE_SECONDS, View, Watch
+from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
 from wslgpud.risk.wording import headline, reason
 
 HORIZONS = (60, 300, 900, 3600)
@@ -90,14 +90,13 @@ class RiskEngine:
             name = room.resource
             watch = self._watch(room, t)
             old = watch.hysteresis.level
-            view = watch.look(
-                t,
-                room,
+            around = Circumstances(
                 pressure if name == "ram" else NO_PRESSURE,
-                exhausted=name in exhausted,
-                gap_expected=observation.gap_expected,
-                limit_hits=hits.get(name),
+                name in exhausted,
+                observation.gap_expected,
+                hits.get(name),
             )
+            view = watch.look(t, room, around)
             forecast = self._forecast(observation, room, view, changed=view.level != old)
             forecasts.append(forecast)
             if view.level != old:
@@ -140,9 +139,15 @@ class RiskEngine:
                 continue
             before = self._kills.get(name)
             self._kills[name] = count
-            if before is not None and count > before and not (name == "ram" and grown):
-                grown = True  # a kill in a limited group is not the machine's
-                yield name
+            if before is None or count <= before or (name == "ram" and (grown or not self._ram_was_short())):
+                continue
+            grown = True
+            yield name
+
+    def _ram_was_short(self) -> bool:
+        """Tell a kill by the whole machine from one in a limited group, which the kernel counts in one."""
+        watch = self._watches.get("ram")
+        return watch is not None and watch.headroom < self.settings.pressure_headroom * watch.capacity
 
     def _learn(self, observation: Observation, exhausted: set[str]) -> None:
         """Lower a GPU's ceiling to where an allocation failed, and drop that when more was used after all."""

@@ -94,21 +94,11 @@ class Score:
         """Judge one trace."""
         false = 0
         for resource in sorted(set(changes) | set(truth.events)):
-            event, lead = truth.events.get(resource), 0.0
-            for start, end in alarms(changes.get(resource, ()), at_least):
-                if event is not None and start >= event:
-                    continue
-                self.alarms_before_events += event is not None
-                if event is not None and event <= end + GRACE_SECONDS:
-                    lead = max(lead, min(LONGEST_LEAD, event - start))
-                else:
-                    false += 1
-            if event is not None:
-                self.leads.append(lead)
-                if lead >= truth.needed(resource):
-                    self.in_time += 1
-                else:
-                    self.late.append(f"{truth.name} ({lead:.1f} of {truth.needed(resource):.1f} s)")
+            raised = alarms(changes.get(resource, ()), at_least)
+            if resource in truth.events:
+                false += self._add_event(truth, resource, raised)
+            else:
+                false += len(raised)
         if truth.tolerated:
             self.tolerated_traces += 1
             self.tolerated_with_alarm += bool(false)
@@ -120,6 +110,24 @@ class Score:
         self.false_alarms += false
         if false:
             self.noisy.append(truth.name)
+
+    def _add_event(self, truth: Truth, resource: str, raised: Sequence[tuple[float, float]]) -> int:
+        """Judge the alarms before an event; return how many were false."""
+        event, needed, lead, false = truth.events[resource], truth.needed(resource), 0.0, 0
+        for start, end in raised:
+            if start >= event:
+                continue
+            self.alarms_before_events += 1
+            if event <= end + GRACE_SECONDS:
+                lead = max(lead, min(LONGEST_LEAD, event - start))
+            else:
+                false += 1
+        self.leads.append(lead)
+        if lead >= needed:
+            self.in_time += 1
+        else:
+            self.late.append(f"{truth.name} ({lead:.1f} of {needed:.1f} s)")
+        return false
 
     def share_at(self, seconds: float) -> float | None:
         """Return the share of events warned of at least so many seconds before."""

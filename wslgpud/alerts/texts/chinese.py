@@ -113,7 +113,7 @@ RULES = {
 
 MEMORY = MemoryText(
     starts=("{resource} 约 {eta_seconds}后耗尽 ({range})：", "{resource} 约 {eta_seconds}后耗尽：", "{resource} 快满了："),
-    ends=("{rate_bytes_per_second}，剩 {left_bytes} / {capacity_bytes}", "剩 {left_bytes} / {capacity_bytes}",),
+    ends=("{rate_bytes_per_second}，剩 {left_bytes} / {capacity_bytes}", "剩 {left_bytes} / {capacity_bytes}"),
     causes={
         "growth": ("{resource} 的用量已持续增长 {window_seconds}。",),
         "steps": ("{resource} 的用量约每 {window_seconds}上一个台阶，再来几次就放不下了。",),

@@ -126,7 +126,7 @@ RULES = {
 MEMORY = MemoryText(
     starts=("{resource} full in ~{eta_seconds} ({range}): ", "{resource} full in ~{eta_seconds}: ",
             "{resource} is nearly full: "),
-    ends=("{rate_bytes_per_second}, {left_bytes} left of {capacity_bytes}", "{left_bytes} left of {capacity_bytes}",),
+    ends=("{rate_bytes_per_second}, {left_bytes} left of {capacity_bytes}", "{left_bytes} left of {capacity_bytes}"),
     causes={
         "growth": ("Use of {resource} has grown for {window_seconds}.",),
         "steps": ("Use of {resource} climbs in steps every {window_seconds} or so; few more fit.",),
