@@ -1,7 +1,6 @@
 """Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, over restarts.
 
-Nothing but the rows is kept: an incident is what a fold over them finds, and its number is the id of its first
-row.
+Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ _HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
 _WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
+WANTED = frozenset(spec.name for spec in (gpu.UP, gpu.THROTTLED, disk.AVAILABLE, disk.READ_ONLY))
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -58,6 +59,13 @@ class Look:
     snapshot: Snapshot
     memory: Memory
     store_error: str = ""
+    _index: dict[str, list[Reading]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Sort the readings once: a dozen rules look for theirs at every tick."""
+        for reading in self.snapshot.readings():
+            if reading.spec.name in WANTED:
+                self._index.setdefault(reading.spec.name, []).append(reading)
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
@@ -65,9 +73,9 @@ class Look:
             if event.kind == kind and (not event.fields.get("past") or event.wall > self.memory.since_wall):
                 yield event
 
-    def readings(self, spec: MetricSpec) -> Iterator[Reading]:
-        """Yield what is known of a metric."""
-        return (r for r in self.snapshot.readings() if r.spec.name == spec.name)
+    def readings(self, spec: MetricSpec) -> list[Reading]:
+        """Return what is known of a metric, one of ``WANTED``."""
+        return self._index.get(spec.name, [])
 
     def report(self, name: str) -> SourceReport | None:
         """Return how a source fared."""

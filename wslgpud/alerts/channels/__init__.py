@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class DeliveryError(Exception):
@@ -20,9 +16,14 @@ class DeliveryError(Exception):
 
 
 class Channel(Protocol):
-    """Somewhere a warning can go; called from the dispatcher's thread, so it may take its time."""
+    """Somewhere a warning can go; called from a thread of its own, so it may take its time.
+
+    ``human``: people read it, so it observes quiet hours and limits, and gets what has piled up as one
+    message. The others get each message by itself.
+    """
 
     name: str
+    human: bool
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand the message (see ``wslgpud.alerts.message.payload``) over.
@@ -32,44 +33,15 @@ class Channel(Protocol):
         """
 
 
-class CommandChannel:
-    """Runs a program with the warning as JSON on its standard input."""
+@runtime_checkable
+class Refreshed(Protocol):
+    """A channel that forgets an incident unless it hears of it every ``refresh_seconds``."""
 
-    name = "command"
+    refresh_seconds: float
 
-    def __init__(self, command: Sequence[str], timeout_seconds: float) -> None:
-        """Keep the command line; it is run as it stands, without a shell."""
-        self._command = list(command)
-        self._timeout = timeout_seconds
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Run the program.
+    def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Say that these incidents are still open.
 
         Raises:
-            DeliveryError: it cannot be started, fails, or takes longer than it may.
+            DeliveryError: the channel did not take it.
         """
-        try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                text=True,
-                errors="replace",
-            )
-        except OSError as error:
-            raise DeliveryError(
-                f"cannot start {self._command[0]}: {error.strerror}", permanent=True
-            ) from error
-        with process:
-            try:
-                _, said = process.communicate(json.dumps(message), timeout=self._timeout)
-            except subprocess.TimeoutExpired as error:
-                # The whole group: a script's children would hold its pipes open and us with them.
-                os.killpg(process.pid, signal.SIGKILL)
-                raise DeliveryError(
-                    f"{self._command[0]} did not end within {self._timeout:g} s and was stopped"
-                ) from error
-        if process.returncode:
-            raise DeliveryError(f"{self._command[0]} ended with {process.returncode}: {said.strip()[-200:]}")

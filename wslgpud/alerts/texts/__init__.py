@@ -54,6 +54,8 @@ def compose(transition: Transition, tongue: str = "en") -> Text:
         name = words.resource(transition.resource)
         what = words.rules[transition.rule].title if transition.rule in words.rules else transition.rule
         return Text(_first_line(words.over.format(what=what, resource=name)), text.evidence, "")
+    if kind == "repeated" and transition.rule == MEMORY:
+        return text._replace(headline=_first_line(words.repeated.format(headline=text.headline)))
     return text
 
 
@@ -109,8 +111,9 @@ def _rule(transition: Transition, words: Words) -> Text:
 
 
 def _memory(transition: Transition, forecast: Forecast, words: Words) -> Text:
+    written = transition.headline if words.keeps_headline else ""
     return Text(
-        _first_line(transition.headline if words.keeps_headline else _memory_headline(forecast, words)),
+        _first_line(written or _memory_headline(forecast, words)),
         _memory_evidence(forecast, words),
         "" if transition.new == Level.OK else _memory_advice(forecast, words),
     )

@@ -156,7 +156,7 @@ MEMORY = MemoryText(
 WORDS = Words(
     over="Over: {what} ({resource})",
     digest="{count} alerts: {headline}",
-    repeated="Half the time is gone: {headline}",
+    repeated="Again: {headline}",
     levels={
         "ok": "ok",
         "info": "info",
