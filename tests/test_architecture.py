@@ -18,7 +18,7 @@ LAYERS = (
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
-    ("sampler", "jobs", "status"),
+    ("sampler", "jobs", "status", "history"),
     ("catalogue",),
     ("monitor",),
     ("app",),

@@ -9,13 +9,10 @@ from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, 
 from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
-_WANTED = {
-    spec.name
-    for source in (
-        memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
-    )
-    for spec in source.metrics
-}  # fmt: skip
+SOURCES = (
+    memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
+)  # fmt: skip
+_WANTED = {spec.name for source in SOURCES for spec in source.metrics}
 
 
 def observe(snapshot: Snapshot) -> Observation:

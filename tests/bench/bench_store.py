@@ -86,8 +86,7 @@ class Traces:
         self._columns: list[tuple[MetricSpec, list[Number]]] = []
         by_key: dict[str, list[Number]] = {}
         for file in sorted(folder.glob("*.jsonl.gz")):
-            lines = gzip.open(file, "rt", encoding="utf-8")
-            for line in list(lines)[1:]:
+            for line in gzip.decompress(file.read_bytes()).splitlines()[1:]:
                 for key, value in _flat(json.loads(line)):
                     by_key.setdefault(f"{file.name.split('-')[0]}.{key}", []).append(value)
         for i, (key, values) in enumerate(sorted(by_key.items())[:series]):
@@ -103,7 +102,7 @@ def _flat(record: dict, prefix: str = "") -> Iterator[tuple[str, Number]]:
     for key, value in record.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
-        elif key == "gpus":
+        elif key == "gpus" and value:
             yield from _flat({k: v for k, v in value[0].items() if k not in ("index", "procs")}, "gpu.")
         elif isinstance(value, (int, float)) and key != "t":
             yield prefix + key, value

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from wslgpud.cli.replay import replay_command
 from wslgpud.model import Level
 from wslgpud.risk.baselines import BASELINE_NAMES, run_baseline
-from wslgpud.risk.score import Score, Truth, TruthError, alarms, brier, read_truth
+from wslgpud.risk.score import Score, Truth, TruthError, alarms, brier, read_truth, reliability
 from wslgpud.risk.trace import read_trace
 
 app = typer.Typer()
@@ -142,6 +142,11 @@ def test_the_brier_score_punishes_certainty_that_was_wrong():
     assert brier([(0.0, 1.0, 90.0)], 60.0) == 1.0
     assert brier([(0.0, 0.5, None)], 60.0) == 0.25
     assert brier([], 60.0) is None
+
+
+def test_reliability_sets_what_was_said_beside_what_came():
+    said = [(0.0, 0.9, 30.0), (0.0, 0.9, None), (0.0, 0.1, None), (0.0, 0.0, None)]
+    assert reliability(said, 60.0) == [(pytest.approx(0.1), 0.0, 1), (pytest.approx(0.9), 0.5, 2)]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "events": [{}]}'])

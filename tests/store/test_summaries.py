@@ -113,8 +113,8 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
             ]
 
 
-def test_summaries_join_what_is_sealed_with_what_is_not(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, [*range(0, 1000, 2), *range(4000, 2 * HOUR + 700)], clock)
         for pattern, key in [
             ("made_ratio", made.RATIO),
@@ -136,25 +136,33 @@ def test_summaries_join_what_is_sealed_with_what_is_not(file, settings, clock, m
                     assert bucket.total == pytest.approx(sum(values))
 
 
-def test_anyone_can_query_minutes_and_hours_with_sql(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, range(HOUR + 10), clock)
-    query = "SELECT time, n, min, max, sum, last FROM {} WHERE metric = ? AND labels LIKE ? ORDER BY time"
-    with sqlite3.connect(file) as database:
-        for metric, label, key in [
-            ("made_bytes", "%moving%", (made.BYTES, "moving")),
-            ("made_bytes", "%steady%", (made.BYTES, "steady")),
-            ("made_ratio", "%", made.RATIO),
-            ("made_double", "%", made.DOUBLE),
-        ]:
-            for view, step in (("minute", 60), ("hour", HOUR)):
-                rows = database.execute(query.format(view), (metric, label)).fetchall()
-                assert len(rows) == HOUR // step
-                for time, n, low, high, total, last in rows:
-                    begin = time - made.T0
-                    values = [ticks[s][key] for s in range(begin, begin + step)]
-                    assert (n, low, high, last) == (step, min(values), max(values), values[-1])
-                    assert total == pytest.approx(sum(values))
+    for metric, label, key in [
+        ("made_bytes", "%moving%", (made.BYTES, "moving")),
+        ("made_bytes", "%steady%", (made.BYTES, "steady")),
+        ("made_ratio", "%", made.RATIO),
+        ("made_double", "%", made.DOUBLE),
+    ]:
+        for view, step in (("minute", 60), ("hour", HOUR)):
+            rows = made.query(
+                target,
+                f"SELECT time, n, min, max, sum, last FROM {view}"  # noqa: S608 - our own names
+                " WHERE metric = :metric AND labels LIKE :label ORDER BY time",
+                metric=metric, label=label,
+            )  # fmt: skip
+            assert len(rows) == HOUR // step
+            for time, n, low, high, total, last in rows:
+                begin = time - made.T0
+                values = [ticks[s][key] for s in range(begin, begin + step)]
+                assert (n, float(low), float(high), float(last)) == (
+                    step,
+                    min(values),
+                    max(values),
+                    values[-1],
+                )
+                assert float(total) == pytest.approx(sum(values))
 
 
 def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made):
@@ -168,8 +176,8 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
     assert blocks == [(b"",)] * 4
 
 
-def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         seconds = [*range(3000, 6000), *range(2400 + 0, 5000), *range(5000, 9000)]
         for second in seconds:
             clock.now = made.T0 + second
@@ -198,23 +206,23 @@ def test_ten_ticks_a_second_are_sealed_early_and_summed_up_right(file, settings,
         assert [p.value for p in store.read(ref, 0, 1e10)] == list(range(count))
 
 
-def test_after_a_downtime_what_lay_about_is_sealed_and_summed_up_once(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_after_a_downtime_what_lay_about_is_sealed_and_summed_up_once(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         _fill(store, made, range(600), clock)
     for _ in range(3):
-        with Store(file, settings, host_name="pc", clock=clock) as store:
+        with Store(target, settings, host_name="pc", clock=clock) as store:
             clock.now += 5 * HOUR
             store.append(made.snapshot(clock.now, {made.EVENTS: 1}))
             made.settle(store, clock)
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         (ref,) = store.series("made_ratio")
         (hour,) = store.summaries(ref, made.T0, clock.now, HOUR)
         assert hour.n == 600
         assert hour.total == pytest.approx(sum(s % 7 / 8 for s in range(600)))
 
 
-def test_latest_knows_series_that_only_lie_in_sealed_blocks(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_latest_knows_series_that_only_lie_in_sealed_blocks(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         store.append(made.snapshot(made.T0, {made.RATIO: 0.5, made.EVENTS: 9}))
         clock.now = made.T0 + 901
         store.append(made.snapshot(clock.now, {made.RATIO: 0.25}))
@@ -223,8 +231,8 @@ def test_latest_knows_series_that_only_lie_in_sealed_blocks(file, settings, cloc
     assert found == {"made_ratio": (made.T0 + 901, 0.25), "made_events": (made.T0, 9)}
 
 
-def test_processes_come_back_from_sealed_chunks(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_processes_come_back_from_sealed_chunks(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         for second in range(0, 1800, 5):
             clock.now = made.T0 + second
             process = ProcessSample(7, 99, "cc1plus", second * 2**20, 0)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wslgpud.cli.common import Fault
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
+from wslgpud.cli.moments import moment
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
@@ -19,14 +22,16 @@ from wslgpud.risk.trace import TraceError, read_trace
 from wslgpud.units import duration
 
 COLUMNS = 72
+RELIABILITY_SECONDS = (60, 300)
 BARS = " ▁▂▃▄▅▆▇█"
 MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
 
 
 def replay_command(
     traces: Annotated[
-        list[Path], typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="TRACE...")
-    ],
+        list[Path] | None,
+        typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE]..."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
     ] = False,
@@ -37,24 +42,35 @@ def replay_command(
         Path | None,
         typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
     ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", help='your own history since "2026-11-20 22:00" or 8h ago')
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", help="the end of that; now if left out")] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
 ) -> None:
-    """Run the risk engine over recordings, faster than real time.
+    """Run the risk engine over recordings or over your own history, faster than real time.
 
     Prints a timeline of each, or with --json every change of level; with --score how many events were
     warned of in time, how many alarms were false, and the same for simple rules that others use.
     """
+    paths = traces or []
     if as_json and score:
-        raise typer.BadParameter("--json and --score exclude each other: each has its own output")
+        raise Fault("--json and --score exclude each other: each has its own output")
+    if begin is None and (end is not None or not paths):
+        raise Fault("name recordings, or say --from when in your own history to begin")
     try:
         if score:
-            _print_scores(traces)
-        results = (
-            []
-            if score and plot is None
-            else [_replay_one(path, as_json=as_json, silent=score) for path in traces]
-        )
+            _print_scores(paths)
+        shown = not score or plot is not None
+        results = [replay(trace_name(path), read_trace(path)) for path in paths] if shown else []
+        if begin is not None:
+            results.append(_replay_history(begin, end, database_of(config, state)))
+        truths = {trace_name(path): truth_beside(path) for path in paths}
+        if not score:
+            for result in results:
+                _print_result(result, truths.get(result.name), as_json=as_json)
         if plot is not None:
-            truths = {trace_name(path): truth_beside(path) for path in traces}
             events = {name: truth.events for name, truth in truths.items() if truth is not None}
             plot_replays([(result.name, result.points) for result in results], events, plot)
             typer.echo(f"drawn: {plot}", err=True)
@@ -64,14 +80,36 @@ def replay_command(
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
-def _replay_one(path: Path, *, as_json: bool, silent: bool) -> Replay:
-    result = replay(trace_name(path), read_trace(path))
+def _replay_history(begin: str, end: str | None, database: str) -> Replay:
+    # Late: only this option needs the database.
+    from wslgpud.history import observations  # noqa: PLC0415
+    from wslgpud.store import StoreError  # noqa: PLC0415
+    from wslgpud.store.reader import Reader  # noqa: PLC0415
+
+    now = time.time()
+    start, stop = moment(begin, now), now if end is None else moment(end, now)
+    if start >= stop:
+        raise Fault("--from must come before --to")
+    try:
+        reader = Reader(database)
+        try:
+            seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
+            result = replay("history", seen)
+        finally:
+            reader.close()
+    except StoreError as error:
+        raise Fault(str(error)) from error
+    if not result.samples:
+        raise Fault(f"{database} holds no samples between these moments")
+    return result
+
+
+def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None:
     if as_json:
         for change in result.changes:
             print(json.dumps(change_row(result.name, change), ensure_ascii=False))
-    elif not silent:
-        _print_timeline(result, truth_beside(path))
-    return result
+    else:
+        _print_timeline(result, truth)
 
 
 def change_row(trace: str, change: LevelChange) -> dict[str, object]:
@@ -169,6 +207,13 @@ def _print_scores(paths: Sequence[Path]) -> None:
     for line in lines[:2]:
         errors = ", ".join(f"{duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items())
         print(f"  {line.name:<20} {errors}")
+    print("\nSaid that it runs out within so long, on average -> came true (samples):")
+    for horizon in RELIABILITY_SECONDS:
+        parts = [
+            f"{_percent(said)} -> {_percent(came)} ({count})"
+            for said, came, count in engine.reliability.get(horizon, ())
+        ]
+        print(f"  {duration(horizon):<6} {', '.join(parts) or 'never'}")
     print(
         "\nsilent / tolerated: traces with a false alarm, of those that call for silence / where a warning is"
         " fair.\nalarms: per event, before it."
@@ -177,7 +222,3 @@ def _print_scores(paths: Sequence[Path]) -> None:
 
 def _print_names(what: str, names: Sequence[str]) -> None:
     print(f"  {what}: {', '.join(names) or 'none'}")
-
-
-if __name__ == "__main__":
-    typer.run(replay_command)

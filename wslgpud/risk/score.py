@@ -139,15 +139,29 @@ class Score:
         return statistics.median(self.leads) if self.leads else None
 
 
-def brier(forecasts: Iterable[tuple[float, float, float | None]], horizon: float) -> float | None:
-    """Return the mean squared error of probabilities (0 best; 0.25 is a coin's).
+Said = tuple[float, float, float | None]
+"""(time, probability of exhaustion within some horizon, time of the event or None)."""
 
-    Args:
-        forecasts: (time, probability of exhaustion within ``horizon``, time of the event or None).
-        horizon: seconds.
-    """
-    errors = [
-        (probability - (event is not None and 0 <= event - t <= horizon)) ** 2
-        for t, probability, event in forecasts
-    ]
+
+def _came(said: Said, horizon: float) -> bool:
+    t, _, event = said
+    return event is not None and 0 <= event - t <= horizon
+
+
+def brier(forecasts: Iterable[Said], horizon: float) -> float | None:
+    """Return the mean squared error of probabilities for a horizon in seconds (0 best; 0.25 is a coin's)."""
+    errors = [(said[1] - _came(said, horizon)) ** 2 for said in forecasts]
     return statistics.fmean(errors) if errors else None
+
+
+def reliability(forecasts: Iterable[Said], horizon: float) -> list[tuple[float, float, int]]:
+    """Return (said on average, came true, samples) for each fifth of the probabilities above 0."""
+    fifths: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
+    for said in forecasts:
+        if said[1] > 0.0:
+            fifths[min(4, int(5 * said[1]))].append((said[1], _came(said, horizon)))
+    return [
+        (statistics.fmean(p for p, _ in fifth), statistics.fmean(came for _, came in fifth), len(fifth))
+        for fifth in fifths
+        if fifth
+    ]

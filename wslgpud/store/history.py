@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, repeat
 from operator import gt
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Table, func, literal, select
+from sqlalchemy import BigInteger, Connection, Table, func, literal, select
+from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
@@ -17,6 +19,8 @@ from wslgpud.store.codec import decode
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import Summary, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
+
+log = logging.getLogger(__name__)
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
@@ -65,10 +69,15 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
         .order_by(chunk.c.id)
     )
     for row in connection.execute(query):
-        times = times_of(row)
-        if row.mask:
-            times = list(compress(times, mask_of(row, row.mask)))
-        values = decode(row.data, len(times), row.last, whole=asked.whole)
+        try:
+            times = times_of(row)
+            if row.mask:
+                times = list(compress(times, mask_of(row, row.mask)))
+            values = decode(row.data, len(times), row.last, whole=asked.whole)
+        except (ValueError, zlib.error) as error:
+            # what cannot be known is a gap
+            log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
+            continue
         if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
             inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
@@ -154,7 +163,7 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
     first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
     if first > last:
         return
-    part = select(literal(first).label("part")).cte("asked", recursive=True)
+    part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
         select(table)

@@ -70,10 +70,13 @@ class Intake:
         self.dropped_events = 0
         self.rejected_values = 0
 
-    def attach(self, host_id: int, series: Mapping[int, SeriesKey], last_row: int) -> None:
+    def attach(
+        self, host_id: int, series: Mapping[int, SeriesKey], last_row: int, *, same_file: bool = False
+    ) -> None:
         """Adopt what an opened database holds: our host's id, its series, the last row id in use.
 
-        Called again when the file was replaced under us: what waits is renumbered for the new file.
+        Called again with each new connection. For another file than before what waits is renumbered; for
+        the same it must not be, because a commit that failed may have happened all the same.
         """
         with self._lock:
             self._close_batch()
@@ -82,11 +85,17 @@ class Intake:
             self._ids = {key: number for number, key in series.items()}
             self._known.clear()
             self._unsaved.clear()
-            renamed = {number: self._series_id(key) for number, key in old.items()}
-            moved = {a: b for a, b in renamed.items() if a != b}
-            self._next_row = max(last_row, schema.row_range(host_id)[0]) + 1
-            self._pending.replace([self._renumbered(batch, moved) for batch in self._pending])
-            self._events = deque(e._replace(id=self._row_ids(1)) for e in self._events)
+            moved: dict[int, int | None] = {}
+            for number, key in old.items():
+                if key not in self._ids and number not in series:
+                    self._ids[key] = number
+                    self._unsaved.append((number, key))
+                elif self._series_id(key) != number:
+                    moved[number] = self._series_id(key)
+            self._next_row = max(self._next_row, last_row + 1, schema.row_range(host_id)[0] + 1)
+            if not same_file:
+                self._pending.replace([self._renumbered(batch, moved) for batch in self._pending])
+                self._events = deque(e._replace(id=self._row_ids(1)) for e in self._events)
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         """Keep the fresh, stored readings, the processes and the events of a tick."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, inspect, select
 
-from wslgpud.store import schema
+from wslgpud.store import engine, schema
 from wslgpud.store.errors import NewerSchemaError
 
 
@@ -200,6 +200,9 @@ def migrate(connection: Connection, target: str, migrations: tuple[Migration, ..
     pending = [m for m in migrations if m.version > version]
     for migration in pending:
         with connection.begin():
+            engine.serialise(connection)
+            if applied(connection) >= migration.version:
+                continue
             for statement in (_RECORD, *migration.statements):
                 connection.exec_driver_sql(statement.format_map(words))
             connection.execute(

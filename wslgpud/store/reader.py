@@ -11,6 +11,7 @@ from operator import truediv
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Level, Number, Transition
 from wslgpud.store import engine as engines
@@ -33,18 +34,48 @@ class Reader:
             StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
         """
         self._target = target
+        self._path = engines.sqlite_path(target)
+        #: device and inode of the file that is open
+        self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with engines.explained(target), self._engine.begin() as connection:
+        with self._connected() as connection:
             migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
 
     def close(self) -> None:
         """Let the connections go."""
         self._engine.dispose()
 
+    def check(self) -> list[str]:
+        """Look through the whole file; return what is wrong with it, empty when nothing is."""
+        if self._path is None:
+            return []
+        self._follow()
+        try:
+            with self._engine.begin() as connection:
+                rows = connection.exec_driver_sql("PRAGMA quick_check(10)").scalars().all()
+        except DBAPIError as error:
+            return [str(error.orig)]
+        return [row for row in rows if row != "ok"]
+
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
+        self._follow()
         with engines.explained(self._target), self._engine.begin() as connection:
             yield connection
+
+    def _follow(self) -> None:
+        """Turn to the file that has the name now, if the one we knew was replaced."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return
+        if (found.st_dev, found.st_ino) != self.identity:
+            if self.identity is not None:
+                self._engine.dispose()
+                self._engine = engines.reader_engine(self._target)
+            self.identity = (found.st_dev, found.st_ino)
 
     def _kind(self, series: SeriesRef) -> str:
         with self._connected() as connection:

@@ -35,12 +35,25 @@ class Exact(UserDefinedType[Any]):
         """Name the type as both engines know it."""
         return "NUMERIC"
 
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Write a double for PostgreSQL so that it comes back as one: with digits behind the point."""
+        return None if dialect.name == "sqlite" else _to_decimal
+
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """Turn PostgreSQL's decimals into the int or float that was written."""
         _ = coltype
-        if dialect.name == "sqlite":
-            return None
-        return lambda v: v if not isinstance(v, Decimal) else int(v) if v == v.to_integral() else float(v)
+        return None if dialect.name == "sqlite" else _from_decimal
+
+
+def _to_decimal(value: Any) -> Decimal:
+    if isinstance(value, float):
+        text = f"{Decimal(repr(value)):f}"
+        return Decimal(text if "." in text else f"{text}.0")
+    return Decimal(value)
+
+
+def _from_decimal(value: Decimal) -> int | float:
+    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
 metadata = MetaData()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import compress, groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
@@ -64,11 +64,10 @@ def due(connection: Connection, low: int, high: int) -> Stretch | None:
     return complete if seen == MAX_TICKS else None
 
 
-def seal(connection: Connection, stretch: Stretch, host_id: int) -> int:
-    """Seal the ticks of ``stretch`` and return how many they were."""
+def seal(connection: Connection, stretch: Stretch, number: int) -> int:
+    """Seal the ticks of ``stretch`` as chunk ``number`` and return how many they were."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
-        number = _next_chunk(connection, host_id)
     # the work is done outside of a transaction: nobody waits for it
     blocks, masks = _blocks(number, columns)
     row = {
@@ -120,14 +119,6 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
                 column.mask[i] = 1
         processes += [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
     return times, {int(key): column for key, column in found.items()}, processes
-
-
-def _next_chunk(connection: Connection, host_id: int) -> int:
-    low, high = schema.row_range(host_id)
-    newest: int | None = connection.scalar(
-        select(func.max(schema.chunk.c.id)).where(schema.chunk.c.id.between(low, high))
-    )
-    return (newest or low) + 1
 
 
 def _blocks(chunk: int, columns: dict[int, Column]) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -17,7 +17,7 @@ from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema
-from wslgpud.store.errors import NotADatabaseError
+from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
@@ -63,13 +63,16 @@ class Store:
         self._path = engines.sqlite_path(self._target)
         self.warning = ""
         self._lock: engines.WriterLock | None = None
+        ours = False
         if self._path is not None:
             engines.prepare_folder(self._path)
             self.warning = engines.check_state_folder(self._path.parent)
+            # a lock beside it tells that the file was ours, whatever it looks like now
+            ours = engines.lock_path(self._path).exists()
             self._lock = engines.WriterLock(self._path)
         self._intake = Intake()
         self._journal = Journal(self._intake.next_row, self._clock.wall)
-        self._upkeep = Upkeep(self._settings, self._clock.wall, lambda: self._intake.host_id)
+        self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
         self._reader: Reader | None = None
         self._run_id: int | None = None
         self._boot_id = boot_id
@@ -81,10 +84,11 @@ class Store:
             self._journal,
             attach=self._attach,
             upkeep=self._upkeep,
+            wall=self._clock.wall,
             commit_seconds=self._settings.commit_seconds,
         )
         try:
-            self._writer.start()
+            self._writer.start(ours=ours)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
@@ -183,34 +187,58 @@ class Store:
         """See Reader.transitions."""
         return self._read().transitions(since_wall)
 
+    def check(self) -> list[str]:
+        """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
+
+        A damaged file is then set aside and what can be read of it taken over into a new one.
+        """
+        problems = self._read().check()
+        if problems:
+            self._writer.report_damage(problems[0], self._read().identity)
+        return problems
+
     def _read(self) -> Reader:
         if self._reader is None:
             self._reader = Reader(self._target)
         return self._reader
 
-    def _attach(self, connection: Connection) -> None:
-        """Bring a newly opened database up to date and learn what it holds of this host."""
+    def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
+        """Bring a newly opened database up to date and learn what it holds of this host.
+
+        ``last_row`` is the highest row id of a damaged file whose rows are still to be taken over;
+        ``same_file`` tells that it is the one we have written to before.
+        """
         name = engines.shown(self._target)
         with connection.begin():
             if not engines.belongs_to_us(connection):
-                raise NotADatabaseError(
+                raise ForeignDatabaseError(
                     f"{name}: belongs to another program; name another file in store.path"
                 )
         migrations.migrate(connection, name)
         with connection.begin():
+            engines.serialise(connection)
             host_id = _host_id(connection, self._host_name)
+            engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)
             query = select(schema.series).where(schema.series.c.host == host_id)
             known = {
                 row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
                 for row in connection.execute(query)
             }
-            tables = (schema.batch, schema.event, schema.transition, schema.outbox, schema.daemon_run)
-            last_row = max(
+            tables = (
+                schema.batch,
+                schema.chunk,
+                schema.event,
+                schema.transition,
+                schema.outbox,
+                schema.daemon_run,
+            )
+            newest = (
                 connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
                 for t in tables
             )
-            self._intake.attach(host_id, known, last_row)
+            last_row = max(last_row, *newest)
+            self._intake.attach(host_id, known, last_row, same_file=same_file)
             self._journal.load(connection, low, high)
             self._begin_run(connection, low, high)
 
@@ -279,6 +307,7 @@ class Store:
             last_commit_seconds=self._writer.last_commit_seconds,
             last_purge_wall=self._upkeep.last_purge_wall,
             purged_rows_total=self._upkeep.purged_rows,
+            set_aside=self._writer.set_aside,
         )
 
 
