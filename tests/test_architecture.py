@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "__init__"),
+    ("metrics", "units", "__init__"),
     ("model",),
     ("config", "host"),
     ("probes",),
@@ -41,6 +41,7 @@ HOMES = {
     "rich": {"cli"},
     "typer": {"cli"},
     "matplotlib": {"plots"},
+    "apprise": {"alerts"},
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

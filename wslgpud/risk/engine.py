@@ -182,6 +182,9 @@ class RiskEngine:
             probabilities=probabilities(danger),
             who=culprit.text,
             reason=reason(room.resource, danger, culprit) if danger and view.level >= Level.INFO else "",
+            cause=danger.cause if danger else "",
+            who_kind=culprit.kind,
+            window_seconds=danger.window_seconds if danger else None,
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:

@@ -13,11 +13,11 @@ from typing import Any, final
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
 
-from wslgpud.model import Level, Number, Transition
+from wslgpud.model import Event, Level, Number, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema
 from wslgpud.store.journal import forecast_from
-from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
+from wslgpud.store.records import Bucket, DeliveryRecord, Point, ProcessPoint, SeriesRef
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
@@ -191,6 +191,41 @@ class Reader:
                 for pid, start, name, rss, swap in rows
             ]
         return sorted(found, key=lambda p: p.wall)
+
+    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
+        """Return what happened between two moments, of one kind or all, by time."""
+        table = schema.event
+        query = (
+            select(table)
+            .where(table.c.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+            .order_by(table.c.ms, table.c.id)
+        )
+        if kind:
+            query = query.where(table.c.kind == kind)
+        with self._connected() as connection:
+            rows = connection.execute(query).all()
+        return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
+
+    def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
+        """Return how it went with the messages that were put into the outbox between two moments."""
+        table = schema.outbox
+        query = (
+            select(table)
+            .where(table.c.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+            .order_by(table.c.id)
+        )
+        with self._connected() as connection:
+            return [
+                DeliveryRecord(
+                    row.channel,
+                    row.transition,
+                    row.created_ms / 1000,
+                    None if row.done_ms is None else row.done_ms / 1000,
+                    row.attempts,
+                    row.error,
+                )
+                for row in connection.execute(query)
+            ]
 
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """Return the changes of level since a moment with their ids, by time."""
