@@ -164,7 +164,8 @@ def test_a_mistake_in_the_configuration_is_told_once_and_ends_in_failure(service
     service.ctl("restart", "wslgpud", check=False)
 
     line = f"wslgpud: {CONFIGURATION_FILE}: unknown key server.prot; did you mean server.port?"
-    assert [entry["MESSAGE"] for entry in service.journal("-u", "wslgpud")].count(line) == 1
+    errors = [entry["MESSAGE"] for entry in service.journal("-u", "wslgpud", "-p", "3..3")]
+    assert errors.count(line) == 1
     assert service.property("ActiveState") == "failed"
     assert service.property("ExecMainStatus") == "2"
     assert service.property("NRestarts") == "0"
