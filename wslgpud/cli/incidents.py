@@ -92,11 +92,8 @@ def _list(found: list[dict[str, Any]]) -> str:
 def _readable(shown: Report) -> str:
     d = shown.document
     lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
-    lines = [
-        f"Incident {d['id']}: {d['headline']}",
-        f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}; began "
-        f"{_local(d['opened'])}, {lasted}",
-    ]
+    what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
+    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {_local(d['opened'])}, {lasted}"]
     if d["rule"] == "unclean_end":
         lines.append(f"Last sample before the end: {_local(d['moment'])}")
     if "trouble" in d:
@@ -110,8 +107,7 @@ def _readable(shown: Report) -> str:
         lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
     for curve in shown.curves[:2]:
         lines += ["", *chart(curve, shown.moment)]
-    lines += _section("Growing", (f"{g['name']} (pid {g['pid']})  +{size(g['grown_bytes'])} in "
-                                  f"{duration(g['seconds'])}" for g in d["growing"]))  # fmt: skip
+    lines += _section("Growing", (_grown(g) for g in d["growing"]))
     lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
     lines += _section("Messages", (_message(m) for m in d["messages"]))
     lines += _section("Events", (f"{_local(e['at'])}  {e['text']}" for e in d["events"]))
@@ -125,6 +121,11 @@ def _readable(shown: Report) -> str:
 def _section(title: str, entries: Iterable[str]) -> list[str]:
     found = list(entries)
     return ["", f"{title}:", *(f"  {entry}" for entry in found)] if found else []
+
+
+def _grown(growth: dict[str, Any]) -> str:
+    over = f"+{size(growth['grown_bytes'])} in {duration(growth['seconds'])}"
+    return f"{growth['name']} (pid {growth['pid']})  {over}"
 
 
 def _message(message: dict[str, Any]) -> str:
