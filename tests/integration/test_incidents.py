@@ -28,7 +28,7 @@ def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_t
         running.end(signal.SIGKILL)
     with daemon(tmp_path, settings=settings) as running:
         (incident,) = eventually(lambda: running.status().get("incidents"), "the incident")
-        series = 'wslgpud_alert_level{rule="unclean_end",resource="daemon"}'
+        series = 'wslgpud_alert_level{resource="daemon",rule="unclean_end"}'
         eventually(lambda: running.samples().get(series) == 1, "the metric")
         running.end()
     (listed,) = ask(tmp_path, "incidents")

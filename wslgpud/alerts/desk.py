@@ -108,6 +108,7 @@ class Desk:
         self._told: dict[str, tuple[float, float]] = {}
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
+        self._keep_score()
 
     def report(self, transition: Transition) -> None:
         """Have something announced at the next tick; safe from any thread."""
@@ -152,11 +153,10 @@ class Desk:
 
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
-        incidents = [*list(self._past), *list(self._ledger.open.values())]
         yield from metrics.readings(
             list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
         )
-        yield from score.readings(sorted(incidents, key=lambda i: i.id))
+        yield from self._score
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
@@ -175,8 +175,13 @@ class Desk:
         if row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
+        self._keep_score()
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
+
+    def _keep_score(self) -> None:
+        incidents = sorted([*self._past, *self._ledger.open.values()], key=lambda i: i.id)
+        self._score = tuple(score.readings(incidents))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
         """Say it again when half of the time is gone."""

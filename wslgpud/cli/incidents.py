@@ -140,9 +140,10 @@ def chart(curve: Curve, moment: float) -> list[str]:
     """Draw headroom over time with block characters; the moment in question is marked below."""
     walls = [wall for wall, _, _ in curve.points]
     start, span = walls[0], max(walls[-1] - walls[0], 1.0)
-    cells: list[list[float]] = [[] for _ in range(_COLUMNS)]
+    columns = min(_COLUMNS, max(len(walls), 24))
+    cells: list[list[float]] = [[] for _ in range(columns)]
     for wall, left, _ in curve.points:
-        cells[min(_COLUMNS - 1, int((wall - start) / span * _COLUMNS))].append(left)
+        cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
     top = max(curve.capacity_bytes, 1.0)
     # The least of each cell: a dip is what one looks for. A cell without a sample stays empty.
     heights = [8 * _ROWS * max(0.0, min(1.0, min(c) / top)) if c else 0.0 for c in cells]
@@ -151,9 +152,9 @@ def chart(curve: Curve, moment: float) -> list[str]:
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
         bars = "".join(_EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
         lines.append(f"{label:>8} |{bars}")
-    position = max(0, min(_COLUMNS - 1, int((moment - start) / span * _COLUMNS)))
-    lines.append(" " * 10 + "-" * position + "^" + "-" * (_COLUMNS - position - 1))
-    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{_COLUMNS - 8}}")
+    position = max(0, min(columns - 1, int((moment - start) / span * columns)))
+    lines.append(" " * 10 + "-" * position + "^" + "-" * (columns - position - 1))
+    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{columns - 8}}")
     return lines
 
 
