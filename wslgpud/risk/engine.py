@@ -114,8 +114,7 @@ class RiskEngine:
         if watch is None:
             if len(self._watches) >= MOST_RESOURCES:
                 self._drop_stale(t)
-            margin = self.settings.vram_margin if room.resource.startswith("gpu") else 0.0
-            watch = self._watches[room.resource] = Watch(self.settings, room.capacity, margin=margin)
+            watch = self._watches[room.resource] = Watch(self.settings, room.capacity)
         elif abs(watch.capacity - room.capacity) > 0.01 * room.capacity:
             watch.rebase(room.capacity)
         return watch

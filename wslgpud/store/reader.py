@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import repeat
 from operator import truediv
-from typing import Any
+from typing import Any, final
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
@@ -20,10 +20,11 @@ from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, DeliveryRecord, Point, ProcessPoint, SeriesRef
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
-LATEST_MS = 120_000
+LATEST_MS = 65_000
 LATEST_ROWS = 150
 
 
+@final
 class Reader:
     """Connections that only read; usable from several threads."""
 
@@ -38,8 +39,20 @@ class Reader:
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with self._connected() as connection:
-            migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        try:
+            with self._connected() as connection:
+                migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        """Return the open reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """Let the connections go."""
@@ -138,7 +151,7 @@ class Reader:
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
 
-        Those read every minute or two are the newest; what is read less often may be that of the last
+        Those read at least once a minute are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
         table = schema.batch
