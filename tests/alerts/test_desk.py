@@ -356,3 +356,14 @@ class TestBlackBox:
 
         (found,) = blackbox.crash_dumps(Host(tmp_path), time.time() - 3600)
         assert found.endswith("kernel-panic-1-vm.txt")
+
+
+def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_given_up(tmp_path: Path) -> None:
+    clock = Clock()
+    first = Life(tmp_path, Recorder("old"), clock=clock)
+    first.memory(1, OK, WARNING)
+    first.end()
+    second = Life(tmp_path, Recorder("new"), clock=clock)
+
+    assert second.store.unsent() == []
+    second.end()

@@ -56,6 +56,7 @@ def test_the_warning_leaves_before_the_kill_and_the_report_survives_a_power_cut(
     wait_until(debian, "grep -qs oom_kill /srv/alerts")
     told = [json.loads(line) for line in debian.read("/srv/alerts").splitlines() if line]
 
+    debian.run("journalctl", "--sync")  # journald itself would, within five minutes
     debian.cut_power()
     debian.boot()
     start(debian)

@@ -14,7 +14,7 @@ from wslgpud.alerts import build, metrics, score
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher, Outbox
+from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
@@ -41,8 +41,19 @@ _LOG_LEVEL = {
 }
 
 
+class Waiting(Delivery, Protocol):
+    """A message that waits, and where for."""
+
+    @property
+    def channel(self) -> str:
+        """Name of its channel."""
+
+
 class Rows(Outbox, Protocol):
     """What the desk needs of the store."""
+
+    def unsent(self, channel: str | None = None) -> Sequence[Waiting]:
+        """Return what waits, for one channel or all."""
 
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
@@ -106,6 +117,9 @@ class Desk:
         self._journal = Journal()
         self._selfsave = SelfSave(settings)
         self._told: dict[str, tuple[float, float]] = {}
+        for delivery in store.unsent():
+            if delivery.channel not in self._levels:
+                store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
         self._keep_score()
