@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +28,7 @@ from wslgpud.model import Forecast, Level, Reading, Transition
 from wslgpud.risk.metrics import CAPACITY, HEADROOM
 from wslgpud.store import Store
 
+ROOT = Path(__file__).parents[2]
 OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
 
 
@@ -116,8 +120,34 @@ class Life:
         return self.store.transitions()
 
     def end(self) -> None:
-        self.desk.dispatcher.close(5)
+        self.desk.close(5)
         self.store.close()
+
+
+def die(how: Callable[[Path], None], folder: Path) -> None:
+    """Do that in a process of its own, which then is killed without a chance to tidy up."""
+    code = (
+        f"from pathlib import Path; from {__name__} import {how.__name__} as end; end(Path({str(folder)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def warn_and_die(folder: Path) -> None:
+    """Write the row and its messages, and die before any channel was asked."""
+    Life(folder).memory(1, OK, CRITICAL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grow_and_die(folder: Path) -> None:
+    """Grow for a minute, warn, and die."""
+    life = Life(folder)
+    for t in range(60):
+        life.memory(t, OK if t < 50 else WARNING, OK if t < 49 else WARNING)
+        left = Reading(HEADROOM, (60 - t) << 30, ("ram",)), Reading(CAPACITY, 64 << 30, ("ram",))
+        life.store.append(life.tick(*left), urgent=True)
+    life.store.flush(30)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -213,14 +243,7 @@ def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_onc
 def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(
     tmp_path: Path,
 ) -> None:
-    """A child writes the row and its messages and is killed before any channel was asked."""
-    child = os.fork()
-    if child == 0:
-        try:
-            Life(tmp_path).memory(1, OK, CRITICAL)
-        finally:
-            os.kill(os.getpid(), 9)
-    os.waitpid(child, 0)
+    die(warn_and_die, tmp_path)
     life = Life(tmp_path)
     (incident,) = life.desk.open
     life.desk.dispatcher.start()
@@ -308,24 +331,9 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
 
 
 class TestBlackBox:
-    def dead(self, folder: Path, clock: Clock) -> None:
-        """Leave behind what a run that grew, warned and died leaves."""
-        child = os.fork()
-        if child == 0:
-            try:
-                life = Life(folder, clock=clock)
-                for t in range(60):
-                    life.memory(t, OK if t < 50 else WARNING, OK if t < 49 else WARNING)
-                    left = Reading(HEADROOM, (60 - t) << 30, ("ram",)), Reading(CAPACITY, 64 << 30, ("ram",))
-                    life.store.append(life.tick(*left), urgent=True)
-                life.store.flush(30)
-            finally:
-                os.kill(os.getpid(), 9)
-        os.waitpid(child, 0)
-
     def test_a_machine_that_died_is_reported_with_what_was_going_on(self, tmp_path: Path) -> None:
         clock = Clock()
-        self.dead(tmp_path, clock)
+        die(grow_and_die, tmp_path)
         clock.t = 300
         life = Life(tmp_path, clock=clock)
         run = life.store.previous_run

@@ -90,6 +90,15 @@ def test_a_stopped_program_goes_on_when_it_is_over() -> None:
         eventually(lambda: state(idle.pid) != "T", "going on")
 
 
+def test_a_stopped_program_goes_on_when_the_daemon_ends() -> None:
+    saver = SelfSave(Alerts(save_signal="SIGSTOP"))
+    with program(IDLE) as idle:
+        saver.note(change(idle.pid), [sample(idle.pid)])
+        eventually(lambda: state(idle.pid) == "T", "the stop")
+        saver.close()
+        eventually(lambda: state(idle.pid) != "T", "going on")
+
+
 def test_a_pid_that_belongs_to_another_process_now_is_spared() -> None:
     with program(IDLE) as idle:
         assert "another process" in send((idle.pid, start_ticks(idle.pid) - 1), signal.SIGTERM, os.geteuid())

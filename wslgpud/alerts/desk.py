@@ -165,6 +165,11 @@ class Desk:
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
 
+    def close(self, timeout_seconds: float) -> None:
+        """Stop sending; what waits is sent by the next run."""
+        self._selfsave.close()
+        self.dispatcher.close(timeout_seconds)
+
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
         yield from metrics.readings(

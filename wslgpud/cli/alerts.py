@@ -67,7 +67,7 @@ def show(
     """Show one, as 'wslgpud incidents ID' does."""
     from wslgpud.cli.incidents import incidents  # noqa: PLC0415
 
-    incidents(number, config=config, as_json=as_json, plot=None, days=0.0, state=state)
+    incidents(number, config=config, as_json=as_json, plot=None, state=state)
 
 
 @app.command("test")

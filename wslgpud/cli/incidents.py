@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded
+from wslgpud.model import Level
 from wslgpud.units import duration, resource_name, size
 
 if TYPE_CHECKING:
+    from wslgpud.alerts.incidents import Incident
     from wslgpud.alerts.report import Curve, Report
     from wslgpud.store import Reader
 
@@ -31,6 +33,7 @@ def incidents(
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="draw headroom and levels into this PNG")] = None,
     days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
+    all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
     state: StateOption = None,
 ) -> None:
     """List what went wrong, or show one: the minutes before it, who grew, what was said."""
@@ -40,7 +43,7 @@ def incidents(
     reader = open_reader(config, state)
     try:
         if number is None:
-            found = [summary(i) for i in recent(reader, days)]
+            found = [summary(i) for i in recent(reader, days) if all_ or _notable(i)]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
         tongue = language(loaded(config).config.alerts.language, os.environ)
@@ -68,7 +71,7 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
         raise Fault(str(error)) from error
 
 
-def recent(reader: Reader, days: float) -> list[Any]:
+def recent(reader: Reader, days: float) -> list[Incident]:
     """Return the incidents of so many days and those still open, the newest first."""
     from wslgpud.alerts.incidents import fold  # noqa: PLC0415 - see above
 
@@ -77,6 +80,11 @@ def recent(reader: Reader, days: float) -> list[Any]:
         i for i in fold(reader.transitions()) if i.closed_wall is None or i.changed_wall > now - days * 86400
     ]
     return found[::-1]
+
+
+def _notable(incident: Incident) -> bool:
+    """Leave out what happens every day: a model that loads, a clock that was set."""
+    return incident.worst > Level.INFO or incident.rule == "unclean_end"
 
 
 def _list(found: list[dict[str, Any]]) -> str:
