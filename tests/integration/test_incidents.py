@@ -6,6 +6,7 @@ import json
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 from tests.support.daemons import daemon, eventually, wslgpud
@@ -136,6 +137,6 @@ def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp
 
 
 def channel(database: Path) -> str:
-    with sqlite3.connect(database) as connection:
+    with closing(sqlite3.connect(database)) as connection:
         (name,) = connection.execute("select distinct channel from outbox").fetchone()
     return name
