@@ -61,4 +61,4 @@ def _created(file: Path) -> IO[str]:
         raise Fault(f"{file} exists already; it is left as it is") from error
     except OSError as error:
         raise Fault(f"cannot write {file}: {error.strerror}") from error
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=plain) if file.suffix == ".gz" else plain)
+    return io.TextIOWrapper(gzip.GzipFile(fileobj=plain, mode="wb") if file.suffix == ".gz" else plain)
