@@ -95,6 +95,7 @@ class Worker:
         self.chunks: list[Tensor] = []
         self.verified = 0
         self.traversed = 0
+        self.reports = 0
         self.phase = ""
         self._looked = self._slow_since = 0.0
         self._reference: dict[str, list[float]] = {}
@@ -344,9 +345,10 @@ class Worker:
         generator = random.Random(self.job.seed)  # noqa: S311 - patterns, not secrets
         for name in self.job.passes:
             before, start = self.verified, time.perf_counter()
-            found = getattr(Patterns(self, name, generator), name)()
+            pattern = Patterns(self, name, generator)
+            found = getattr(pattern, name)()
             self.send("pattern", name=name, verified=self.verified - before, bad_words=found,
-                      seconds=time.perf_counter() - start)  # fmt: skip
+                      check_seconds=pattern.check_seconds, seconds=time.perf_counter() - start)  # fmt: skip
 
     def beyond(self) -> None:
         """Try up to two chunks past the limit, timing each at once, and stop at the first that is slow."""
@@ -393,6 +395,8 @@ class Patterns:
         invertible, a word found in the wrong place tells where it belongs.
         """
         self.worker, self.name = worker, name
+        self.bad_chunks: set[int] = set()
+        self.check_seconds = 0.0
         seeded = torch.Generator().manual_seed(generator.getrandbits(60))
         counts = [chunk.numel() // ROW_WORDS for chunk in worker.chunks]
 
@@ -427,7 +431,24 @@ class Patterns:
     def address(self) -> int:
         """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
         self._sweep("broadcast", self._write)
-        return self._verify(range(len(self.worker.chunks)))
+        bad = self._verify(range(len(self.worker.chunks)))
+        if bad:
+            self._locate()
+        return bad
+
+    def _locate(self) -> None:
+        """Write the addresses once more and look at them directly, to see whose words a chunk holds.
+
+        The check before has changed memory while it checked, and twice where two chunks share it.
+        """
+        self._sweep("", self._write)
+        for index in sorted(self.bad_chunks):
+            x = self.worker.chunks[index]
+            place = torch.linspace(0, x.numel() - 1, 64, dtype=torch.float64, device=x.device).long()
+            product = self.rows[index][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
+            homes = [self._home(word) for word in x[place][x[place] != product].tolist()[:4]]
+            if any(homes):
+                self.worker.send("located", chunk=index, belongs=[home for home in homes if home])
 
     def random(self) -> int:
         """Random words and their inverse, other ones in each run: what depends on the data."""
@@ -476,8 +497,10 @@ class Patterns:
 
         if not chunks:
             return 0
+        start = time.perf_counter()
         # Not by ``_sweep``: nothing is written that has to last until a check.
         self.worker.sweep("change", subtract, chunks)
+        self.check_seconds += time.perf_counter() - start
         return self._check(-1 if inverted else 0, chunks, origin=origin, sign=sign)
 
     def _check(self, word: int, chunks: Sequence[int] = (), *, origin: int = 0, sign: int = 0) -> int:
@@ -485,8 +508,10 @@ class Patterns:
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = torch.empty((2, len(worker.chunks)), dtype=torch.int64, device=worker.device)
+        start = time.perf_counter()
         worker.sweep("read", lambda x, i: torch.aminmax(x, out=(bounds[0, i], bounds[1, i])), order)
         low, high = bounds.tolist()
+        self.check_seconds += time.perf_counter() - start
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
         return sum(
             self._diagnose(i, word, origin, sign) for i in order if low[i] != word or high[i] != word
@@ -495,6 +520,8 @@ class Patterns:
     def _diagnose(self, index: int, word: int, origin: int, sign: int) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
         worker, x = self.worker, self.worker.chunks[index]
+        self.bad_chunks.add(index)
+        worker.reports += 1
         places, count = [], 0
         for number, part in enumerate(x.split(MIB)):
             wrong = (part != word).nonzero().flatten()
@@ -503,9 +530,10 @@ class Patterns:
                 places.append(wrong[:4096] + number * MIB)
             worker.look()
         place = torch.cat(places)[:4096]
-        if not count:  # it was read wrong once, and is right now
-            worker.send("bad", pattern=self.name, chunk=index, words=1, samples=[], bits=[], flips={})
-            return 1
+        if not count or worker.reports > MOST_ERRORS:  # read wrong once and right now, or told often enough
+            x.fill_(word)
+            worker.send("bad", pattern=self.name, chunk=index, words=count, samples=[], bits={}, flips={})
+            return max(count, 1)
         if sign:
             product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
         else:
@@ -530,7 +558,8 @@ class Patterns:
             sample["belongs"] = self._home(int(sample["got"], 16))
         ones = bits.sum(1).tolist()
         worker.send("bad", pattern=self.name, chunk=index, words=count, samples=samples,
-                    bits=bits.sum(0).tolist(), flips={n: ones.count(n) for n in sorted(set(ones))})  # fmt: skip
+                    bits={n: bit for n, bit in enumerate(bits.sum(0).tolist()) if bit},
+                    flips={n: ones.count(n) for n in sorted(set(ones))})  # fmt: skip
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
