@@ -7,6 +7,7 @@ from wslgpud.risk import metrics as risk
 from wslgpud.serve import health
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import metrics as store
+from wslgpud.stress import metrics as stress
 
 
 def catalogue() -> Catalogue:
@@ -16,7 +17,7 @@ def catalogue() -> Catalogue:
         ValueError: two modules declare the same name.
     """
     sources = (spec for source in SOURCES for spec in source.metrics)
-    return Catalogue((*sources, *risk.METRICS, *store.METRICS, *health.METRICS))
+    return Catalogue((*sources, *risk.METRICS, *stress.METRICS, *store.METRICS, *health.METRICS))
 
 
 def table() -> str:

@@ -125,8 +125,12 @@ class Stress:
     """The nightly test of the GPU's memory."""
 
     schedule: str = key("30 3 * * *", 'when: minute hour day month weekday, as in a crontab; or "off"')
-    jitter_minutes: float = key(20.0, "start up to this much later, another time each night", minimum=0, maximum=720)
-    retries: int = key(3, "how often a run is tried again the same night when the GPU was busy", minimum=0, maximum=20)
+    jitter_minutes: float = key(
+        20.0, "start up to this much later, another time each night", minimum=0, maximum=720
+    )
+    retries: int = key(
+        3, "how often a run is tried again the same night when the GPU was busy", minimum=0, maximum=20
+    )
     retry_minutes: float = key(30.0, "time between these tries", minimum=1, maximum=720)
     python: str = key("", "Python that has torch; empty means to look for one in the usual places")
     reserve_bytes: int = key(
@@ -136,7 +140,8 @@ class Stress:
     deadline_seconds: float = key(120.0, "longest time for a whole run", minimum=10, maximum=3600)
     max_celsius: float = key(75.0, "no run on a GPU hotter than this", minimum=20, maximum=110)
     probe_beyond: bool = key(
-        False, "go up to 512 MiB past the limit to find where memory spills into RAM; may page out the desktop"
+        False,
+        "go up to 512 MiB past the limit to find where memory spills into RAM; may page out the desktop",
     )
 
 

@@ -60,7 +60,9 @@ class Faulty(worker.Worker):
         for pattern, one, other in self.faults.get("swap", ()):
             if pattern == name:
                 # In pieces: the card is full.
-                for here, there in zip(self.chunks[one].split(1 << 20), self.chunks[other].split(1 << 20), strict=True):
+                for here, there in zip(
+                    self.chunks[one].split(1 << 20), self.chunks[other].split(1 << 20), strict=True
+                ):
                     kept = here.clone()
                     here.copy_(there)
                     there.copy_(kept)

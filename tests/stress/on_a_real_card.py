@@ -55,16 +55,22 @@ def show(title, result, done, peak):
     if not v.get("free_bytes"):
         print(done.failure)
         return
-    print(f"wall {done.seconds:.2f} s; phases {({k: round(s, 3) for k, s in result.detail['phases'].items()})}")
+    print(
+        f"wall {done.seconds:.2f} s; phases { ({k: round(s, 3) for k, s in result.detail['phases'].items()}) }"
+    )
     if v.get("verified_bytes"):
         print(f"verified {v['verified_bytes'] / v['free_bytes']:.4%} of free, checked {v.get('checked_bytes', 0) / 1e12:.2f} TB;"
               f" context {v.get('context_bytes', 0) >> 20} MiB; leak {v.get('leak_bytes')} {v.get('left_behind_bytes')}")  # fmt: skip
     for kind in ("write", "change", "read"):
         if f"{kind}_median" in v:
-            print(f"{kind}: median {v[f'{kind}_median'] / peak:.1%} of peak, least {v[f'{kind}_min'] / peak:.1%}")
+            print(
+                f"{kind}: median {v[f'{kind}_median'] / peak:.1%} of peak, least {v[f'{kind}_min'] / peak:.1%}"
+            )
     for row in result.detail["patterns"]:
-        print(f"  {row['name']:13} {row['seconds']:.3f} s  {row['verified'] / row['seconds'] / 1e12:.2f} TB/s with writing,"
-              f" {row['verified'] / row['check_seconds'] / 1e12:.2f} TB/s in checks; bad {row['bad_words']}")
+        print(
+            f"  {row['name']:13} {row['seconds']:.3f} s  {row['verified'] / row['seconds'] / 1e12:.2f} TB/s with writing,"
+            f" {row['verified'] / row['check_seconds'] / 1e12:.2f} TB/s in checks; bad {row['bad_words']}"
+        )
 
 
 def main() -> None:
@@ -76,12 +82,18 @@ def main() -> None:
         print("  rung", row)
     print(" ", result.detail["fragmentation"])
     clean = [run(mode="quick", ladder=[])[0] for _ in range(runs)]
-    print(f"\n{len(clean)} clean quick runs:", [r.verdict for r in clean], [f.text for r in clean for f in r.findings])
+    print(
+        f"\n{len(clean)} clean quick runs:",
+        [r.verdict for r in clean],
+        [f.text for r in clean for f in r.findings],
+    )
     classes = [c["class"] for r in clean for c in r.detail["chunks"]]
     print("classes", {c: classes.count(c) for c in set(classes)})
     last = (256 << 17) - 1
     cases = {
-        "flips in first and last word": {"flips": [["solid", 3, 0, 1], ["address", 200, last, 1 << 63], ["random", 0, 7, 6]]},
+        "flips in first and last word": {
+            "flips": [["solid", 3, 0, 1], ["address", 200, last, 1 << 63], ["random", 0, 7, 6]]
+        },
         "stuck bit": {"stuck": [[100, 12345, 256]]},
         "aliased chunks": {"alias": {"300": 17}},
         "swapped chunks": {"swap": [["address", 5, 500]]},
@@ -89,7 +101,9 @@ def main() -> None:
     }
     for title, faults in cases.items():
         result, done = run(faults, mode="nightly" if title[0] == "f" else "quick", ladder=[])
-        print(f"\n{title}: {result.verdict} {result.reason} {[f.text for f in result.findings]} {done.seconds:.1f} s {done.failure}")
+        print(
+            f"\n{title}: {result.verdict} {result.reason} {[f.text for f in result.findings]} {done.seconds:.1f} s {done.failure}"
+        )
         print("  reports", [(e.get("pattern"), e["chunk"], e.get("words"), e.get("class"),
                              (e.get("samples") or [{}])[0].get("word")) for e in result.detail["errors"]][:6])  # fmt: skip
         print("  spilled", [c["index"] for c in result.detail["chunks"] if c["class"] == "spilled"])
@@ -102,7 +116,9 @@ def main() -> None:
             " try:\n  x=torch.empty(8<<30,dtype=torch.uint8,device='cuda');x.fill_(1);torch.cuda.synchronize();print('got',flush=True);break\n"
             " except torch.OutOfMemoryError: time.sleep(0.02)\n"
         )
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         process.stdout.readline()
         while not told:
             time.sleep(0.01)

@@ -128,6 +128,14 @@ MIGRATIONS = (
                 FROM rollup_hour r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
         ),
     ),
+    Migration(
+        3,
+        "stress runs",
+        (
+            """CREATE TABLE stress_run (id {int8} PRIMARY KEY, ms {int8} NOT NULL, gpu TEXT NOT NULL,
+                verdict TEXT NOT NULL, document TEXT NOT NULL) {strict}""",
+        ),
+    ),
 )
 
 _RECORD = (

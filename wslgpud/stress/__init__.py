@@ -1,1 +1,1 @@
-"""The VRAM stress run: may it run (gates), the program that does it (worker), who watches it (parent), what it means (verdict)."""
+"""The nightly stress run of a GPU's memory; see README.md beside this file."""

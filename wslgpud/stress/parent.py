@@ -148,7 +148,7 @@ class _Conversation:
         for text in lines:
             try:
                 line = json.loads(text)
-                line["event"]  # noqa: B018 - a line without one is none of ours
+                line["event"]
             except (ValueError, TypeError, KeyError):
                 self._outcome.failure = f"the worker said what is not a line of ours: {text[:80]!r}"
                 return
@@ -185,7 +185,11 @@ class _Conversation:
 
 def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
     """See to it that the process ends, each step harder than the last; note when it cannot be."""
-    for number, patience in ((None, OWN_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+    for number, patience in (
+        (None, OWN_SECONDS),
+        (signal.SIGTERM, TERM_SECONDS),
+        (signal.SIGKILL, KILL_SECONDS),
+    ):
         if number is not None:
             outcome.failure = outcome.failure or "the worker did not end by itself"
             with contextlib.suppress(ProcessLookupError, PermissionError):

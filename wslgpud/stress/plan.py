@@ -43,7 +43,9 @@ def ladder(total_bytes: int) -> list[int]:
     return [int(sold * share) // MIB * MIB for share in LADDER]
 
 
-def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool, seed: int | None = None) -> dict[str, Any]:
+def job(
+    sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool, seed: int | None = None
+) -> dict[str, Any]:
     """Return the worker's job for the GPU that it sees as its only one."""
     total = sample.total_bytes or 0
     return {
@@ -55,5 +57,5 @@ def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool, seed: int
         "repeats": 2 if mode == "quick" else 3,
         "retention_seconds": RETENTION_SECONDS[mode],
         "beyond": 2 if settings.probe_beyond else 0,
-        "seed": random.getrandbits(60) if seed is None else seed,  # noqa: S311 - a pattern, no secret
+        "seed": random.getrandbits(60) if seed is None else seed,
     }

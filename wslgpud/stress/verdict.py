@@ -35,8 +35,8 @@ EXPLAINED: Mapping[ErrorClass, str] = {
 def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
     """Say where each chunk lies, from the seconds of its passes in one sweep.
 
-    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The measure is the median of
-    the first eight chunks: memory is handed out from the card first. When those are not the fast ones,
+    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The measure is the median
+    of the first eight chunks: memory is handed out from the card first. When those are not the fast ones,
     everything is slow together, which is somebody else's load and not a spill.
     """
     if not rows:
@@ -130,7 +130,11 @@ def _errors(
     events: Mapping[str, list[Mapping[str, Any]]],
 ) -> tuple[Counter[str], list[dict[str, Any]]]:
     # Both sides of a mix-up: in other patterns either may look wrong.
-    located = {chunk for row in events.get("located", ()) for chunk in (row["chunk"], *(b[0] for b in row["belongs"]))}
+    located = {
+        chunk
+        for row in events.get("located", ())
+        for chunk in (row["chunk"], *(b[0] for b in row["belongs"]))
+    }
     errors: Counter[str] = Counter()
     rows = []
     for bad in events.get("bad", ()):
@@ -204,12 +208,12 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
     if leak > LEAK_BYTES:
         yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")
     if frame.hung:
-        yield Finding("hung", "the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)")
+        yield Finding(
+            "hung", "the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)"
+        )
 
 
-def _verdict(
-    end: Mapping[str, Any], frame: Frame, findings: Sequence[Finding]
-) -> tuple[StressVerdict, str]:
+def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[Finding]) -> tuple[StressVerdict, str]:
     outcome = end.get("outcome")
     if any(finding.kind == "errors" for finding in findings):
         # Errors count however the run ended.

@@ -1,9 +1,9 @@
-"""The program that fills a GPU's memory, checks it, and gives it back; needs Python with torch, nothing of ours.
+"""The program that fills a GPU's memory, checks it, and gives it back. Needs torch, and nothing of ours.
 
 The first line of standard input is the job (see ``Job``); any further line, or the end of the input, tells it
 to give everything back. Standard output carries one JSON object a line, see ``README.md`` beside this file.
 
-It keeps to four rules. Every kernel works on one chunk and at most ``GROUP`` chunks are queued, because Windows
+It keeps to four rules. Every kernel works on one chunk and at most ``GROUP`` are queued, because Windows
 resets the driver after 2 s. Memory is asked for once: repeating a refused allocation has brought Windows down
 (microsoft/WSL#40732). After each group it looks whether somebody else wants the GPU. And a pass over memory
 writes all chunks before it checks the first, so that no check is answered from the cache.
@@ -11,7 +11,9 @@ writes all chunks before it checks the first, so that no check is answered from 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -26,8 +28,8 @@ from typing import Any
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from torch import Tensor
 
 MIB = 1 << 20
 #: chunks between two looks around: at most 8 x 20 ms on memory that lies behind PCIe
@@ -39,7 +41,15 @@ ROW_WORDS = 1 << 17
 GRAIN, SMALLEST = 2 * MIB, 10 * MIB
 MOST_ERRORS = 32
 #: how often each pattern goes over all memory, to tell how far we are
-TRAVERSALS = {"solid": 4, "checkerboard": 4, "walking": 32, "address": 3, "random": 4, "move": 4, "retention": 2}
+TRAVERSALS = {
+    "solid": 4,
+    "checkerboard": 4,
+    "walking": 32,
+    "address": 3,
+    "random": 4,
+    "move": 4,
+    "retention": 2,
+}
 LOOK_SECONDS = 0.05
 #: how long everything must run slowly before we take it that somebody else uses the GPU
 SLOW_SECONDS = 0.25
@@ -49,9 +59,9 @@ SLOW_SECONDS = 0.25
 class Job:
     """What to do: sizes in bytes.
 
-    ``reserve`` stays free. ``foreign`` is by how much others may grow before we leave. ``ladder`` are sizes of
-    single tensors. ``passes`` names the patterns. Slower than ``slow_ratio`` of its own speed means that
-    somebody else is at work (0: never). ``beyond`` chunks may be tried past the limit, to find where it spills.
+    ``reserve`` stays free. ``foreign`` is by how much others may grow before we leave. ``ladder`` are sizes
+    of single tensors. ``passes`` names the patterns. Slower than ``slow_ratio`` of its own speed means that
+    somebody else is at work (0: never). ``beyond`` chunks may be tried past the limit, to see it spill.
     """
 
     device: str = "cuda:0"
@@ -307,8 +317,9 @@ class Worker:
             self.look()
         del scratch
         taken = sum(chunk.nbytes for chunk in self.chunks)
+        planned = taken * (6 * self.job.repeats + sum(TRAVERSALS[name] for name in self.job.passes))
         self.send("filled", bytes=taken, chunks=len(self.chunks), refused=refused, free=self.free_bytes(),
-                  planned=taken * (6 * self.job.repeats + sum(TRAVERSALS[name] for name in self.job.passes)))  # fmt: skip
+                  planned=planned)  # fmt: skip
 
     def bandwidth(self) -> None:
         """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
@@ -390,8 +401,8 @@ class Patterns:
     def __init__(self, worker: Worker, name: str, generator: random.Random) -> None:
         """Prepare the factors of patterns in which every word differs.
 
-        The word at (row, column) is ``rows[row] * columns[column]`` modulo 2^64, all factors random: unique as
-        an address must be, written and checked in one pass each, and, because ``rows`` are odd and hence
+        The word at (row, column) is ``rows[row] * columns[column]`` modulo 2^64, all factors random: unique
+        as an address must be, written and checked in one pass each, and, because ``rows`` are odd and hence
         invertible, a word found in the wrong place tells where it belongs.
         """
         self.worker, self.name = worker, name
@@ -463,20 +474,23 @@ class Patterns:
         for here, there in ((0, 1), (1, 0)):
             sources = [pair + here for pair in pairs]
             self._sweep("", self._write, sources)
-            self._sweep("", lambda x, i, step=there - here: chunks[i + step].copy_(x), sources)
+            step = there - here
+            self._sweep("", lambda x, i, step=step: chunks[i + step].copy_(x), sources)  # type: ignore[misc]
             bad += self._verify([pair + there for pair in pairs], origin=here - there)
         return bad
 
-    def _sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None) -> None:
+    def _sweep(
+        self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None
+    ) -> None:
         if chunks is None or chunks:
             self.worker.sweep(kind, work, chunks or ())
             self.worker.written(self.name)
 
     def _constants(self, *words: int) -> int:
         bad = 0
-        for word in words:
-            self._sweep("write", lambda x, _, word=signed(word): x.fill_(word))
-            bad += self._check(signed(word))
+        for word in map(signed, words):
+            self._sweep("write", lambda x, _, word=word: x.fill_(word))  # type: ignore[misc]
+            bad += self._check(word)
             self._sweep("change", lambda x, _: x.bitwise_not_())
             bad += self._check(signed(~word))
         return bad
@@ -504,7 +518,7 @@ class Patterns:
         return self._check(-1 if inverted else 0, chunks, origin=origin, sign=sign)
 
     def _check(self, word: int, chunks: Sequence[int] = (), *, origin: int = 0, sign: int = 0) -> int:
-        """Prove that every word is ``word``: the least and the greatest are, in one read without any scratch."""
+        """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch."""
         worker = self.worker
         order = chunks or range(len(worker.chunks))
         bounds = torch.empty((2, len(worker.chunks)), dtype=torch.int64, device=worker.device)
@@ -513,16 +527,15 @@ class Patterns:
         low, high = bounds.tolist()
         self.check_seconds += time.perf_counter() - start
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
-        return sum(
-            self._diagnose(i, word, origin, sign) for i in order if low[i] != word or high[i] != word
-        )
+        return sum(self._diagnose(i, word, origin, sign) for i in order if low[i] != word or high[i] != word)
 
     def _diagnose(self, index: int, word: int, origin: int, sign: int) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
         worker, x = self.worker, self.worker.chunks[index]
         self.bad_chunks.add(index)
         worker.reports += 1
-        places, count = [], 0
+        places: list[Tensor] = []
+        count = 0
         for number, part in enumerate(x.split(MIB)):
             wrong = (part != word).nonzero().flatten()
             count += wrong.numel()
@@ -549,11 +562,16 @@ class Patterns:
             worker.written("rewrite")
             stuck |= self._read_again(x, place) ^ value
         x[place] = word
-        columns = [c.tolist() for c in (place, expected, seen, again, stuck)]
+        columns = [c[:MOST_ERRORS].tolist() for c in (expected, seen, again, stuck)]
         samples = [
-            {"word": at, "expected": hexadecimal(e), "got": hexadecimal(g), "again": hexadecimal(a),
-             "stuck": hexadecimal(s)} for at, e, g, a, s in list(zip(*columns))[:MOST_ERRORS]
-        ]  # fmt: skip
+            {
+                "word": at,
+                **{
+                    k: hexadecimal(w) for k, w in zip(("expected", "got", "again", "stuck"), row, strict=True)
+                },
+            }
+            for at, *row in zip(place[:MOST_ERRORS].tolist(), *columns, strict=True)
+        ]
         for sample in samples[:4] if self.name == "address" else ():
             sample["belongs"] = self._home(int(sample["got"], 16))
         ones = bits.sum(1).tolist()
@@ -577,10 +595,9 @@ class Patterns:
         near = torch.searchsorted(ordered, wanted).clamp(max=ROW_WORDS - 1)
         for row in (ordered[near] == wanted).nonzero().flatten().tolist():
             column = int(order[near[row]])
-            for chunk, mine in enumerate(self.rows):
-                if row < len(mine):
-                    return [chunk, row * ROW_WORDS + column]
-                row -= len(mine)
+            starts = list(itertools.accumulate((len(mine) for mine in self.rows), initial=0))
+            chunk = bisect.bisect_right(starts, row) - 1
+            return [chunk, (row - starts[chunk]) * ROW_WORDS + column]
         return None
 
 
@@ -591,7 +608,7 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
     os.dup2(2, 1)
     with contextlib.suppress(OSError):
         os.nice(19)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123 - stdlib's least
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("900")
 
     def send(event: str, **facts: Any) -> None:
@@ -603,7 +620,12 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
     if unknown := set(given) - known:
         raise SystemExit(f"unknown in the job: {', '.join(sorted(unknown))}")
     stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+
+    def listen() -> None:
+        sys.stdin.readline()
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
     worker = make_worker(Job(**given), send, stop)
     outcome, why = "done", ""
     try:
