@@ -24,7 +24,7 @@ def test_the_readmes_table_of_metrics_is_the_catalogue() -> None:
 
 def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
     """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py. After a change: ./tests/renew."""
-    document = json.loads((ROOT / "tests/gpu/recordings/status-warning.json").read_text())
+    document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
     picture = ROOT / "deploy/pictures/status.svg"
     if os.environ.get("WSLGPUD_RENEW"):
         picture.write_text(status_svg(document))

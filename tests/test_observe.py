@@ -99,3 +99,14 @@ def test_this_machine_is_observed_through_the_real_sampler():
     assert 0 < seen.ram.available < seen.ram.total
     assert seen.vm.major_faults_total > 0
     assert seen.processes[0].rss_bytes >= seen.processes[-1].rss_bytes > 0
+
+
+def test_memory_that_windows_refuses_names_the_cards_and_old_lines_do_not():
+    def refusal(past: int, error: str = "ENOMEM") -> Event:
+        fields = {"function": "dxgkio_make_resident", "error": error, "past": past}
+        return Event("dxg_error", 0.0, "dxgkio_make_resident: Ioctl failed: -12", fields)
+
+    card = GpuSample(index=1, uuid="GPU-1", name="RTX")
+    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0),)))).exhausted == ("gpu1",)
+    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(1),)))).exhausted == ()
+    assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0, "EINVAL"),)))).exhausted == ()

@@ -13,7 +13,7 @@ from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Reading, Sample
-from wslgpud.sampler import Pace, Sampler
+from wslgpud.sampler import LATENESS, Pace, Sampler
 from wslgpud.sources import Source
 
 VALUE = MetricSpec("test_value", "gauge", "", "A value.")
@@ -82,7 +82,7 @@ def test_a_source_that_fails_publishes_nothing_and_leaves_the_others_alone() -> 
         raise SourceError("cannot read /proc/x: Permission denied")
 
     with sampling(source(broken, "broken"), source(counting(), "good")) as sampler:
-        first, second = sampler.tick().reports
+        first, second, _ = sampler.tick().reports
 
     assert (first.health, first.error, first.sample.readings) == (
         "failed", "cannot read /proc/x: Permission denied", (),
@@ -130,7 +130,7 @@ def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> N
     stuck = source(hanging, "stuck", lane="driver", deadline=0.05)
     with sampling(stuck, source(counting(), "good"), clock=clock) as sampler:
         for tick in range(3):
-            report, good = sampler.tick().reports
+            report, good, _ = sampler.tick().reports
             assert (report.health, report.sample.readings, good.sample.readings[0].value) == (
                 "late",
                 (),
@@ -176,7 +176,7 @@ def test_an_event_is_seen_in_one_snapshot_only() -> None:
 def test_an_extra_tick_reads_only_what_is_cheap_and_needed() -> None:
     with sampling(source(counting(), "cheap", fast=True), source(counting(), "dear")) as sampler:
         sampler.tick()
-        cheap, dear = sampler.tick(fast=True).reports
+        cheap, dear, _ = sampler.tick(fast=True).reports
 
     assert cheap.sample.readings[0].value == 1
     assert (dear.sample.readings[0].value, dear.fresh) == (0, False)
@@ -190,6 +190,7 @@ def test_a_tick_that_comes_late_says_by_how_much() -> None:
         snapshot = sampler.tick()
 
     assert snapshot.lateness_seconds == pytest.approx(3.5)
+    assert snapshot.value(LATENESS) == pytest.approx(3.5)
 
 
 class TestPace:

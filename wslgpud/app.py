@@ -125,7 +125,6 @@ class Daemon:
         stack.callback(self._server.stop, STOP_SECONDS)
         self._monitor = Monitor(self._config, self._host)
         stack.callback(self._monitor.close)
-        publisher.include(self._monitor.own)
         self._dispatcher.start()
         note = self._folder / "daemon.json"
         note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))

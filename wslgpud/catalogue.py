@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wslgpud import sampler
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
 from wslgpud.serve import health
@@ -17,7 +18,9 @@ def catalogue() -> Catalogue:
         ValueError: two modules declare the same name.
     """
     sources = (spec for source in SOURCES for spec in source.metrics)
-    return Catalogue((*sources, *risk.METRICS, *stress.METRICS, *store.METRICS, *health.METRICS))
+    return Catalogue(
+        (*sources, *sampler.METRICS, *risk.METRICS, *stress.METRICS, *store.METRICS, *health.METRICS)
+    )
 
 
 def table() -> str:

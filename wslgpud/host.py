@@ -214,7 +214,7 @@ class RecordedHost(Host):
 
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
         """Open the recording in ``folder``."""
-        self.folder = Path(folder)
+        self.folder = Path(folder).resolve()  # the NVML probe runs in another folder
         facts = json.loads((self.folder / "host.json").read_text())
         super().__init__(self.folder / "root", clock or StoppedClock(facts["wall"], facts["mono"]))
         self._links: Mapping[str, str] = facts.get("links", {})

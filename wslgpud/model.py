@@ -7,7 +7,7 @@ since the epoch. None means "not known": it is never 0, and it is never exported
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -131,6 +131,10 @@ class Snapshot:
     lateness_seconds: float = 0.0
     interval_seconds: float = 1.0
     _index: dict[tuple[str, tuple[str, ...]], Number] = field(default_factory=dict, repr=False, compare=False)
+
+    def plus(self, report: SourceReport) -> Snapshot:
+        """Return the snapshot with one more report."""
+        return replace(self, reports=(*self.reports, report), _index={})
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
@@ -273,6 +277,7 @@ class CgroupState:
     limit: int
     current: int
     inactive_file: int | None = None
+    active_file: int | None = None
     slab_reclaimable: int | None = None
     swap_limit: int | None = None
     swap_current: int | None = None

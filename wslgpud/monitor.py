@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Observation, Reading, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.engine import RiskEngine
@@ -46,16 +46,18 @@ class Monitor:
             self._last_full = now
         snapshot = self._sampler.tick(fast=fast, next_in_seconds=self.delay_seconds)
         observation = observe(snapshot)
+        sampled = self.host.clock.mono()
         assessment = self._engine.observe(observation)
-        report = SourceReport(
-            "risk",
-            "ok",
-            Sample(tuple(risk_metrics.readings(assessment.forecasts))),
-            snapshot.mono,
-            self.host.clock.mono() - now,
-            last_success_wall=snapshot.wall,
+        snapshot = snapshot.plus(
+            SourceReport(
+                "risk",
+                "ok",
+                Sample(tuple(risk_metrics.readings(assessment.forecasts))),
+                snapshot.mono,
+                self.host.clock.mono() - sampled,
+                last_success_wall=snapshot.wall,
+            )
         )
-        snapshot = replace(snapshot, reports=(*snapshot.reports, report), _index={})
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
@@ -67,10 +69,6 @@ class Monitor:
             snapshot.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
         return State(snapshot, observation, assessment.forecasts), transitions
-
-    def own(self) -> tuple[Reading, ...]:
-        """Return what the sources say of themselves; quick, from any thread."""
-        return self._sampler.own()
 
     def close(self) -> None:
         """Give back what the sources hold."""

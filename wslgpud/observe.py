@@ -9,13 +9,21 @@ from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, 
 from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
-_WANTED = {
+<<<<<<< HEAD
+#: names of the metrics that an observation is made of
+WANTED = {
     spec.name
     for source in (
         memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
     )
     for spec in source.metrics
 }  # fmt: skip
+=======
+SOURCES = (
+    memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
+)  # fmt: skip
+_WANTED = {spec.name for source in SOURCES for spec in source.metrics}
+>>>>>>> risk
 
 
 def observe(snapshot: Snapshot) -> Observation:
@@ -23,7 +31,7 @@ def observe(snapshot: Snapshot) -> Observation:
     found: dict[str, _Values] = defaultdict(dict)
     for report in snapshot.reports:
         for spec, value, labels in report.sample.readings:
-            if spec.name in _WANTED:
+            if spec.name in WANTED:
                 found[spec.name][labels] = value
     return Observation(
         t=snapshot.mono,
@@ -36,7 +44,18 @@ def observe(snapshot: Snapshot) -> Observation:
         cgroups=_cgroups(found),
         wsl=wsl.WSL.name in found,
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
+        exhausted=_exhausted(snapshot),
     )
+
+
+def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Name the GPUs for which Windows has just refused memory (dxgkrnl does not say which one it was)."""
+    for event in snapshot.events:
+        fields = event.fields
+        refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
+        if event.kind == "dxg_error" and refused and not fields.get("past"):
+            return tuple(f"gpu{gpu.index}" for gpu in snapshot.gpus)
+    return ()
 
 
 def _whole(found: dict[str, _Values], spec: MetricSpec, *labels: str) -> int | None:

@@ -11,7 +11,8 @@ from queue import SimpleQueue
 
 from wslgpud.config import Sampling
 from wslgpud.host import Clock, NoData, SourceError
-from wslgpud.model import EMPTY, Health, Reading, Snapshot, SourceReport
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import Source
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,24 @@ log = logging.getLogger(__name__)
 TREND_SECONDS = 5.0
 #: aim at this many samples before the memory is gone at the present rate
 SAMPLES_BEFORE_END = 20
+
+
+INTERVAL = MetricSpec(
+    "tick_interval_seconds",
+    "gauge",
+    "seconds",
+    "Time to the next sample; shorter while memory shrinks fast.",
+    decimals=3,
+    stored=False,
+)
+LATENESS = MetricSpec(
+    "tick_lateness_seconds",
+    "gauge",
+    "seconds",
+    "How much later than planned the sample began: the machine stalls.",
+    decimals=3,
+)
+METRICS = (INTERVAL, LATENESS)
 
 
 class Sampler:
@@ -50,12 +69,15 @@ class Sampler:
             if job is not None:
                 job.done.wait(max(0.0, started + job.deadline_seconds - self._clock.mono()))
         self._sequence += 1
-        reports = tuple(slot.report(self._clock.mono()) for slot in self._slots)
-        return Snapshot(wall, started, self._sequence, reports, lateness, step)
-
-    def own(self) -> tuple[Reading, ...]:
-        """Return what the sources say of themselves, whatever their health."""
-        return tuple(reading for slot in self._slots for reading in slot.source.own())
+        ended = self._clock.mono()
+        reports = tuple(slot.report(ended) for slot in self._slots)
+        snapshot = Snapshot(wall, started, self._sequence, reports, lateness, step)
+        # What sources say of themselves counts most when they fail, and then their own reports are empty.
+        own = (reading for slot in self._slots for reading in slot.source.own())
+        readings = (Reading(INTERVAL, step), Reading(LATENESS, lateness), *own)
+        return snapshot.plus(
+            SourceReport("sampler", "ok", Sample(readings), started, ended - started, last_success_wall=wall)
+        )
 
     def close(self) -> None:
         """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""

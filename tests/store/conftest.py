@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import uuid
 from pathlib import Path
 
 import hypothesis
 import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 from wslgpud.config import StoreSettings
 
@@ -41,6 +49,49 @@ def clock():
 def settings():
     """Settings under which only the test decides when something is committed."""
     return StoreSettings(commit_seconds=300, raw_days=3650)
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory):
+    """URL of a real PostgreSQL server of our own, on loopback, without the name of a database."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    programs = found[-1].parent if found else None
+    if programs is None or shutil.which("runuser") is None or os.geteuid() != 0:
+        pytest.skip("needs Debian's postgresql, and root to start it as the user postgres")
+    pytest.importorskip("psycopg")
+    folder = Path(tempfile.mkdtemp(prefix="wslgpud-postgresql-"))
+    shutil.chown(folder, "postgres")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def run(*command):
+        subprocess.run(
+            ["runuser", "-u", "postgres", "--", *command],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+        )
+
+    run(programs / "initdb", "-D", folder / "data", "-A", "trust", "--no-sync", "-E", "UTF8")
+    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    run(programs / "pg_ctl", "-D", folder / "data", "-w", "-o", settings, "-l", folder / "log", "start")
+    yield f"postgresql+psycopg://postgres@127.0.0.1:{port}"
+    run(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)])
+def target(request):
+    """Where a history lies, on either engine."""
+    if request.param == "sqlite":
+        return request.getfixturevalue("file")
+    server, name = request.getfixturevalue("postgresql"), f"test_{uuid.uuid4().hex}"
+    engine = create_engine(f"{server}/postgres", isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    return f"{server}/{name}"
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ import sys
 import time
 from collections.abc import Mapping
 
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, Event, Number, ProcessSample, Reading, Sample, Snapshot, SourceReport
@@ -62,6 +65,22 @@ def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     return [
         (round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)
     ]
+
+
+def query(target, sql, **values):
+    """Return the rows of a query that a person might type."""
+    url = str(target) if "://" in str(target) else f"sqlite:///{target}"
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return [tuple(row) for row in connection.execute(text(sql), values)]
+
+
+def until(condition, seconds=60):
+    """Wait for something that another thread brings about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def settle(store, clock, seconds=60):

@@ -45,4 +45,4 @@ def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(
     assert kept == list(range(12_000 - len(kept), 12_000)), "what is left is the newest, without a hole"
     assert 0 < len(kept) < 8000
     assert max(sizes) < 1.3 * limit
-    assert max(sizes[90:]) <= 1.05 * max(sizes[:90]), "in steady state the file does not grow"
+    assert max(sizes[90:]) <= 1.1 * max(sizes[:90]), "in steady state the file does not grow"

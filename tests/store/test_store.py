@@ -17,8 +17,14 @@ from wslgpud.store.intake import Intake
 
 
 @pytest.fixture
-def store(file, settings, clock):
+def local(file, settings, clock):
     with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store(target, settings, clock):
+    with Store(target, settings, host_name="pc", boot_id="b1", clock=clock) as opened:
         yield opened
 
 
@@ -115,11 +121,11 @@ def test_a_wall_clock_that_goes_back_loses_nothing(store, made):
     assert [w for w, _ in made.read_all(store)] == [-3600, -3599, 0, 0, 1, 1, 2]
 
 
-def test_processes_and_events_are_kept(store, made, file):
+def test_processes_and_events_are_kept(local, made, file):
     process = ProcessSample(42, 123456, 'py"thon', 7 * 2**30, 4096, roles=frozenset({"training"}))
     event = Event("clock_jump", made.T0, "went back", {"seconds": -3600})
-    store.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
-    assert store.flush()
+    local.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
+    assert local.flush()
     (seen,) = Reader(str(file)).processes(made.T0, made.T0 + 1)
     assert seen == (made.T0, 42, 123456, 'py"thon', 7 * 2**30, 4096)
     row = sqlite3.connect(file).execute("SELECT ms, kind, text, fields FROM event").fetchone()
@@ -131,20 +137,20 @@ def _transition(made):
     return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
 
 
-def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(store, made, file):
+def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(local, made, file):
     transition = _transition(made)
-    number = store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+    number = local.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
     with sqlite3.connect(file) as other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
-    assert store.transitions() == [(number, transition)]
-    (delivery,) = store.unsent("ntfy")
+    assert local.transitions() == [(number, transition)]
+    (delivery,) = local.unsent("ntfy")
     assert delivery.transition_id == number
     assert delivery.payload == {"text": "RAM"}
-    assert [d.channel for d in store.unsent()] == ["command", "ntfy"]
+    assert [d.channel for d in local.unsent()] == ["command", "ntfy"]
 
 
-def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(file, settings, clock, made):
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(target, settings, clock, made):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         store.record_transition(
             _transition(made), {name: {"text": "RAM"} for name in ("command", "ntfy", "mail")}
         )
@@ -153,7 +159,7 @@ def test_what_no_channel_took_before_the_end_is_still_unsent_afterwards(file, se
         store.mark_failed(ntfy.id, "no route")
         store.abandon(mail.id, "mailbox unknown")
         store.post("ntfy", {"text": "a report"})
-    with Store(file, settings, host_name="pc", clock=clock) as store:
+    with Store(target, settings, host_name="pc", clock=clock) as store:
         first, second = store.unsent()
         assert (first.channel, first.attempts, first.error) == ("ntfy", 1, "no route")
         assert second.payload == {"text": "a report"}
@@ -182,15 +188,15 @@ os._exit(1)
         assert store.previous_run.boot_id == "b2"
 
 
-def test_a_second_daemon_is_refused_in_one_line(store, file, settings):
+def test_a_second_daemon_is_refused_in_one_line(local, file, settings):
     with pytest.raises(LockedError, match=r"wslgpud\.db: another wslgpud is writing"):
         Store(file, settings)
-    assert store.flush()
+    assert local.flush()
 
 
-def test_another_process_reads_while_the_daemon_writes(store, made, file):
-    store.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
-    assert store.flush()
+def test_another_process_reads_while_the_daemon_writes(local, made, file):
+    local.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
+    assert local.flush()
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
@@ -203,16 +209,22 @@ print(reader.read(ref, 0, 1e10)[0].value)
     assert done.stdout == "0.5\n"
 
 
-def test_anyone_can_query_the_newest_values_with_sql(store, made, file):
+def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
     store.append(made.snapshot(made.T0, {(made.BYTES, "free"): 12, made.RATIO: 0.25}))
+    store.append(made.snapshot(made.T0 + 1, {(made.BYTES, "free"): 13, made.RATIO: 0.25}))
+    store.append(made.snapshot(made.T0 + 2, {made.RATIO: 0.25}))
     assert store.flush()
-    rows = sqlite3.connect(file).execute(
-        "SELECT time, host, metric, labels, value FROM recent ORDER BY metric"
-    )
-    assert rows.fetchall() == [
+    rows = made.query(target, "SELECT time, host, metric, labels, value FROM recent ORDER BY metric, time")
+    assert rows == [
         (made.T0, "pc", "made_bytes", '{"kind":"free"}', 12),
-        (made.T0, "pc", "made_ratio", "{}", 0.25),
+        (made.T0 + 1, "pc", "made_bytes", '{"kind":"free"}', 13),
+        *((made.T0 + i, "pc", "made_ratio", "{}", 0.25) for i in range(3)),
     ]
+
+
+def _kept(intake):
+    """Return the values of series 1 that wait to be written, batch by batch."""
+    return [json.loads(row.readings)["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
 
 
 def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
@@ -220,11 +232,12 @@ def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made
     intake.attach(0, {}, 0)
     for second in range(200):
         intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-    kept = [json.loads(t.readings)["1"] for t in intake.batch(1000).ticks]
+        intake.waiting(1)
+    kept = _kept(intake)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
-    assert intake.counters.dropped_ticks == 200 - len(kept)
-    assert intake.waiting[1] <= 20_000
+    assert intake.dropped_ticks == 200 - len(kept)
+    assert intake.queue[1] <= 20_000
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
@@ -233,7 +246,7 @@ def test_any_whole_number_survives_the_way_in(made, numbers):
     intake.attach(0, {}, 0)
     for number in numbers:
         intake.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
-    assert [json.loads(t.readings)["1"] for t in intake.batch(100).ticks] == numbers
+    assert _kept(intake) == numbers, "ticks at the same moment never share a batch"
 
 
 @given(st.integers(0, 10**12))
@@ -241,5 +254,28 @@ def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
     intake = Intake()
     intake.attach(0, {}, 0)
     intake.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
-    (tick,) = intake.batch(1).ticks
-    assert json.loads(tick.readings)["1"] / 1000 == thousandths / 1000
+    assert _kept(intake) == [thousandths]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 7)), min_size=1, max_size=90))
+def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
+    """Any order of moments, any subset of three series at each."""
+    intake = Intake()
+    intake.attach(0, {}, 0)
+    wanted = []
+    for i, (ms, some) in enumerate(ticks):
+        keys = [k for bit, k in enumerate("abc") if some >> bit & 1]
+        wanted += [(key, ms, i) for key in keys]
+        wall = made.T0 + ms / 1000
+        intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
+    waiting = intake.waiting(10**6)
+    names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
+    found = []
+    for batch in waiting.batches:
+        for row in batch.rows:
+            offsets = json.loads(row.offsets)
+            for key, given_ in json.loads(row.readings).items():
+                values = given_ if isinstance(given_, list) else [given_] * len(offsets)
+                times = [row.ms + offset - made.T0 * 1000 for offset in offsets]
+                found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
+    assert sorted(found) == sorted(wanted)

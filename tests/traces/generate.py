@@ -1,8 +1,10 @@
 """Synthetic traces: families of memory behaviour, each drawn from a seed, with the truth beside them.
 
-A family draws a path of the used share over time and says how it ends. The two lists at the end keep
-families that thresholds were chosen on (``DEVELOPED_ON``) apart from those that they never saw (``HELD_OUT``).
+A family draws a path of the used share over time and says how it ends. Two lists at the end keep those
+that thresholds were chosen on (``DEVELOPED_ON``) apart from those that came later (``HELD_OUT``).
 """
+
+# ruff: noqa: S311 - made-up memory is no secret
 
 from __future__ import annotations
 
@@ -241,7 +243,7 @@ def training(seed):
     used, t, path = rng.uniform(0.03, 0.12), rng.uniform(5, 30), []
     path += [(0, used), (t, used)]
     top = rng.uniform(0.5, 0.88)
-    parts = sorted(rng.uniform(0.1, 1.0) for _ in range(rng.randint(1, 3))) + [1.0]
+    parts = [*sorted(rng.uniform(0.1, 1.0) for _ in range(rng.randint(1, 3))), 1.0]
     for part in parts:
         t += rng.uniform(0.3, 5)
         path.append((t, path[-1][1]))

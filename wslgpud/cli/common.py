@@ -25,6 +25,9 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="configuration file instead of the usual ones")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print facts as JSON")]
+StateOption = Annotated[
+    Path | None, typer.Option("--state", help="folder of the daemon's database instead of the usual one")
+]
 HostOption = Annotated[
     Path | None,
     typer.Option("--host-root", help="look at a machine that 'wslgpud capture' recorded instead of this one"),
@@ -55,3 +58,13 @@ def host_at(folder: Path | None) -> Host:
         return RecordedHost(folder)
     except (OSError, ValueError, KeyError) as error:
         raise Fault(f"{folder} is not a machine recorded by 'wslgpud capture': {error}") from error
+
+
+def state_folder(state: Path | None) -> Path:
+    """Return the folder that ``--state`` names, or the usual one."""
+    return state or configuration.state_folder(os.environ)
+
+
+def database_of(config: Path | None, state: Path | None) -> str:
+    """Return the path or URL of the database that a command is to read."""
+    return loaded(config).config.store.path or str(state_folder(state) / "wslgpud.db")

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from types import FrameType
-from typing import Annotated
 
-import typer
-
-from wslgpud import config as configuration
 from wslgpud import logs
-from wslgpud.cli.common import ConfigOption, Fault, HostOption, host_at, loaded
+from wslgpud.cli.common import ConfigOption, Fault, HostOption, StateOption, host_at, loaded, state_folder
 
 
 def run(
     config: ConfigOption = None,
-    state: Annotated[
-        Path | None, typer.Option(help="folder for the database instead of the usual one")
-    ] = None,
+    state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
     """Sample this machine, answer Prometheus, warn when memory runs out; until Ctrl-C or SIGTERM."""
@@ -28,7 +21,7 @@ def run(
 
     found = loaded(config)
     logs.set_up(found.config.log.level)
-    folder = state or configuration.state_folder(os.environ)
+    folder = state_folder(state)
     daemon = Daemon(found.config, host_at(host_root), folder, os.environ)
 
     def end(_signal: int, _frame: FrameType | None) -> None:

@@ -68,7 +68,8 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         if name == "RAM" and swap and swap["total"]:
             name = "RAM + swap"
         eta = forecast.get("eta_seconds", {}).get("middle")
-        outlook = Text("steady", "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
+        calm = "full, and steady" if left < 0.03 * capacity else "steady"
+        outlook = Text(calm, "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
         table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
@@ -105,7 +106,7 @@ def bar(ratio: float, width: int = _BAR_WIDTH) -> str:
 def _gpus(gpus: list[dict[str, Any]]) -> RenderableType:
     table = _table()
     table.add_column("GPU", no_wrap=True)
-    for heading in ("VRAM used", "of", "busy", "power", "temperature"):
+    for heading in ("VRAM used", "of", "busy", "power", "temp"):
         table.add_column(heading, justify="right", no_wrap=True)
     for gpu in gpus:
         table.add_row(

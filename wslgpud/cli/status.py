@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, HostOption, JsonOption, host_at, loaded
+from wslgpud.cli.common import (
+    ConfigOption,
+    HostOption,
+    JsonOption,
+    StateOption,
+    host_at,
+    loaded,
+    state_folder,
+)
 
 
 def status(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    state: Annotated[Path | None, typer.Option(help="folder of the daemon's database")] = None,
+    state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
     """Show how things stand: from the running daemon, else from a look of its own."""
     settings = loaded(config).config
-    folder = state or configuration.state_folder(os.environ)
+    folder = state_folder(state)
     document = None if host_root else _from_daemon(folder)
     if document is None:
         seen_by = "recording" if host_root else "own look"

@@ -66,6 +66,15 @@ _POOL_TEXTS = {
 }
 
 
+def _dispensable(times: list[float]) -> int:
+    """Return the index of the time that is missed least: its neighbours are near for its age."""
+    now = times[-1]
+    return min(
+        range(1, len(times) - NEWEST_KEPT),
+        key=lambda i: (times[i + 1] - times[i - 1]) / max(1e-9, now - times[i]),
+    )
+
+
 class Attribution:
     """Remembers who held what, ever more coarsely the longer ago."""
 
@@ -88,16 +97,17 @@ class Attribution:
             )
         )
         if len(snapshots) > MOST_SNAPSHOTS:
-            del snapshots[1:-NEWEST_KEPT:2]
+            del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
             if observation.t - snapshots[0].t > LONGEST_SECONDS:
                 del snapshots[0]
 
-    def ram_culprit(self, now: Observation, window: float, lost_bytes: float) -> Culprit:
-        """Return who took the ``lost_bytes`` that RAM and swap lost over the last ``window`` seconds."""
+    def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
+        """Return who took what RAM and swap lost (bytes a second) over the last ``window`` seconds."""
         before = self._before(now.t - max(window, 5.0))
-        if before is None or lost_bytes <= 0:
+        if before is None or lost_rate <= 0:
             return NOBODY
         seconds = max(now.t - before.t, 1e-3)
+        lost_bytes = lost_rate * seconds
         groups: Counter[str] = Counter()
         members: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
@@ -159,10 +169,10 @@ class GpuAttribution:
             if not history or t - history[-1][0] >= 1.0:
                 history.append((t, process.used_bytes))
                 if len(history) > MOST_SNAPSHOTS:
-                    del history[1:-NEWEST_KEPT:2]
+                    del history[_dispensable([when for when, _ in history])]
 
-    def culprit(self, t: float, gpu: GpuSample, window: float, lost_bytes: float) -> Culprit:
-        """Return who took the ``lost_bytes`` of this GPU over the last ``window`` seconds, as far as known."""
+    def culprit(self, t: float, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
+        """Return who took what this GPU lost (bytes a second) over ``window`` seconds, as far as known."""
         best, most, seconds = None, 0.0, 1.0
         for process in gpu.processes:
             if process.used_bytes is None:
@@ -175,13 +185,10 @@ class GpuAttribution:
                 then, then_t = 0, t - window
             if process.used_bytes - then > most:
                 best, most, seconds = process, float(process.used_bytes - then), max(t - then_t, 1e-3)
-        if best is not None and lost_bytes > 0 and most >= CULPRIT_SHARE * lost_bytes:
-            return Culprit(
-                f"{best.name or 'process'} (pid {best.pid})",
-                "process",
-                most / seconds,
-                min(1.0, most / lost_bytes),
-            )
+        rate = most / seconds
+        if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
+            text = f"{best.name or 'process'} (pid {best.pid})"
+            return Culprit(text, "process", rate, min(1.0, rate / lost_rate))
         silent = [process for process in gpu.processes if process.used_bytes is None]
         if silent:
             newest = max(silent, key=lambda process: self._since.get(process.pid, t))

@@ -13,7 +13,7 @@ from wslgpud.risk.headroom import Room, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.watch import View, Watch
+from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
 from wslgpud.risk.wording import headline, reason
 
 HORIZONS = (60, 300, 900, 3600)
@@ -90,14 +90,13 @@ class RiskEngine:
             name = room.resource
             watch = self._watch(room, t)
             old = watch.hysteresis.level
-            view = watch.look(
-                t,
-                room,
+            around = Circumstances(
                 pressure if name == "ram" else NO_PRESSURE,
-                exhausted=name in exhausted,
-                gap_expected=observation.gap_expected,
-                limit_hits=hits.get(name),
+                name in exhausted,
+                observation.gap_expected,
+                hits.get(name),
             )
+            view = watch.look(t, room, around)
             forecast = self._forecast(observation, room, view, changed=view.level != old)
             forecasts.append(forecast)
             if view.level != old:
@@ -140,9 +139,15 @@ class RiskEngine:
                 continue
             before = self._kills.get(name)
             self._kills[name] = count
-            if before is not None and count > before and not (name == "ram" and grown):
-                grown = True  # a kill in a limited group is not the machine's
-                yield name
+            if before is None or count <= before or (name == "ram" and (grown or not self._ram_was_short())):
+                continue
+            grown = True
+            yield name
+
+    def _ram_was_short(self) -> bool:
+        """Tell a kill by the whole machine from one in a limited group, which the kernel counts in one."""
+        watch = self._watches.get("ram")
+        return watch is not None and watch.headroom < self.settings.pressure_headroom * watch.capacity
 
     def _learn(self, observation: Observation, exhausted: set[str]) -> None:
         """Lower a GPU's ceiling to where an allocation failed, and drop that when more was used after all."""
@@ -153,7 +158,7 @@ class RiskEngine:
             if used is None or not total:
                 continue
             if used > self._ceilings.get(name, total):
-                del self._ceilings[name]
+                self._ceilings.pop(name, None)
             watch = self._watches.get(name)
             if name in exhausted and watch is not None:
                 most = max(used, watch.capacity - watch.headroom)
@@ -183,15 +188,20 @@ class RiskEngine:
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
         """Look up who grows, and keep the answer for a while: it costs more than all the rest."""
         t = observation.t
-        window = max(danger.window_seconds, 3.0)
-        rate = danger.rate * room.capacity or view.rate or 0.0
-        lost = rate * window
+        window, rate = max(danger.window_seconds, 3.0), danger.rate * room.capacity
+        if not rate:  # what does not grow steadily is looked at over the time that the rate is of
+            window, rate = RATE_SECONDS, view.rate or 0.0
         found = NOBODY
         if room.resource == "ram":
-            found = self._attribution.ram_culprit(observation, window, lost)
+            found = self._attribution.ram_culprit(observation, window, rate)
+        elif room.resource.startswith("cgroup:"):
+            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
+            found = self._attribution.ram_culprit(observation, window, rate)
+            likely = found.kind in {"process", "group"}
+            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
         else:
             for gpu in observation.gpus:
                 if room.resource == f"gpu{gpu.index}":
-                    found = self._gpu_attribution[room.resource].culprit(t, gpu, window, lost)
+                    found = self._gpu_attribution[room.resource].culprit(t, gpu, window, rate)
         self._culprits[room.resource] = (t, found)
         return found

@@ -14,222 +14,193 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from wslgpud.risk.jumps import Jumps
+
 BLOCKS = 8
-LEVELS = 14
+SCALES = 14
 BASE_SECONDS = 0.45
-FEWEST = 4
+"""Samples closer than this share a block, so that ten a second look like two."""
+FEWEST_RISES = 4
+NEARLY_FULL = 0.88
+"""Above this share one rise fewer will do: there is no room to wait for another."""
+ADVANCE = 0.004
+"""Rise (share of the capacity) that shows that a growth is alive."""
 
 
 class Growth(NamedTuple):
-    """A growth that is going on: ``gain`` and ``rate`` (a second) are shares of the capacity."""
+    """A growth that is going on: ``gain`` and ``rate`` (a second) are shares of the capacity.
+
+    ``probability`` is that of its going on to the end; ``pace`` how fast it goes now against its mean.
+    """
 
     window_seconds: float
     gain: float
     rate: float
-    probability: float
-    eta_seconds: float
     pace: float
+    probability: float = 0.0
+    eta_seconds: float = 0.0
 
 
-class Level:
+class Scale:
     """The last blocks of one time scale: maxima of the used share, and when each block ended."""
 
-    __slots__ = ("count", "cur", "cur_t", "ends", "maxima")
+    __slots__ = ("current", "ends", "maxima", "parts")
 
     def __init__(self) -> None:
+        """Start empty; ``parts`` counts the halves that the current block has."""
         self.maxima: deque[float] = deque(maxlen=BLOCKS - 1)
         self.ends: deque[float] = deque(maxlen=BLOCKS - 1)
-        self.cur = 0.0
-        self.cur_t = 0.0
-        self.count = 0
+        self.current = 0.0
+        self.parts = 0
 
     def growth(self, t: float, used: float, noise: float) -> Growth | None:
         """Return the growth that this scale sees, or None where it sees none that is alive and steady."""
-        n = len(self.maxima)
-        if n < FEWEST - 1:
+        maxima, n = self.maxima, len(self.maxima)
+        now = max(used, self.current) if self.parts else used
+        since, reference = self.ends[0], maxima[0]
+        if n >= BLOCKS - 2 and maxima[1] >= reference:
+            since, reference = self.ends[1], maxima[1]
+        gain, window = now - reference, t - since
+        if gain <= noise or window <= 0.0:
             return None
-        now = max(used, self.cur) if self.count else used
-        since, reference = self.ends[0], self.maxima[0]
-        if n >= BLOCKS - 2 and self.maxima[1] >= reference:
-            since, reference = self.ends[1], self.maxima[1]
-        gain = now - reference
-        if gain <= noise:
+        # The last three of n + 1 blocks must bring at least half of what three bring on average.
+        if (now - maxima[-3]) * (n + 1) < 1.5 * gain:
             return None
-        recent = now - self.maxima[-3]
-        if recent * (n + 1) < 1.5 * gain:  # 3 of n + 1 blocks, at half the mean rate
+        steadiness = self._steadiness(now, 0.05 * gain)
+        if steadiness <= 0.0:
             return None
+        pace = (now - maxima[-2]) * (n + 1) / (2.0 * gain)
+        return Growth(window, (gain - noise) * steadiness, gain / window, pace)
+
+    def _steadiness(self, now: float, least: float) -> float:
+        """Return 0 for a few leaps to 1 for many like rises; rises below ``least`` do not count."""
         total = largest = 0.0
-        rises = 0
-        least = 0.05 * gain
-        before = self.maxima[0]
-        for value in (*list(self.maxima)[1:], now):
-            rise = value - before
-            before = value
+        rises, before = 0, self.maxima[0]
+        for value in (*self.maxima, now):
+            rise, before = value - before, value
             if rise > 0.0:
                 total += rise
-                if rise > least:
-                    rises += 1
-                if rise > largest:
-                    largest = rise
-        if rises < (FEWEST - 1 if now > 0.88 else FEWEST):
-            return None
-        window = t - since
-        if window <= 0.0:
-            return None
-        pace = (now - self.maxima[-2]) * (n + 1) / (2.0 * gain)
-        steadiness = min(1.0, (1.0 - largest / total) / 0.6)
-        return Growth(window, (gain - noise) * steadiness, gain / window, 0.0, 0.0, pace)
+                rises += rise > least
+                largest = max(largest, rise)
+        if rises < FEWEST_RISES - (now > NEARLY_FULL):
+            return 0.0
+        return min(1.0, (1.0 - largest / total) / 0.6)
+
+    def raise_by(self, shift: float) -> None:
+        """Move the past up (or down)."""
+        self.maxima = deque((value + shift for value in self.maxima), maxlen=BLOCKS - 1)
+        self.current += shift
+
+    def flatten(self) -> None:
+        """Forget that anything grew."""
+        height = self.maxima[-1]
+        self.maxima = deque((height for _ in self.maxima), maxlen=BLOCKS - 1)
+        self.current = height
 
 
 class Envelope:
     """The pyramid: ``push`` samples in, ``growths`` out."""
 
     def __init__(self, noise: float, jump: float) -> None:
-        """Take the gain that counts as noise and the rise that counts as a jump, as shares."""
+        """Take the gain that counts as noise and the smallest rise that counts as a jump, as shares."""
         self._noise = noise
-        self._jump = jump
-        self._levels = [Level() for _ in range(LEVELS)]
-        self._seen: list[Growth | None] = [None] * LEVELS
-        self._block_t = -1.0
-        self._last: float | None = None
-        self._rises = (0.0, 0.0)
-        self._lifted = 0.0
-        self._anchor = self._block_from = 0.0
-        self._jump_age = 9
-        self._jump_height = 0.0
+        self._jumps = Jumps(jump)
+        self._scales = [Scale() for _ in range(SCALES)]
+        self._seen: list[Growth | None] = [None] * SCALES
+        self._asked = False
+        self._t = 0.0
+        self._block_t = 0.0
         self._mark = 0.0
         self._mark_t = -1.0
-        self._resumed_above = 0.0
         self._marked_before = -1.0
         self.rolled: list[tuple[int, float, float]] = []
 
-    def clear(self) -> None:
-        """Forget everything: what comes next is another machine."""
-        self.__init__(self._noise, self._jump)  # type: ignore[misc]
-
-    def skip(self, seconds: float) -> None:
-        """Forget the scales that are shorter than a gap in time: they know nothing of what was before."""
-        for level in self._levels:
-            if level.maxima and level.ends[-1] - level.ends[0] < 2.0 * seconds:
-                level.maxima.clear()
-                level.ends.clear()
-                level.count = 0
-        self._seen = [None] * LEVELS
-
     def push(self, t: float, used: float) -> None:
-        """Add one sample; ``rolled`` then lists (level, time, maximum) of the blocks it completed."""
-        self.rolled = []
-        self._lift_jumps(t, used)
-        self._last = used
-        if used > self._mark + 0.004 or used < self._mark - self._noise:
-            if used > self._mark:
-                self._marked_before, self._mark_t = self._mark_t, t
-            self._mark = used
-        base = self._levels[0]
-        if base.count == 0:
-            self._block_t = t
-            base.cur = used
-        elif t - self._block_t >= BASE_SECONDS:
-            self._roll(0, base.cur_t, base.cur)
-            self._block_t = t
-            base.cur = used
-        else:
-            base.cur = max(base.cur, used)
-        base.count = 1
-        base.cur_t = t
-
-    def _roll(self, index: int, t: float, value: float) -> None:
-        """Put a completed block into its ring; two of them make one of the next level."""
-        level = self._levels[index]
-        level.maxima.append(value)
-        level.ends.append(t)
-        self.rolled.append((index, t, value))
-        if index + 1 == LEVELS:
-            return
-        above = self._levels[index + 1]
-        if above.count == 0:
-            above.cur = value
-        else:
-            above.cur = max(above.cur, value)
-        above.count += 1
-        if above.count == 2:
-            self._roll(index + 1, t, above.cur)
-            above.count = 0
-
-    def _lift_jumps(self, t: float, used: float) -> None:
-        """Raise all that was before a jump to its height, so that no scale takes it for growth."""
-        if self._last is None:
-            self._anchor = self._block_from = used
-            return
-        new_block = t - self._block_t >= BASE_SECONDS
-        if new_block:
-            self._rises = (self._rises[1], max(0.0, self._last - self._block_from))
-            self._anchor = self._block_from = self._last
-            self._jump_age += 1
-        rise = used - self._anchor
-        if rise > 0.0 and self._jump_age <= 1:
-            self._shift(rise)  # a sample may fall into the middle of a jump
-            self._resumed_above += rise
-            self._jump_height += rise
-        elif rise >= self._jump and rise >= 3.0 * max(self._rises):
-            before = self._rises
-            if before[1] > 3.0 * before[0]:  # and into its beginning
-                rise += before[1]
+        """Add one sample; ``rolled`` then lists (scale, time, maximum) of the blocks it completed."""
+        base = self._scales[0]
+        new_block = base.parts > 0 and t - self._block_t >= BASE_SECONDS
+        shift = self._jumps.see(used, new_block=new_block)
+        if shift.fresh:
+            if shift.began_before:
                 self._mark_t = self._marked_before
             self._settle(t)
-            self._shift(rise)
-            self._anchor = used
-            self._jump_age, self._jump_height = 0, rise
-            self._resumed_above = used + 0.02
-        elif self._jump_age == 2 and rise >= 0.3 * self._jump_height > 0.0:
-            self._shift(-self._jump_height)  # a third in a row: it was the start of a ramp
-            self._jump_height = self._resumed_above = 0.0
-        elif rise <= -self._jump and self._lifted > 0.0:
-            self._shift(-min(self._lifted, -rise))
+        if shift.by:
+            self._mark += shift.by
+            for scale in self._scales:
+                scale.raise_by(shift.by)
+        if used > self._mark + ADVANCE:
+            self._marked_before, self._mark_t = self._mark_t, t
+            self._mark = used
+        elif used < self._mark - self._noise:
+            self._mark = used
+        self.rolled = []
+        if new_block:
+            self._roll(0, self._t, base.current)
+        if new_block or not base.parts:
+            self._block_t, base.current = t, used
+        else:
+            base.current = max(base.current, used)
+        base.parts = 1
+        self._t = t
+
+    def _roll(self, index: int, t: float, value: float) -> None:
+        """Put a completed block into its ring; two of them make one of the next scale."""
+        scale = self._scales[index]
+        scale.maxima.append(value)
+        scale.ends.append(t)
+        self.rolled.append((index, t, value))
+        if index + 1 == SCALES:
+            return
+        above = self._scales[index + 1]
+        above.current = max(above.current, value) if above.parts else value
+        above.parts += 1
+        if above.parts == 2:
+            self._roll(index + 1, t, above.current)
+            above.parts = 0
 
     def _settle(self, t: float) -> None:
         """Let the growth that had ended before a jump be forgotten: what jumped is something else."""
-        for level in self._levels:
-            if not level.maxima:
-                continue
-            window = t - level.ends[0]
-            if t - self._mark_t > 0.15 * window:
-                height = level.maxima[-1]
-                level.maxima = deque((height for _ in level.maxima), maxlen=BLOCKS - 1)
-                level.cur = height
+        for scale in self._scales:
+            if scale.maxima and t - self._mark_t > 0.15 * (t - scale.ends[0]):
+                scale.flatten()
 
-    def _shift(self, by: float) -> None:
-        self._lifted += by
-        self._mark += by
-        if by > 0.0:
-            self._anchor += by
-        for level in self._levels:
-            level.maxima = deque((m + by for m in level.maxima), maxlen=BLOCKS - 1)
-            level.cur += by
+    def skip(self, seconds: float) -> None:
+        """Forget the scales that are shorter than a gap in time: they know nothing of what was before."""
+        for scale in self._scales:
+            if scale.maxima and scale.ends[-1] - scale.ends[0] < 2.0 * seconds:
+                scale.maxima.clear()
+                scale.ends.clear()
+                scale.parts = 0
+        self._asked = False
 
-    def growths(self, headroom: float) -> list[Growth]:
-        """Return what grows now, at every scale, given the share that is left; the finest scale first."""
-        fresh = {index for index, _, _ in self.rolled}
-        found = []
-        t, used = self._levels[0].cur_t, self._levels[0].cur
-        if used > self._resumed_above or used < self._resumed_above - 0.1:
-            self._resumed_above = 0.0
-        else:
+    def growths(self, headroom: float, *, resumed: bool = False) -> list[Growth]:
+        """Return what grows now, at every scale, given the share that is left; the finest scale first.
+
+        A coarse scale is looked at four times a block; what it saw then stands in between. ``resumed`` says
+        that samples have come since the last look, so that nothing seen before still stands.
+        """
+        t, used = self._t, self._scales[0].current
+        if self._jumps.standing(used):
             return []
-        for index, level in enumerate(self._levels):
-            if len(level.maxima) + 1 < FEWEST:
+        fresh = {index for index, _, _ in self.rolled}
+        every = resumed or not self._asked
+        self._asked = True
+        found = []
+        for index, scale in enumerate(self._scales):
+            if len(scale.maxima) < FEWEST_RISES - 1:
                 self._seen[index] = None
                 continue
-            if index < 2 or index - 2 in fresh or index in fresh:
-                self._seen[index] = level.growth(t, used, self._noise)
+            if every or index < 2 or index in fresh or index - 2 in fresh:
+                self._seen[index] = scale.growth(t, used, self._noise)
             growth = self._seen[index]
-            if growth is not None and growth.gain > 0.0:
-                still = t - self._mark_t
-                alive = max(0.0, growth.window_seconds - still) / growth.window_seconds
-                found.append(
-                    growth._replace(
-                        probability=alive * alive * growth.gain / (growth.gain + headroom),
-                        eta_seconds=headroom / growth.rate,
-                    )
-                )
+            if growth is not None:
+                found.append(self._weigh(growth, t, headroom))
         return found
+
+    def _weigh(self, growth: Growth, t: float, headroom: float) -> Growth:
+        """Give a growth its probability: Lindy's rule for its size, and again for its pause if it pauses."""
+        alive = max(0.0, 1.0 - (t - self._mark_t) / growth.window_seconds)
+        return growth._replace(
+            probability=alive * alive * growth.gain / (growth.gain + headroom),
+            eta_seconds=headroom / growth.rate,
+        )

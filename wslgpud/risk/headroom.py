@@ -9,8 +9,8 @@ from wslgpud.model import CgroupState, GpuSample, Observation
 
 WSL_VRAM_SHARE = 0.04
 WSL_VRAM_BYTES = 512 << 20
-"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: -12 from make_resident
-with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the real ceiling is learned."""
+"""Under WSL2 allocations fail with about this much still "free" (microsoft/WSL#41176: make_resident gave -12
+with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until the ceiling is learned."""
 
 
 class Room(NamedTuple):
@@ -46,7 +46,7 @@ def gpu_used(gpu: GpuSample) -> int | None:
 
 
 def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -> Room | None:
-    """VRAM up to NVML's total less what the driver keeps, under WSL2 less what Windows keeps, or as learned."""
+    """VRAM up to NVML's total less what the driver (under WSL2 Windows too) keeps, or as learned."""
     total, used = gpu.total_bytes, gpu_used(gpu)
     if not total or total < 0 or used is None:
         return None
@@ -62,10 +62,14 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
-    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known."""
+    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known.
+
+    All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page
+    cache fills its limit is healthy.
+    """
     if group.limit <= 0:
         return None
-    reclaimable = (group.inactive_file or 0) + (group.slab_reclaimable or 0)
+    reclaimable = (group.inactive_file or 0) + (group.active_file or 0) + (group.slab_reclaimable or 0)
     headroom = group.limit - max(0, group.current - reclaimable)
     capacity = group.limit
     if group.swap_limit:

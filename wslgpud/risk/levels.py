@@ -12,13 +12,18 @@ from wslgpud.risk.settings import RiskSettings
 Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom"]
 
 
+SECONDS_LONG = 16.0
+"""What ends within this is a matter of seconds."""
+
+
 class Danger(NamedTuple):
     """One thing that points to exhaustion.
 
-    ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any time scale believes in.
-    ``window_seconds`` is how long it has been seen for, ``still_seconds`` how long it may pause and yet go on,
+    A ``probability`` of 0.9 makes a cause other than growth and steps critical.
+    ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any scale believes in.
+    ``window_seconds`` is how long it has been seen, ``still_seconds`` how long it may pause and yet go on,
     ``pace`` how fast it goes now against its mean (1 = as fast).
-    ``next_step``, ``last_step`` and the ``headroom`` they meet are shares of the capacity, for staircases alone.
+    ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone.
     """
 
     cause: Cause
@@ -35,7 +40,7 @@ class Danger(NamedTuple):
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:
-    """Return the share of headroom under which a danger so many seconds away warns: less time, earlier."""
+    """Return the share of headroom under which a danger so many seconds away warns."""
     if eta > s.slow_eta_seconds:
         return 0.0
     if eta > s.warn_eta_seconds:
@@ -49,9 +54,7 @@ def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     return before
 
 
-def wanted(
-    danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0
-) -> Level:
+def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
     """Return the level that a danger deserves at this moment.
 
     Args:
@@ -61,28 +64,28 @@ def wanted(
         s: the thresholds.
         margin: share of headroom added to what a growth of seconds needs.
     """
-    if danger.cause == "oom":
-        return Level.CRITICAL
-    if danger.cause in {"pressure", "limit", "stall"}:
+    if danger.cause not in {"growth", "steps"}:
         return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
     if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:
         return Level.OK
-    if danger.cause == "steps" and not _step_fits(danger, share, s):
-        return Level.WARNING
-    least = headroom_for_warning(danger.early_seconds, s) + (margin if danger.early_seconds <= 16.0 else 0.0)
-    if share - danger.rate * until_next >= least:
-        return Level.INFO
+    least = headroom_for_warning(danger.early_seconds, s)
+    least += margin if danger.early_seconds <= SECONDS_LONG else 0.0
+    near = share - danger.rate * until_next < least
     if danger.cause == "steps":
-        return Level.WARNING
+        return Level.WARNING if near or not _step_fits(danger, share, s) else Level.INFO
+    return _growth_level(danger, share, s) if near else Level.INFO
+
+
+def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
+    """Return how bad a growth is that is near enough to the limit to warn of."""
+    # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
+    slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
     if (
         danger.probability < s.critical_probability
         or danger.eta_seconds > s.critical_eta_seconds
         or danger.pace < 0.5
+        or share > s.critical_headroom_fast + slow * (s.critical_headroom - s.critical_headroom_fast)
     ):
-        return Level.WARNING
-    # Seconds-long growth is mostly something that loads and fits: be nearer to the limit before shouting.
-    slow = min(1.0, max(0.0, (danger.eta_seconds - 2.0) / 8.0))
-    if share > s.critical_headroom_fast + slow * (s.critical_headroom - s.critical_headroom_fast):
         return Level.WARNING
     if share <= s.emergency_headroom and danger.eta_seconds <= s.emergency_eta_seconds:
         return Level.EMERGENCY
@@ -125,7 +128,7 @@ class Hysteresis:
             self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 0.0)
             return self.level
         if self.level <= Level.INFO:
-            if t - self.wanted_t >= s.info_seconds:
+            if t - self.wanted_t >= max(s.info_seconds, min(0.2 * self.still_needed, s.still_seconds)):
                 self.level = want
             return self.level
         better = share >= min(self.raised_share + s.recovery, s.recovered_headroom)

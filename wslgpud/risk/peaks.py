@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 MOST_PEAKS = 24
 
 
@@ -47,7 +49,7 @@ class Peaks:
     def period_seconds(self) -> float:
         """The usual time from peak to peak; 0 while fewer than two are known."""
         times = [t for t, _ in self._peaks[-6:]]
-        gaps = sorted(b - a for a, b in zip(times[:-1], times[1:]))
+        gaps = sorted(b - a for a, b in pairwise(times))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def doubt(self, used: float) -> float:

@@ -53,6 +53,8 @@ class PressureMeter:
 
     def push(self, observation: Observation) -> Pressure:
         """Add an observation; return the pressure over the last 10 s."""
+        if observation.gap_expected:
+            self._seen.clear()
         memory, vm = observation.psi.get("memory"), observation.vm
         now = _Counters(
             observation.t,
@@ -79,9 +81,9 @@ class PressureMeter:
             and _rate(now.stalls, before.stalls, 1.0) + _rate(now.scans, before.scans, 1.0) > 0.0
         )
         if now.full_us is not None and old.full_us is not None:
-            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), True, stalled)  # noqa: FBT003
+            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), True, stalled)
         if memory is not None and memory.full_avg10 is not None:
-            return Pressure(min(1.0, memory.full_avg10 / 100.0), True, stalled)  # noqa: FBT003
+            return Pressure(min(1.0, memory.full_avg10 / 100.0), True, stalled)
         full = (
             _rate(now.stalls, old.stalls, seconds) * STALL_SECONDS
             + _rate(now.faults, old.faults, seconds) * FAULT_SECONDS
@@ -90,4 +92,4 @@ class PressureMeter:
         refaulted = _rate(now.refaults, old.refaults, seconds)
         if stolen >= REFAULT_PAGES_PER_SECOND and refaulted >= REFAULT_RATIO * stolen:
             full = max(full, REFAULT_RATIO)
-        return Pressure(min(1.0, full), False, stalled)  # noqa: FBT003
+        return Pressure(min(1.0, full), False, stalled)

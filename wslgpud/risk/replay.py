@@ -9,7 +9,7 @@ from pathlib import Path
 from wslgpud.model import Level, Observation
 from wslgpud.risk.baselines import BASELINE_NAMES, run_baseline
 from wslgpud.risk.engine import HORIZONS, LevelChange, RiskEngine
-from wslgpud.risk.score import Score, Truth, brier, read_truth
+from wslgpud.risk.score import Said, Score, Truth, brier, read_truth, reliability
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.trace import read_trace
 
@@ -77,6 +77,7 @@ class Line:
     warning: Score = field(default_factory=Score)
     critical: Score = field(default_factory=Score)
     calibration: dict[int, float] = field(default_factory=dict)
+    reliability: dict[int, list[tuple[float, float, int]]] = field(default_factory=dict)
 
 
 def truth_beside(path: Path) -> Truth | None:
@@ -92,7 +93,7 @@ def truth_beside(path: Path) -> Truth | None:
 def score_engine(name: str, pairs: Iterable[tuple[Truth, Replay]]) -> Line:
     """Judge replays of the engine."""
     line = Line(name)
-    seen: dict[int, list[tuple[float, float, float | None]]] = {horizon: [] for horizon in HORIZONS}
+    seen: dict[int, list[Said]] = {horizon: [] for horizon in HORIZONS}
     for truth, result in pairs:
         line.warning.add(truth, result.levels(), Level.WARNING)
         line.critical.add(truth, result.levels(), Level.CRITICAL)
@@ -106,6 +107,7 @@ def score_engine(name: str, pairs: Iterable[tuple[Truth, Replay]]) -> Line:
         error = brier(forecasts, horizon)
         if error is not None:
             line.calibration[horizon] = error
+        line.reliability[horizon] = reliability(forecasts, horizon)
     return line
 
 

@@ -94,21 +94,11 @@ class Score:
         """Judge one trace."""
         false = 0
         for resource in sorted(set(changes) | set(truth.events)):
-            event, lead = truth.events.get(resource), 0.0
-            for start, end in alarms(changes.get(resource, ()), at_least):
-                if event is not None and start >= event:
-                    continue
-                self.alarms_before_events += event is not None
-                if event is not None and event <= end + GRACE_SECONDS:
-                    lead = max(lead, min(LONGEST_LEAD, event - start))
-                else:
-                    false += 1
-            if event is not None:
-                self.leads.append(lead)
-                if lead >= truth.needed(resource):
-                    self.in_time += 1
-                else:
-                    self.late.append(f"{truth.name} ({lead:.1f} of {truth.needed(resource):.1f} s)")
+            raised = alarms(changes.get(resource, ()), at_least)
+            if resource in truth.events:
+                false += self._add_event(truth, resource, raised)
+            else:
+                false += len(raised)
         if truth.tolerated:
             self.tolerated_traces += 1
             self.tolerated_with_alarm += bool(false)
@@ -121,6 +111,24 @@ class Score:
         if false:
             self.noisy.append(truth.name)
 
+    def _add_event(self, truth: Truth, resource: str, raised: Sequence[tuple[float, float]]) -> int:
+        """Judge the alarms before an event; return how many were false."""
+        event, needed, lead, false = truth.events[resource], truth.needed(resource), 0.0, 0
+        for start, end in raised:
+            if start >= event:
+                continue
+            self.alarms_before_events += 1
+            if event <= end + GRACE_SECONDS:
+                lead = max(lead, min(LONGEST_LEAD, event - start))
+            else:
+                false += 1
+        self.leads.append(lead)
+        if lead >= needed:
+            self.in_time += 1
+        else:
+            self.late.append(f"{truth.name} ({lead:.1f} of {needed:.1f} s)")
+        return false
+
     def share_at(self, seconds: float) -> float | None:
         """Return the share of events warned of at least so many seconds before."""
         return sum(lead >= seconds for lead in self.leads) / len(self.leads) if self.leads else None
@@ -131,15 +139,29 @@ class Score:
         return statistics.median(self.leads) if self.leads else None
 
 
-def brier(forecasts: Iterable[tuple[float, float, float | None]], horizon: float) -> float | None:
-    """Return the mean squared error of probabilities (0 best; 0.25 is a coin's).
+Said = tuple[float, float, float | None]
+"""(time, probability of exhaustion within some horizon, time of the event or None)."""
 
-    Args:
-        forecasts: (time, probability of exhaustion within ``horizon``, time of the event or None).
-        horizon: seconds.
-    """
-    errors = [
-        (probability - (event is not None and 0 <= event - t <= horizon)) ** 2
-        for t, probability, event in forecasts
-    ]
+
+def _came(said: Said, horizon: float) -> bool:
+    t, _, event = said
+    return event is not None and 0 <= event - t <= horizon
+
+
+def brier(forecasts: Iterable[Said], horizon: float) -> float | None:
+    """Return the mean squared error of probabilities for a horizon in seconds (0 best; 0.25 is a coin's)."""
+    errors = [(said[1] - _came(said, horizon)) ** 2 for said in forecasts]
     return statistics.fmean(errors) if errors else None
+
+
+def reliability(forecasts: Iterable[Said], horizon: float) -> list[tuple[float, float, int]]:
+    """Return (said on average, came true, samples) for each fifth of the probabilities above 0."""
+    fifths: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
+    for said in forecasts:
+        if said[1] > 0.0:
+            fifths[min(4, int(5 * said[1]))].append((said[1], _came(said, horizon)))
+    return [
+        (statistics.fmean(p for p, _ in fifth), statistics.fmean(came for _, came in fifth), len(fifth))
+        for fifth in fifths
+        if fifth
+    ]

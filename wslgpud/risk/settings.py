@@ -81,7 +81,7 @@ class RiskSettings:
     """Or above this share, wherever it began."""
 
     info_seconds: float = 10.0
-    """An info outlives its reason by this, so that it does not flicker."""
+    """An info outlives its reason by this (and half of what the growth took), so that it does not flicker."""
 
     still_seconds: float = 90.0
     """Without growth for this long (and 2.5 times what the growth took), an alarm ends where it stands."""

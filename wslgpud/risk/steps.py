@@ -6,6 +6,7 @@ steps nothing moves, so a slope sees nothing; what tells is how large and how re
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 MOST_STEPS = 8
@@ -70,7 +71,7 @@ class StepLedger:
         steps = self._steps
         if len(steps) < FEWEST_STEPS or self._run_from is not None:
             return None
-        gaps = [b[0] - a[0] for a, b in zip(steps[:-1], steps[1:])]
+        gaps = [b[0] - a[0] for a, b in pairwise(steps)]
         recent = gaps[-3:]
         if max(recent) > 2.2 * min(recent):
             return None

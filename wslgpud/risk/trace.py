@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from wslgpud.model import (
     CgroupState,
@@ -24,6 +24,7 @@ from wslgpud.model import (
 )
 
 VERSION = 1
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 class TraceError(ValueError):
@@ -40,7 +41,8 @@ def _section(row: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise ValueError(f"{key!r} must be an object, not {type(value).__name__}")
+        kind = type(value).__name__
+        raise ValueError(f"{key!r} must be an object, not {kind}")  # noqa: TRY004 - a file's content
     return value
 
 
@@ -160,8 +162,15 @@ def _cgroup(row: Mapping[str, Any]) -> CgroupState | None:
     limit, current = _int(row, "limit"), _int(row, "current")
     if limit is None or current is None:
         return None
-    rest = ("inactive_file", "slab_reclaimable", "swap_limit", "swap_current", "max_events_total",
-            "oom_kills_total")  # fmt: skip
+    rest = (
+        "inactive_file",
+        "active_file",
+        "slab_reclaimable",
+        "swap_limit",
+        "swap_current",
+        "max_events_total",
+        "oom_kills_total",
+    )
     return CgroupState(str(row.get("path", "")), limit, current, **{key: _int(row, key) for key in rest})
 
 
@@ -190,11 +199,37 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as probe:
-        packed = probe.read(2) == b"\x1f\x8b"
-    opened: IO[bytes] = gzip.open(path) if packed else path.open("rb")  # type: ignore[assignment]
-    with opened as file:
-        yield from file
+    with path.open("rb") as file:
+        packed = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        yield from gzip.GzipFile(fileobj=file) if packed else file
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the content of a file, not a caller's type
+    return row
+
+
+def _says_wsl(row: Mapping[str, Any]) -> bool:
+    """Check a header; tell whether the trace was recorded under WSL2."""
+    if row.get("trace") != VERSION:
+        raise ValueError(
+            f"not a trace of version {VERSION}: the first line must be "
+            f'a header like {{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
+        )
+    return bool((_section(row, "host") or {}).get("wsl", False))
+
+
+def _next(row: Mapping[str, Any], last: float, *, wsl: bool) -> Observation:
+    observation = observation_from_row(row, wsl=wsl)
+    if observation.t < last:
+        raise ValueError(f"time goes back from {last} to {observation.t} s")
+    return observation
 
 
 def read_trace(path: Path) -> Iterator[Observation]:
@@ -208,23 +243,13 @@ def read_trace(path: Path) -> Iterator[Observation]:
     try:
         for number, line in enumerate(_lines(path), start=1):
             try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError("not a JSON object")
+                row = _row(line)
                 if number == 1:
-                    if row.get("trace") != VERSION:
-                        raise ValueError(
-                            f"not a trace of version {VERSION}: the first line must be "
-                            f'a header like {{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
-                        )
-                    wsl = bool((_section(row, "host") or {}).get("wsl", False))
+                    wsl = _says_wsl(row)
                     continue
-                observation = observation_from_row(row, wsl=wsl)
-                if observation.t < last:
-                    raise ValueError(f"time goes back from {last} to {observation.t} s")
-            except (ValueError, RecursionError) as error:
-                problem = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)
-                raise TraceError(path, number, problem) from error
+                observation = _next(row, last, wsl=wsl)
+            except ValueError as error:
+                raise TraceError(path, number, str(error)) from error
             last = observation.t
             yield observation
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

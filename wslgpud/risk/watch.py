@@ -29,6 +29,20 @@ class View(NamedTuple):
     rate: float | None
 
 
+class Circumstances(NamedTuple):
+    """What else is known at the time of a sample.
+
+    ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that an
+    allocation failed or a process was killed for lack of it since the last sample; ``gap_expected`` that the
+    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit.
+    """
+
+    pressure: Pressure = Pressure()
+    exhausted: bool = False
+    gap_expected: bool = False
+    limit_hits: int | None = None
+
+
 class Watch:
     """One resource: its history at all scales, the peaks it survived, and the level that holds."""
 
@@ -41,6 +55,7 @@ class Watch:
         self.t = -math.inf
         self.headroom = 0
         self._interval = 0.0
+        self._quiet = True
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -62,43 +77,27 @@ class Watch:
         usual = max(self.settings.gap_seconds, 6.0 * self._interval)
         return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
 
-    def look(
-        self,
-        t: float,
-        room: Room,
-        pressure: Pressure,
-        *,
-        exhausted: bool = False,
-        gap_expected: bool = False,
-        limit_hits: int | None = None,
-    ) -> View:
-        """Take one sample of the resource.
-
-        Args:
-            t: its time in seconds.
-            room: headroom and capacity.
-            pressure: stalls that are about this resource (none for a GPU).
-            exhausted: an allocation failed or a process was killed for lack of it since the last sample.
-            gap_expected: the time since the last sample is no stall.
-            limit_hits: counter of a cgroup's runs into its limit.
-        """
+    def look(self, t: float, room: Room, around: Circumstances) -> View:
+        """Take one sample of the resource at ``t`` seconds; return what is to be thought of it."""
         s = self.settings
         gap, share = self.gap(t), room.share
         if gap:
             self._envelope.skip(gap)
-        if gap and gap_expected:
+        if gap and around.gap_expected:
             self.hysteresis.forgive(gap)
         elif not gap and math.isfinite(self.t) and t > self.t:
             step = t - self.t
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
-        if exhausted:
+        if around.exhausted:
             self._forget()
         self._remember(t, room, 1.0 - share)
-        dangers = self._growing(t, share) if share < QUIET_HEADROOM else []
-        dangers += self._stalling(share, pressure, gap=0.0 if gap_expected else gap)
-        if exhausted:
+        quiet = share >= QUIET_HEADROOM
+        dangers = [] if quiet else self._growing(t, share)
+        self._quiet = quiet
+        dangers += self._stalling(share, around.pressure, gap=0.0 if around.gap_expected else gap)
+        if around.exhausted:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
-        hit = self._hit_rate(t, limit_hits)
+        hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
         return self._judge(t, share, dangers)
@@ -115,7 +114,7 @@ class Watch:
 
     def _growing(self, t: float, share: float) -> list[Danger]:
         belief = 1.0 / (1.0 + self._peaks.doubt(1.0 - share))
-        growths = [g for g in self._envelope.growths(share) if g.window_seconds >= 1.4]
+        growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         top = max((g.probability for g in growths), default=0.0)
         early = min(
             (g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= 0.3 * top),

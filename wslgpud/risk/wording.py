@@ -7,6 +7,7 @@ from wslgpud.risk.attribution import Culprit
 from wslgpud.risk.levels import Danger
 
 HEADLINE_CHARACTERS = 90
+LONGEST_PATH = 24
 
 
 def size(count: float) -> str:
@@ -38,16 +39,17 @@ def resource_name(resource: str) -> str:
         return "RAM"
     if resource.startswith("gpu"):
         return f"GPU {resource[3:]}"
-    return resource.replace("cgroup:", "cgroup ", 1)
+    path = resource.removeprefix("cgroup:")
+    return f"cgroup {path}" if len(path) <= LONGEST_PATH else f"cgroup …{path[1 - LONGEST_PATH :]}"
 
 
-def _when(forecast: Forecast) -> str:
+def _when(forecast: Forecast, *, with_range: bool) -> str:
     eta = forecast.eta_seconds
     if eta is None:
         return "is nearly full"
     text = f"full in ~{duration(eta)}"
     early, late = forecast.eta_early_seconds, forecast.eta_late_seconds
-    if early is None or late is None:
+    if early is None or late is None or not with_range:
         return text
     unit = 60.0 if eta >= 90 else 1.0
     unit = 3600.0 if eta >= 90 * 60 else unit
@@ -63,15 +65,16 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
     left, capacity = size(forecast.headroom_bytes), size(forecast.capacity_bytes)
     if left.split()[-1] == capacity.split()[-1]:
         capacity = capacity.split()[0]
-    start = f"{resource_name(forecast.resource)} {_when(forecast)}: "
     shown = forecast.rate_bytes_per_second if rate is None else rate
     growth = f"{speed(shown)}, " if shown and shown > 0 else ""
     end = f"{growth}{left} left of {capacity}"
-    room = HEADLINE_CHARACTERS - len(start) - len(end) - 1
-    who = forecast.who
-    if len(who) > room:
-        who = who[: max(0, room - 1)] + "…" if room > 8 else ""
-    return f"{start}{who} {end}" if who else start + end
+    who = f"{forecast.who} " if forecast.who else ""
+    for with_range in (True, False):
+        start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "
+        room = HEADLINE_CHARACTERS - len(start) - len(end)
+        if len(who) <= room:
+            return start + who + end
+    return f"{start}{who[: room - 2]}… {end}" if room > 8 else start + end
 
 
 def _advice(resource: str, culprit: Culprit) -> str:

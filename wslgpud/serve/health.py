@@ -28,21 +28,6 @@ TICK_TIMESTAMP = MetricSpec(
     decimals=3,
     stored=False,
 )
-TICK_INTERVAL = MetricSpec(
-    "tick_interval_seconds",
-    "gauge",
-    "seconds",
-    "Time between two samples as of now; shorter while memory runs low.",
-    decimals=3,
-    stored=False,
-)
-TICK_LATENESS = MetricSpec(
-    "tick_lateness_seconds",
-    "gauge",
-    "seconds",
-    "How much later than planned the last sample began: the machine stalls.",
-    decimals=3,
-)
 SOURCE_AVAILABLE = MetricSpec(
     "source_available",
     "gauge",
@@ -111,8 +96,6 @@ METRICS: tuple[MetricSpec, ...] = (
     BUILD,
     TICKS,
     TICK_TIMESTAMP,
-    TICK_INTERVAL,
-    TICK_LATENESS,
     SOURCE_AVAILABLE,
     SOURCE_SUCCESS,
     SOURCE_DURATION,
@@ -133,8 +116,6 @@ def of_build() -> Reading:
 def of_snapshot(snapshot: Snapshot) -> Iterator[Reading]:
     """Say how the tick and each of its sources went."""
     yield Reading(TICK_TIMESTAMP, snapshot.wall)
-    yield Reading(TICK_INTERVAL, snapshot.interval_seconds)
-    yield Reading(TICK_LATENESS, snapshot.lateness_seconds)
     for report in snapshot.reports:
         yield from _of_source(report, snapshot.mono)
 

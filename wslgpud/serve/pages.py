@@ -35,7 +35,9 @@ a { color: var(--link); } ul { margin: 0; padding-left: 1.2rem; }
 table { width: 100%; border-collapse: collapse; } td, th { padding: .2rem .5rem .2rem 0; text-align: left;
   vertical-align: top; overflow-wrap: anywhere; } th { font-weight: 600; }
 meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-nums; text-align: right;
-  white-space: nowrap; } td:last-child { padding-right: 0; } .trouble { color: var(--bad); font-weight: 600; }
+  white-space: nowrap; } td:last-child { padding-right: 0; width: 99%; }
+  th, td.ok, td.late, td.failed, td.absent { white-space: nowrap; }
+.trouble { color: var(--bad); font-weight: 600; }
 .ok { color: var(--good); } .failed, .late { color: var(--bad); } .absent { color: var(--dim); }
 """
 

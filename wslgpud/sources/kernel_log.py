@@ -62,6 +62,7 @@ class KernelLogSource(Source):
         super().__init__(host, config)
         self._descriptor: int | None = None
         self._caught_up = False
+        self._opened_mono = 0.0
         self._replayed = False
         self._story = Story()
         self._lost = self._notices = 0
@@ -93,6 +94,7 @@ class KernelLogSource(Source):
         if not self.host.live and not _is_device(self.host.path(_PATH)):
             if not self._replayed:
                 self._replayed = True
+                self._opened_mono = self.host.clock.mono()
                 yield from self.host.read(_PATH).splitlines()
             return
         descriptor = self._open()
@@ -111,6 +113,7 @@ class KernelLogSource(Source):
         if self._descriptor is None:
             try:
                 self._descriptor = os.open(self.host.path(_PATH), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._opened_mono = self.host.clock.mono()
             except FileNotFoundError as error:
                 raise NoData(f"{_PATH} is not there") from error
             except PermissionError as error:
@@ -134,7 +137,9 @@ class KernelLogSource(Source):
             # rather take our own.
             wall -= self.host.clock.mono() - line.seconds
         fields: dict[str, str | int | float] = {
-            "sequence": line.sequence, "past": int(not self._caught_up),
+            "sequence": line.sequence,
+            # A long log is read over several ticks, and what happens meanwhile is news.
+            "past": int(not self._caught_up and line.seconds <= self._opened_mono),
         }  # fmt: skip
         if isinstance(found, OomKill):
             self._kills[found.scope] += 1

@@ -18,7 +18,7 @@ _INTEROP = "/proc/sys/fs/binfmt_misc"
 WSL = MetricSpec(
     "wsl", "info", "",
     "The Windows Subsystem for Linux this runs under: 1 or 2, its version, networking mode and distro.",
-    ("generation", "version", "networking", "distro"), stored=False,
+    ("generation", "version", "networking", "distro"),
 )  # fmt: skip
 GPU_DEVICE = MetricSpec(
     "wsl_gpu_device", "gauge", "",

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from wslgpud.store.errors import (
     LockedError,
+    MissingDriverError,
     NotADatabaseError,
     StoreError,
     UnsuitableFolderError,
@@ -124,6 +125,12 @@ def prepare_folder(path: Path) -> None:
         raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
 
 
+def lock_path(path: Path) -> Path:
+    """Return the file beside the database by which its writer locks it."""
+    # a file of its own: closing any descriptor of the database would drop SQLite's own locks
+    return path.with_name(path.name + ".lock")
+
+
 class WriterLock:
     """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
 
@@ -134,8 +141,7 @@ class WriterLock:
             LockedError: another process holds it.
             UnwritableError: the lock file cannot be made.
         """
-        # a file of its own: closing any descriptor of the database would drop SQLite's own locks
-        self._path = path.with_name(path.name + ".lock")
+        self._path = lock_path(path)
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -158,7 +164,7 @@ def writer_engine(target: str) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
     path = sqlite_path(target)
     if path is None:
-        return create_engine(target, pool_pre_ping=True, pool_size=1, max_overflow=0)
+        return _server_engine(target, poolclass=NullPool)
     engine = create_engine(_url(path), connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
     _manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
@@ -173,7 +179,7 @@ def reader_engine(target: str) -> Engine:
     """
     path = sqlite_path(target)
     if path is None:
-        return create_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8)
+        return _server_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8)
     if not path.is_file():
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
@@ -188,6 +194,36 @@ def reader_engine(target: str) -> Engine:
     )
     _manual_transactions(engine, "BEGIN")
     return engine
+
+
+def _server_engine(target: str, **options: Any) -> Engine:
+    try:
+        return create_engine(target, connect_args={"connect_timeout": 10}, **options)
+    except (ModuleNotFoundError, SQLAlchemyError) as error:
+        raise MissingDriverError(
+            f"{shown(target)}: {error}; an address such as postgresql+psycopg://user@host/database needs"
+            " 'pip install psycopg[binary]'"
+        ) from error
+
+
+def serialise(connection: Connection) -> None:
+    """Let only one daemon at a time make tables or take a host's number, until the transaction ends."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
+
+
+def claim_host(connection: Connection, host_id: int, host_name: str, target: str) -> None:
+    """Make sure that no other daemon writes for this host, as long as the connection lasts.
+
+    Raises:
+        LockedError: one does.
+    """
+    if connection.dialect.name != "postgresql":
+        return
+    if not connection.scalar(select(func.pg_try_advisory_lock(APPLICATION_ID, host_id))):
+        raise LockedError(
+            f"{shown(target)}: another wslgpud writes for the host {host_name}; give each its own name"
+        )
 
 
 def _url(path: Path) -> URL:
@@ -215,8 +251,8 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 256")
-    connection.execute("PRAGMA journal_size_limit = 1048576")
+    connection.execute("PRAGMA wal_autocheckpoint = 64")
+    connection.execute("PRAGMA journal_size_limit = 262144")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
 

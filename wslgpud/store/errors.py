@@ -15,8 +15,16 @@ class NotADatabaseError(StoreError):
     """The file is something else than a database of wslgpud."""
 
 
+class ForeignDatabaseError(NotADatabaseError):
+    """The file is a sound database of another program."""
+
+
 class UnwritableError(StoreError):
     """The folder or the file cannot be written."""
+
+
+class MissingDriverError(StoreError):
+    """The address names a database for which no driver is installed."""
 
 
 class LockedError(StoreError):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
-from typing import Any, NamedTuple
+from itertools import compress, repeat
+from operator import gt
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Table, func, literal, select
+from sqlalchemy import BigInteger, Connection, Table, func, literal, select
+from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import decode
+from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import Summary, summarise
-from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of
+from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
 
-#: digits of the longest number in a tick: a 64-bit integer has 20, a double 25 at most
-_NUMBER_WIDTH = 26
+log = logging.getLogger(__name__)
+
+#: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
+_WIDTH = 26 * MAX_BATCH
 
 Values = tuple[list[int], list[Number]]
 
@@ -46,7 +52,7 @@ def raw(connection: Connection, asked: Asked) -> Values:
     for ms, value in _newest(connection, asked):
         times.append(ms)
         values.append(value)
-    if any(map(int.__gt__, times, times[1:])):
+    if any(map(gt, times, times[1:])):
         # a clock went back; ticks of the same millisecond stay in order of arrival
         order = sorted(range(len(times)), key=times.__getitem__)
         times, values = [times[i] for i in order], [values[i] for i in order]
@@ -63,10 +69,15 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
         .order_by(chunk.c.id)
     )
     for row in connection.execute(query):
-        times = times_of(row)
-        if row.mask:
-            times = list(compress(times, mask_of(row, row.mask)))
-        values = decode(row.data, len(times), row.last, whole=asked.whole)
+        try:
+            times = times_of(row)
+            if row.mask:
+                times = list(compress(times, mask_of(row, row.mask)))
+            values = decode(row.data, len(times), row.last, whole=asked.whole)
+        except (ValueError, zlib.error) as error:
+            # what cannot be known is a gap
+            log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
+            continue
         if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
             inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
@@ -75,7 +86,7 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
 
 def times_of(chunk: Any) -> list[int]:
     """Return the milliseconds of the ticks of a chunk, in order of arrival."""
-    return [int(ms) for ms in decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True)]
+    return cast("list[int]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True))
 
 
 def mask_of(chunk: Any, mask: int) -> bytes:
@@ -87,20 +98,24 @@ def mask_of(chunk: Any, mask: int) -> bytes:
 def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
     """Return (ms, value) of one series among the ticks that are not sealed yet, in order of arrival.
 
-    The text is cut out by position: parsing every tick as JSON would take twenty times as long.
+    The text is cut out by position: parsing each batch as JSON would take twenty times as long.
     """
-    tick, needle = schema.tick, f'"{asked.number}":'
+    table, needle = schema.batch, f'"{asked.number}":'
     find = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    position = find(tick.c.readings, needle)
+    position = find(table.c.readings, needle)
     query = (
-        select(tick.c.ms, func.substr(tick.c.readings, position + len(needle), _NUMBER_WIDTH))
-        .where(tick.c.id.between(*asked.rows))
-        .where(tick.c.ms.between(asked.start_ms, asked.end_ms), position > 0)
-        .order_by(tick.c.id)
+        select(table.c.ms, table.c.offsets, func.substr(table.c.readings, position + len(needle), _WIDTH))
+        .where(table.c.id.between(*asked.rows), position > 0)
+        .where(table.c.ms.between(asked.start_ms - PERIOD_MS, asked.end_ms))
+        .order_by(table.c.id)
     )
     parse: Callable[[str], Number] = int if asked.whole else float
-    for ms, text in connection.execute(query):
-        yield ms, parse(text.partition(",")[0].rstrip("}"))
+    for first, offsets, text in connection.execute(query):
+        many = text[0] == "["
+        texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
+        for offset, number in zip(json.loads(offsets), texts, strict=False):
+            if asked.start_ms <= first + offset <= asked.end_ms:
+                yield first + offset, parse(number)
 
 
 def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, Summary]:
@@ -126,9 +141,8 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
 
 def _minutes(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
     for row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
-        known = summary_of(row)
-        for i in range(row.span):
-            time = row.part + (row.minute + i) * MINUTE
+        for minute, known in unpacked(row):
+            time = row.part + minute * MINUTE
             if asked.start_ms <= time * 1000 <= asked.end_ms:
                 yield time, known
 
@@ -137,7 +151,7 @@ def _hours(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]
     for row in _by_part(connection, asked, schema.rollup_hour, DAY):
         time = row.part + row.hour * HOUR
         if asked.start_ms <= time * 1000 <= asked.end_ms:
-            yield time, summary_of(row)
+            yield time, summary_of_hour(row)
 
 
 def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Iterator[Any]:
@@ -149,7 +163,7 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
     first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
     if first > last:
         return
-    part = select(literal(first).label("part")).cte("asked", recursive=True)
+    part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
         select(table)
@@ -184,7 +198,7 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
 
 def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tuple[int, Sequence[Any]]]:
     """Return (ms, [[pid, start ticks, name, resident KiB, swapped KiB]]) between two moments."""
-    chunk, tick = schema.chunk, schema.tick
+    chunk, table = schema.chunk, schema.batch
     sealed = (
         select(chunk.c.processes)
         .where(chunk.c.high_ms >= start_ms, chunk.c.low_ms <= end_ms, chunk.c.processes.is_not(None))
@@ -195,9 +209,11 @@ def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tu
             if start_ms <= ms <= end_ms:
                 yield ms, rows
     newest = (
-        select(tick.c.ms, tick.c.processes)
-        .where(tick.c.ms.between(start_ms, end_ms), tick.c.processes.is_not(None))
-        .order_by(tick.c.id)
+        select(table.c.ms, table.c.processes)
+        .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
+        .order_by(table.c.id)
     )
-    for ms, text in connection.execute(newest):
-        yield ms, json.loads(text)
+    for first, text in connection.execute(newest):
+        for offset, rows in json.loads(text):
+            if start_ms <= first + offset <= end_ms:
+                yield first + offset, rows

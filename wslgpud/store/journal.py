@@ -49,6 +49,7 @@ class Journal:
         self._wall = wall
         self._unsent: dict[int, Delivery] = {}
         self._writes: deque[Write] = deque()
+        self._loaded = False
         self.lost = 0
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
@@ -57,15 +58,20 @@ class Journal:
         query = (
             select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id)).order_by(box.c.id)
         )
+        if self._loaded:
+            # what was sent meanwhile may still be waiting to be marked in the file
+            return
+        rows = connection.execute(query).all()
         with self._lock:
-            for row in connection.execute(query):
-                self._unsent.setdefault(
-                    row.id,
-                    Delivery(
-                        row.id, row.channel, row.transition, json.loads(row.payload),
-                        row.created_ms / 1000, row.attempts, row.error,
-                    ),
-                )  # fmt: skip
+            earlier = {
+                row.id: Delivery(
+                    row.id, row.channel, row.transition, json.loads(row.payload),
+                    row.created_ms / 1000, row.attempts, row.error,
+                )
+                for row in rows
+            }  # fmt: skip
+            self._unsent = earlier | self._unsent
+            self._loaded = True
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
         """Keep a transition and what each channel is to be told of it; return its id."""

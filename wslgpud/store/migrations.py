@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, inspect, select
 
-from wslgpud.store import schema
+from wslgpud.store import engine, schema
 from wslgpud.store.errors import NewerSchemaError
 
 
@@ -40,6 +40,25 @@ _SUMMARY = ", ".join(
     )
 )
 
+_COLUMNS = ("n", "last", "below", "above", "extra")
+
+
+def _of_minute(column: int, engine: str) -> str:
+    """Return SQL for what a row of 15 minutes holds for one of them: a list, or one number for all."""
+    if engine == "sqlite":
+        path = f"'$[{column}]'"
+        return (
+            f"CASE json_type(m.data, {path}) WHEN 'array'"
+            f" THEN json_extract(m.data, '$[{column}][' || k.minute || ']')"
+            f" ELSE json_extract(m.data, {path}) END"
+        )
+    item = f"(m.data::json -> {column})"
+    return (
+        f"CAST(CASE json_typeof({item}) WHEN 'array' THEN {item} ->> k.minute::int"
+        f" ELSE {item} #>> '{{}}' END AS NUMERIC)"
+    )
+
+
 _WORDS = {
     "sqlite": {
         "int8": "INTEGER",
@@ -49,8 +68,13 @@ _WORDS = {
         "strict": "STRICT",
         "keyed": "STRICT, WITHOUT ROWID",
         "summary": _SUMMARY,
-        "each": "json_each(t.readings)",
-        "each_value": "j.value",
+        **{name: _of_minute(i, "sqlite") for i, name in enumerate(_COLUMNS)},
+        "recent": """
+            SELECT (b.ms + o.value) / 1000.0 AS time, h.name AS host, s.metric, s.labels, s.divisor,
+                CASE j.type WHEN 'array' THEN json_extract(j.value, '$[' || o.key || ']') ELSE j.value END
+                AS value
+            FROM batch b, json_each(b.offsets) o, json_each(b.readings) j
+            JOIN series s ON s.id = CAST(j.key AS INTEGER) JOIN host h ON h.id = s.host""",
     },
     "postgresql": {
         "int8": "BIGINT",
@@ -60,8 +84,15 @@ _WORDS = {
         "strict": "",
         "keyed": "",
         "summary": _SUMMARY,
-        "each": "json_each_text(t.readings::json)",
-        "each_value": "j.value::numeric",
+        **{name: _of_minute(i, "postgresql") for i, name in enumerate(_COLUMNS)},
+        "recent": """
+            SELECT (b.ms + o.value::bigint) / 1000.0 AS time, h.name AS host, s.metric, s.labels, s.divisor,
+                CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
+                    ELSE j.value #>> '{}' END AS NUMERIC) AS value
+            FROM batch b,
+                json_array_elements_text(b.offsets::json) WITH ORDINALITY AS o (value, key),
+                json_each(b.readings::json) j
+            JOIN series s ON s.id = j.key::bigint JOIN host h ON h.id = s.host""",
     },
 }
 
@@ -74,8 +105,8 @@ MIGRATIONS = (
             """CREATE TABLE series (id {int8} PRIMARY KEY, host {int8} NOT NULL, metric TEXT NOT NULL,
                 kind TEXT NOT NULL, labels TEXT NOT NULL, divisor {int8} NOT NULL,
                 UNIQUE (host, metric, labels, divisor)) {strict}""",
-            """CREATE TABLE tick (id {int8} PRIMARY KEY, ms {int8} NOT NULL, readings TEXT NOT NULL,
-                processes TEXT) {strict}""",
+            """CREATE TABLE batch (id {int8} PRIMARY KEY, batch {int8} NOT NULL, ms {int8} NOT NULL,
+                offsets TEXT NOT NULL, readings TEXT NOT NULL, processes TEXT) {strict}""",
             """CREATE TABLE event (id {int8} PRIMARY KEY, ms {int8} NOT NULL, kind TEXT NOT NULL,
                 text TEXT NOT NULL, fields TEXT NOT NULL) {strict}""",
             """CREATE TABLE transition (id {int8} PRIMARY KEY, ms {int8} NOT NULL, mono {double} NOT NULL,
@@ -88,18 +119,6 @@ MIGRATIONS = (
             "CREATE INDEX outbox_waiting ON outbox (channel) WHERE done_ms IS NULL",
             """CREATE TABLE daemon_run (id {int8} PRIMARY KEY, started_ms {int8} NOT NULL, stopped_ms {int8},
                 clean {int8} NOT NULL, version TEXT NOT NULL, boot_id TEXT NOT NULL) {strict}""",
-            """CREATE VIEW recent AS
-                SELECT t.ms / 1000.0 AS time, h.name AS host, s.metric, s.labels,
-                    CASE WHEN s.divisor > 1 THEN CAST({each_value} AS {double}) / s.divisor
-                        ELSE {each_value} END AS value
-                FROM tick t, {each} j JOIN series s ON s.id = CAST(j.key AS {int8})
-                JOIN host h ON h.id = s.host""",
-        ),
-    ),
-    Migration(
-        2,
-        "sealed blocks and summaries",
-        (
             """CREATE TABLE chunk (id {int8} PRIMARY KEY, ticks {int8} NOT NULL, low_ms {int8} NOT NULL,
                 high_ms {int8} NOT NULL, last_ms {int8} NOT NULL, times {blob} NOT NULL,
                 masks {blob} NOT NULL, processes {blob}) {strict}""",
@@ -107,29 +126,43 @@ MIGRATIONS = (
             """CREATE TABLE block (id {int8} PRIMARY KEY, mask {int8} NOT NULL, last {exact} NOT NULL,
                 data {blob} NOT NULL) {strict}""",
             """CREATE TABLE rollup_minute (part {int8} NOT NULL, series {int8} NOT NULL,
-                minute {int8} NOT NULL, span {int8} NOT NULL, n {int8} NOT NULL, last {exact} NOT NULL,
-                below {exact} NOT NULL, above {exact} NOT NULL, extra {exact} NOT NULL,
-                PRIMARY KEY (part, series, minute)) {keyed}""",
+                unit {int8} NOT NULL, base {int8} NOT NULL, data TEXT NOT NULL,
+                PRIMARY KEY (part, series)) {keyed}""",
             """CREATE TABLE rollup_hour (part {int8} NOT NULL, series {int8} NOT NULL,
                 hour {int8} NOT NULL, n {int8} NOT NULL, last {exact} NOT NULL,
                 below {exact} NOT NULL, above {exact} NOT NULL, extra {exact} NOT NULL,
                 PRIMARY KEY (part, series, hour)) {keyed}""",
-            "CREATE TABLE span (minute {int8} PRIMARY KEY) {strict}",
-            """INSERT INTO span VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12),
-                (13), (14)""",
+            "CREATE TABLE minute_of_part (minute {int8} PRIMARY KEY) {strict}",
+            """INSERT INTO minute_of_part VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11),
+                (12), (13), (14)""",
             """CREATE VIEW minute AS
-                SELECT r.part + (r.minute + k.minute) * 60 AS time, h.name AS host, s.metric, s.labels, r.n,
-                    {summary}
-                FROM rollup_minute r JOIN span k ON k.minute < r.span
+                SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {summary}
+                FROM (
+                    SELECT time, series, n,
+                        CASE unit WHEN 0 THEN last ELSE base + last * unit END AS last,
+                        CASE unit WHEN 0 THEN below ELSE below * unit END AS below,
+                        CASE unit WHEN 0 THEN above ELSE above * unit END AS above,
+                        CASE unit WHEN 0 THEN extra ELSE extra * unit END AS extra
+                    FROM (
+                        SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base,
+                            {n} AS n, {last} AS last, {below} AS below, {above} AS above, {extra} AS extra
+                        FROM rollup_minute m CROSS JOIN minute_of_part k
+                    ) packed
+                    WHERE n IS NOT NULL
+                ) r
                 JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
             """CREATE VIEW hour AS
                 SELECT r.part + r.hour * 3600 AS time, h.name AS host, s.metric, s.labels, r.n,
                     {summary}
                 FROM rollup_hour r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
+            """CREATE VIEW recent AS
+                SELECT time, host, metric, labels, CASE WHEN divisor > 1
+                    THEN CAST(value AS DOUBLE PRECISION) / divisor ELSE value END AS value
+                FROM ({recent}) newest""",
         ),
     ),
     Migration(
-        3,
+        2,
         "stress runs",
         (
             """CREATE TABLE stress_run (id {int8} PRIMARY KEY, ms {int8} NOT NULL, gpu TEXT NOT NULL,
@@ -175,6 +208,9 @@ def migrate(connection: Connection, target: str, migrations: tuple[Migration, ..
     pending = [m for m in migrations if m.version > version]
     for migration in pending:
         with connection.begin():
+            engine.serialise(connection)
+            if applied(connection) >= migration.version:
+                continue
             for statement in (_RECORD, *migration.statements):
                 connection.exec_driver_sql(statement.format_map(words))
             connection.execute(

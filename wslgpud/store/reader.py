@@ -11,6 +11,7 @@ from operator import truediv
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
@@ -18,9 +19,9 @@ from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
 
-#: ``latest`` looks back this far, and at no more ticks, for series that are read less often than every tick
+#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 120_000
-LATEST_TICKS = 150
+LATEST_ROWS = 150
 
 
 class Reader:
@@ -33,18 +34,48 @@ class Reader:
             StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
         """
         self._target = target
+        self._path = engines.sqlite_path(target)
+        #: device and inode of the file that is open
+        self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with engines.explained(target), self._engine.begin() as connection:
+        with self._connected() as connection:
             migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
 
     def close(self) -> None:
         """Let the connections go."""
         self._engine.dispose()
 
+    def check(self) -> list[str]:
+        """Look through the whole file; return what is wrong with it, empty when nothing is."""
+        if self._path is None:
+            return []
+        self._follow()
+        try:
+            with self._engine.begin() as connection:
+                rows = connection.exec_driver_sql("PRAGMA quick_check(10)").scalars().all()
+        except DBAPIError as error:
+            return [str(error.orig)]
+        return [row for row in rows if row != "ok"]
+
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
+        self._follow()
         with engines.explained(self._target), self._engine.begin() as connection:
             yield connection
+
+    def _follow(self) -> None:
+        """Turn to the file that has the name now, if the one we knew was replaced."""
+        if self._path is None:
+            return
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return
+        if (found.st_dev, found.st_ino) != self.identity:
+            if self.identity is not None:
+                self._engine.dispose()
+                self._engine = engines.reader_engine(self._target)
+            self.identity = (found.st_dev, found.st_ino)
 
     def _kind(self, series: SeriesRef) -> str:
         with self._connected() as connection:
@@ -110,24 +141,27 @@ class Reader:
         Those read every minute or two are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
-        tick = schema.tick
+        table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
         with self._connected() as connection:
             known = self._all_series(connection)
             for host in {number >> schema.SERIES_BITS for number in known}:
                 low, high = schema.row_range(host)
-                mine = tick.c.id.between(low, high)
+                mine = table.c.id.between(low, high)
                 found |= history.last_values(connection, low, high)
-                newest = connection.scalar(select(tick.c.ms).where(mine).order_by(tick.c.id.desc()).limit(1))
+                newest = connection.scalar(
+                    select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1)
+                )
                 rows = connection.execute(
-                    select(tick.c.ms, tick.c.readings)
-                    .where(mine, tick.c.ms >= (newest or 0) - LATEST_MS)
-                    .order_by(tick.c.id.desc())
-                    .limit(LATEST_TICKS)
+                    select(table.c.ms, table.c.offsets, table.c.readings)
+                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
+                    .order_by(table.c.id.desc())
+                    .limit(LATEST_ROWS)
                 ).all()
-                for ms, readings in reversed(rows):
-                    for key, value in json.loads(readings).items():
-                        found[int(key)] = (ms, value)
+                for ms, offsets, readings in reversed(rows):
+                    last = ms + json.loads(offsets)[-1]
+                    for key, given in json.loads(readings).items():
+                        found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
         return {
             known[number][0]: Point(ms / 1000, unscaled(value, known[number][2]))
             for number, (ms, value) in found.items()

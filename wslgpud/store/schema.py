@@ -35,12 +35,25 @@ class Exact(UserDefinedType[Any]):
         """Name the type as both engines know it."""
         return "NUMERIC"
 
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """Write a double for PostgreSQL so that it comes back as one: with digits behind the point."""
+        return None if dialect.name == "sqlite" else _to_decimal
+
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """Turn PostgreSQL's decimals into the int or float that was written."""
         _ = coltype
-        if dialect.name == "sqlite":
-            return None
-        return lambda v: v if not isinstance(v, Decimal) else int(v) if v == v.to_integral() else float(v)
+        return None if dialect.name == "sqlite" else _from_decimal
+
+
+def _to_decimal(value: Any) -> Decimal:
+    if isinstance(value, float):
+        text = f"{Decimal(repr(value)):f}"
+        return Decimal(text if "." in text else f"{text}.0")
+    return Decimal(value)
+
+
+def _from_decimal(value: Decimal) -> int | float:
+    return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
 metadata = MetaData()
@@ -71,15 +84,19 @@ series = Table(
     Column("divisor", BigInteger, nullable=False),
 )
 
-# The newest data: one row a tick in order of arrival, which a wall clock that goes back cannot disturb.
-# One row a reading would cost several times the processor time and the bytes written.
-tick = Table(
-    "tick",
+# The newest data, as it is committed: some ticks in order of arrival, which a wall clock that goes back
+# cannot disturb (within a batch time only grows). A row holds the series that have a value at the very same
+# of these ticks; the rows of one batch, fullest first, bear the id of the first. A row a reading would cost
+# several times the processor time and the bytes written.
+batch = Table(
+    "batch",
     metadata,
     _id(),
-    Column("ms", BigInteger, nullable=False),
-    Column("readings", Text, nullable=False),  # JSON object: series id -> value * divisor
-    Column("processes", Text),  # JSON array of [pid, start ticks, name, resident KiB, swapped KiB]
+    Column("batch", BigInteger, nullable=False),
+    Column("ms", BigInteger, nullable=False),  # of the batch's first tick
+    Column("offsets", Text, nullable=False),  # JSON array: milliseconds from there to each tick
+    Column("readings", Text, nullable=False),  # JSON object: series id -> values * divisor, one if all are it
+    Column("processes", Text),  # JSON array of [offset, [[pid, start ticks, name, RSS KiB, swapped KiB]]]
 )
 
 # Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
@@ -93,7 +110,7 @@ chunk = Table(
     Column("last_ms", BigInteger, nullable=False),  # last in order of arrival
     Column("times", LargeBinary, nullable=False),  # block of the ticks' milliseconds
     Column("masks", LargeBinary, nullable=False),  # deflated: for each mask one byte (0 or 1) a tick
-    Column("processes", LargeBinary),  # deflated JSON array of [ms, [as in tick]]
+    Column("processes", LargeBinary),  # deflated JSON array as in batch, with ms for offset
 )
 
 # One series in one chunk. The id is (chunk << 16) + the low 16 bits of the series, so that a block is found,
@@ -108,22 +125,20 @@ block = Table(
 )
 
 # Summaries. Rows of one part (a quarter of an hour, a day) lie together by series, which makes them quick
-# to read by series and append-only to write. Of whole numbers only the distances from ``last`` are kept,
-# which are small; of doubles the values themselves. Views of the same names without "rollup_" are for people.
+# to read by series and append-only to write. The views ``minute`` and ``hour`` show them plainly.
+# A row holds 15 minutes, as distances in multiples of ``unit``, because a row a minute would take more room
+# than the samples themselves.
 rollup_minute = Table(
     "rollup_minute",
     metadata,
     Column("part", BigInteger, primary_key=True),  # seconds since the epoch, beginning of the part
     Column("series", BigInteger, primary_key=True),
-    Column("minute", Integer, primary_key=True),  # of the part
-    Column("span", Integer, nullable=False),  # for how many minutes the very same holds
-    Column("n", Integer, nullable=False),  # values in each of these minutes
-    Column("last", Exact, nullable=False),
-    Column("below", Exact, nullable=False),
-    Column("above", Exact, nullable=False),
-    Column("extra", Exact, nullable=False),
+    Column("unit", BigInteger, nullable=False),
+    Column("base", BigInteger, nullable=False),
+    Column("data", Text, nullable=False),  # JSON: [n, last - base, last - min, max - last, sum - n * last]
 )
 
+# Of whole numbers the distances from ``last``, which are small; of doubles min, max and sum themselves.
 rollup_hour = Table(
     "rollup_hour",
     metadata,

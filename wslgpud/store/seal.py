@@ -10,22 +10,17 @@ import json
 import zlib
 from array import array
 from collections.abc import Sequence
-from itertools import compress
+from itertools import compress, groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, func, select
+from sqlalchemy import Connection, delete, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import encode
+from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.rollup import Summary, stretches, summary
 from wslgpud.store.tiers import write_summaries
-
-#: length of a chunk: long enough to compress, short enough that the newest, larger rows stay few
-PERIOD_SECONDS = 900
-PERIOD_MS = PERIOD_SECONDS * 1000
-#: at ten ticks a second a chunk is closed early
-MAX_TICKS = 3000
 
 MINUTE = 60
 
@@ -38,36 +33,41 @@ class Column(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Ticks to be sealed together: ids from ``first`` to ``last``."""
+    """Batches to be sealed together: ids from ``first`` to ``last``."""
 
     first: int
     last: int
 
 
 def due(connection: Connection, low: int, high: int) -> Stretch | None:
-    """Return the oldest ticks among ids ``low`` to ``high`` whose period is over, if any."""
-    tick = schema.tick
-    mine = select(tick.c.id, tick.c.ms).where(tick.c.id.between(low, high))
-    oldest = connection.execute(mine.order_by(tick.c.id).limit(1)).first()
-    newest = connection.execute(mine.order_by(tick.c.id.desc()).limit(1)).first()
+    """Return the oldest batches among ids ``low`` to ``high`` whose period is over, if any."""
+    table = schema.batch
+    mine = select(table.c.id, table.c.ms).where(table.c.id.between(low, high))
+    oldest = connection.execute(mine.order_by(table.c.id).limit(1)).first()
+    newest = connection.execute(mine.order_by(table.c.id.desc()).limit(1)).first()
     if oldest is None or newest is None:
         return None
     period = oldest.ms // PERIOD_MS
-    if newest.ms // PERIOD_MS == period and newest.id - oldest.id + 1 < MAX_TICKS:
+    if newest.ms // PERIOD_MS == period and newest.id - oldest.id < MAX_TICKS // MAX_BATCH:
         return None
-    count, last = 0, oldest.id
-    for number, ms in connection.execute(mine.order_by(tick.c.id).limit(MAX_TICKS)):
-        if ms // PERIOD_MS != period:
-            return Stretch(oldest.id, last)
-        count, last = count + 1, number
-    return Stretch(oldest.id, last) if count == MAX_TICKS else None
+    complete = None
+    ticks, seen, last = 0, 0, oldest.id
+    query = mine.add_columns(table.c.batch, table.c.offsets).order_by(table.c.id).limit(MAX_TICKS)
+    for number, ms, batch, offsets in connection.execute(query):
+        if number == batch:
+            # the rows before are whole batches
+            complete = Stretch(oldest.id, last)
+            if ms // PERIOD_MS != period or ticks >= MAX_TICKS:
+                return complete
+            ticks += offsets.count(",") + 1
+        seen, last = seen + 1, number
+    return complete if seen == MAX_TICKS else None
 
 
-def seal(connection: Connection, stretch: Stretch, host_id: int) -> int:
-    """Seal the ticks of ``stretch`` and return how many they were."""
+def seal(connection: Connection, stretch: Stretch, number: int) -> int:
+    """Seal the ticks of ``stretch`` as chunk ``number`` and return how many they were."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
-        number = _next_chunk(connection, host_id)
     # the work is done outside of a transaction: nobody waits for it
     blocks, masks = _blocks(number, columns)
     row = {
@@ -81,45 +81,44 @@ def seal(connection: Connection, stretch: Stretch, host_id: int) -> int:
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
     minutes = _minutes(times, columns)
-    tick = schema.tick
+    table = schema.batch
     with connection.begin():
         connection.execute(schema.chunk.insert(), row)
         if blocks:
             connection.execute(schema.block.insert(), blocks)
         write_summaries(connection, minutes)
-        connection.execute(delete(tick).where(tick.c.id.between(stretch.first, stretch.last)))
+        connection.execute(delete(table).where(table.c.id.between(stretch.first, stretch.last)))
     return len(times)
 
 
 def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:
-    """Return the ticks' times, the columns of their series, and their processes."""
-    tick = schema.tick
-    query = (
-        select(tick.c.ms, tick.c.readings, tick.c.processes)
-        .where(tick.c.id.between(stretch.first, stretch.last))
-        .order_by(tick.c.id)
-    )
-    rows = connection.execute(query).all()
-    times = [ms for ms, _, _ in rows]
+    """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
+    table = schema.batch
+    query = select(table).where(table.c.id.between(stretch.first, stretch.last)).order_by(table.c.id)
+    rows = [
+        (row, [row.ms + offset for offset in json.loads(row.offsets)]) for row in connection.execute(query)
+    ]
+    places: dict[int, dict[int, int]] = {}
+    times: list[int] = []
+    for batch, group in groupby(rows, key=lambda r: int(r[0].batch)):
+        ticks = sorted({ms for _, some in group for ms in some})
+        places[batch] = {ms: len(times) + i for i, ms in enumerate(ticks)}
+        times += ticks
     found: dict[str, Column] = {}
-    for i, (_, readings, _) in enumerate(rows):
-        for key, value in json.loads(readings).items():
+    processes = []
+    for row, ticks in rows:
+        where = [places[row.batch][ms] for ms in ticks]
+        for key, given in json.loads(row.readings).items():
+            values = given if isinstance(given, list) else [given] * len(where)
             column = found.get(key)
             if column is None:
-                values: array[int] | list[Number] = array("q") if type(value) is int else []
-                column = found[key] = Column(values, bytearray(len(times)))
-            column.values.append(value)
-            column.mask[i] = 1
-    processes = [[ms, json.loads(text)] for ms, _, text in rows if text]
+                empty: array[int] | list[Number] = array("q") if type(values[0]) is int else []
+                column = found[key] = Column(empty, bytearray(len(times)))
+            column.values.extend(values)
+            for i in where:
+                column.mask[i] = 1
+        processes += [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
     return times, {int(key): column for key, column in found.items()}, processes
-
-
-def _next_chunk(connection: Connection, host_id: int) -> int:
-    low, high = schema.row_range(host_id)
-    newest: int | None = connection.scalar(
-        select(func.max(schema.chunk.c.id)).where(schema.chunk.c.id.between(low, high))
-    )
-    return (newest or low) + 1
 
 
 def _blocks(chunk: int, columns: dict[int, Column]) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -16,5 +16,10 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     """
     if not rows:
         return
-    make = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    make: Any = sqlite.insert
+    if connection.dialect.name != "sqlite":
+        # Late: nobody without PostgreSQL should keep 2 MiB of it in memory.
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415
+
+        make = postgresql.insert
     connection.execute(make(table).on_conflict_do_nothing(), list(rows))

@@ -17,7 +17,7 @@ from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
-from wslgpud.store.errors import NotADatabaseError
+from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
@@ -63,13 +63,16 @@ class Store:
         self._path = engines.sqlite_path(self._target)
         self.warning = ""
         self._lock: engines.WriterLock | None = None
+        ours = False
         if self._path is not None:
             engines.prepare_folder(self._path)
             self.warning = engines.check_state_folder(self._path.parent)
+            # a lock beside it tells that the file was ours, whatever it looks like now
+            ours = engines.lock_path(self._path).exists()
             self._lock = engines.WriterLock(self._path)
         self._intake = Intake()
         self._journal = Journal(self._intake.next_row, self._clock.wall)
-        self._upkeep = Upkeep(self._settings, self._clock.wall, lambda: self._intake.host_id)
+        self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
         self._reader: Reader | None = None
         self._run_id: int | None = None
         self._boot_id = boot_id
@@ -81,10 +84,11 @@ class Store:
             self._journal,
             attach=self._attach,
             upkeep=self._upkeep,
+            wall=self._clock.wall,
             commit_seconds=self._settings.commit_seconds,
         )
         try:
-            self._writer.start()
+            self._writer.start(ours=ours)
         except BaseException:
             if self._lock is not None:
                 self._lock.release()
@@ -194,22 +198,38 @@ class Store:
         """See Reader.stress_runs."""
         return self._read().stress_runs(since_wall)
 
+    def check(self) -> list[str]:
+        """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
+
+        A damaged file is then set aside and what can be read of it taken over into a new one.
+        """
+        problems = self._read().check()
+        if problems:
+            self._writer.report_damage(problems[0], self._read().identity)
+        return problems
+
     def _read(self) -> Reader:
         if self._reader is None:
             self._reader = Reader(self._target)
         return self._reader
 
-    def _attach(self, connection: Connection) -> None:
-        """Bring a newly opened database up to date and learn what it holds of this host."""
+    def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
+        """Bring a newly opened database up to date and learn what it holds of this host.
+
+        ``last_row`` is the highest row id of a damaged file whose rows are still to be taken over;
+        ``same_file`` tells that it is the one we have written to before.
+        """
         name = engines.shown(self._target)
         with connection.begin():
             if not engines.belongs_to_us(connection):
-                raise NotADatabaseError(
+                raise ForeignDatabaseError(
                     f"{name}: belongs to another program; name another file in store.path"
                 )
         migrations.migrate(connection, name)
         with connection.begin():
+            engines.serialise(connection)
             host_id = _host_id(connection, self._host_name)
+            engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)
             query = select(schema.series).where(schema.series.c.host == host_id)
             known = {
@@ -217,32 +237,34 @@ class Store:
                 for row in connection.execute(query)
             }
             tables = (
-                schema.tick,
+                schema.batch,
+                schema.chunk,
                 schema.event,
                 schema.transition,
                 schema.outbox,
                 schema.daemon_run,
                 schema.stress_run,
             )
-            last_row = max(
+            newest = (
                 connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
                 for t in tables
             )
-            self._intake.attach(host_id, known, last_row)
+            last_row = max(last_row, *newest)
+            self._intake.attach(host_id, known, last_row, same_file=same_file)
             self._journal.load(connection, low, high)
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
         """Learn how the last run ended, and note that this one has begun."""
-        run, tick = schema.daemon_run, schema.tick
+        run, batch = schema.daemon_run, schema.batch
         mine = run.c.id.between(low, high)
         if self._run_id is None:
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(
-                    select(tick.c.ms)
-                    .where(tick.c.id.between(last.id, high))
-                    .order_by(tick.c.id.desc())
+                    select(batch.c.ms)
+                    .where(batch.c.id.between(last.id, high))
+                    .order_by(batch.c.id.desc())
                     .limit(1)
                 )
                 self.previous_run = Run(
@@ -280,7 +302,7 @@ class Store:
 
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
-        ticks, queued = self._intake.waiting
+        ticks, queued = self._intake.queue
         committed = self._writer.last_commit_mono
         return StoreStats(
             file_bytes=_size(self._path),
@@ -289,14 +311,15 @@ class Store:
             rows=dict(self._upkeep.rows),
             queue_ticks=ticks,
             queue_bytes=queued,
-            dropped_ticks_total=self._intake.counters.dropped_ticks,
-            rejected_values_total=self._intake.counters.rejected_values,
+            dropped_ticks_total=self._intake.dropped_ticks,
+            rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,
             last_commit_age_seconds=None if committed is None else time.monotonic() - committed,
             last_commit_seconds=self._writer.last_commit_seconds,
             last_purge_wall=self._upkeep.last_purge_wall,
             purged_rows_total=self._upkeep.purged_rows,
+            set_aside=self._writer.set_aside,
         )
 
 

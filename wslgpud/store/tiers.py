@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from math import copysign, isfinite
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import copysign, gcd, isfinite
 from sys import float_info
 from typing import Any
 
@@ -11,11 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
+from wslgpud.store.pending import dumps
 from wslgpud.store.rollup import Summary
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-#: seconds whose minutes lie together in the table
+#: seconds whose minutes share a row: those of a chunk, so that rows are written once
 MINUTE_PART = 900
+_MINUTES = MINUTE_PART // MINUTE
 _INT64_MAX = (1 << 63) - 1
 #: (beginning of the step in seconds, series) -> what is known of it
 Summaries = Mapping[tuple[int, int], Summary]
@@ -31,24 +34,29 @@ def write_summaries(connection: Connection, minutes: Summaries) -> None:
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
     numbers = {number for _, number in minutes}
-    these = and_(table.c.part.in_(parts), table.c.series.between(min(numbers), max(numbers)))
-    there = {(time, number): known for time, number, known in _minute_rows(connection, these)}
-    if there:
+    low, high = min(numbers), max(numbers)
+    these = and_(table.c.part.in_(parts), table.c.series.between(low, high))
+    all_minutes = {(time, number): known for time, number, known in _minute_rows(connection, these)}
+    if all_minutes:
         connection.execute(delete(table).where(these))
-        for key, new in minutes.items():
-            there[key] = there[key].then(new) if key in there else new
-    connection.execute(table.insert(), list(_rows_of_minutes(there or minutes)))
-    _renew_hours(connection, parts, min(numbers), max(numbers))
+    for key, new in minutes.items():
+        all_minutes[key] = all_minutes[key].then(new) if key in all_minutes else new
+    by_row: dict[tuple[int, int], dict[int, Summary]] = {}
+    for (time, number), known in all_minutes.items():
+        part = time // MINUTE_PART * MINUTE_PART
+        by_row.setdefault((part, number), {})[(time - part) // MINUTE] = known
+    rows = [{"part": part, "series": number, **packed(row)} for (part, number), row in sorted(by_row.items())]
+    connection.execute(table.insert(), rows)
+    _renew_hours(connection, parts, low, high)
 
 
 def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: int) -> None:
     minute, table = schema.rollup_minute, schema.rollup_hour
     for begin in sorted({part // HOUR * HOUR for part in parts}):
         found: dict[int, Summary] = {}
-        of_hour = and_(
-            minute.c.part.in_(range(begin, begin + HOUR, MINUTE_PART)), minute.c.series.between(low, high)
-        )
-        for _, number, known in _minute_rows(connection, of_hour, expand=False):
+        within = range(begin, begin + HOUR, MINUTE_PART)
+        of_hour = and_(minute.c.part.in_(within), minute.c.series.between(low, high))
+        for _, number, known in _minute_rows(connection, of_hour):
             found[number] = found[number].then(known) if number in found else known
         day, hour = begin // DAY * DAY, begin % DAY // HOUR
         connection.execute(
@@ -61,57 +69,80 @@ def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: i
             connection.execute(table.insert(), rows)
 
 
+def _minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Summary]]:
+    """Return (time, series, summary), by series in order of time."""
+    table = schema.rollup_minute
+    for row in connection.execute(select(table).where(where).order_by(table.c.part, table.c.series)):
+        for minute, known in unpacked(row):
+            yield row.part + minute * MINUTE, row.series, known
+
+
+def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
+    """Return the minutes (0 to 14) of one series and part as columns of a row.
+
+    Of whole numbers the distances from ``base`` and ``last`` in multiples of ``unit``; of doubles (unit 0)
+    the values themselves. A list holds null where a minute is missing; one number stands for 15 equal ones.
+    """
+    some = next(iter(minutes.values()))
+    unit, base = 0, 0
+    fields: dict[int, Sequence[Number]]
+    if isinstance(some.last, float):
+        fields = {m: (s.n, s.last, s.low, s.high, _finite(s)) for m, s in minutes.items()}
+    else:
+        base = int(some.last)
+        plain = {
+            m: (s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.last)
+            for m, s in minutes.items()
+        }
+        unit = gcd(*(int(v) for values in plain.values() for v in values)) or 1
+        fields = {m: (minutes[m].n, *(int(v) // unit for v in values)) for m, values in plain.items()}
+    columns = []
+    for i in range(5):
+        values = [fields[m][i] if m in fields else None for m in range(_MINUTES)]
+        alike = values[0] is not None and values.count(values[0]) == _MINUTES and unit
+        columns.append(values[0] if alike or (i == 0 and len(set(values)) == 1) else values)
+    return {"unit": unit, "base": base, "data": dumps(columns)}
+
+
+def unpacked(row: Row[Any]) -> Iterator[tuple[int, Summary]]:
+    """Return the minutes of a row, in order."""
+    columns = [c if isinstance(c, list) else [c] * _MINUTES for c in json.loads(row.data)]
+    for minute, (n, last, below, above, extra) in enumerate(zip(*columns, strict=True)):
+        if n is None:
+            continue
+        if not row.unit:
+            yield minute, Summary(n, below, above, extra, last)
+            continue
+        end = row.base + last * row.unit
+        yield (
+            minute,
+            Summary(n, end - below * row.unit, end + above * row.unit, n * end + extra * row.unit, end),
+        )
+
+
 def _kept(known: Summary) -> dict[str, Number]:
-    """Return a summary as its row keeps it: distances of whole numbers, doubles as they are."""
+    """Return a summary as the row of an hour keeps it."""
     if isinstance(known.last, float):
-        total = known.total if isfinite(known.total) else copysign(float_info.max, known.last)
-        return {"last": known.last, "below": known.low, "above": known.high, "extra": total}
+        return {
+            "n": known.n,
+            "last": known.last,
+            "below": known.low,
+            "above": known.high,
+            "extra": _finite(known),
+        }
     distances = known.last - known.low, known.high - known.last, known.total - known.n * known.last
     # numbers near the ends of 64 bits: a bound instead of a distance is better than no row
     below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
-    return {"last": known.last, "below": below, "above": above, "extra": extra}
+    return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}
 
 
-def summary_of(row: Row[Any]) -> Summary:
-    """Return what a row keeps (of one minute, where it stands for several)."""
+def summary_of_hour(row: Row[Any]) -> Summary:
+    """Return what the row of an hour keeps."""
     if isinstance(row.last, float):
         return Summary(row.n, row.below, row.above, row.extra, row.last)
     return Summary(row.n, row.last - row.below, row.last + row.above, row.n * row.last + row.extra, row.last)
 
 
-def _rows_of_minutes(minutes: Summaries) -> Iterator[dict[str, Any]]:
-    """Return rows by key; neighbours within a part in which the very same value stood become one."""
-    row: dict[str, Any] | None = None
-    for (time, number), known in sorted(
-        minutes.items(), key=lambda i: (i[0][0] // MINUTE_PART, i[0][1], i[0][0])
-    ):
-        part, minute = time // MINUTE_PART * MINUTE_PART, time % MINUTE_PART // MINUTE
-        key = {"part": part, "series": number, "minute": minute, "span": 1, "n": known.n, **_kept(known)}
-        if (
-            row is not None
-            and known.constant
-            and row | {"minute": 0, "span": 1} == key | {"minute": 0}
-            and row["minute"] + row["span"] == minute
-        ):
-            row["span"] += 1
-            continue
-        if row is not None:
-            yield row
-        row = key
-    if row is not None:
-        yield row
-
-
-def _minute_rows(
-    connection: Connection, where: ColumnElement[bool], *, expand: bool = True
-) -> Iterator[tuple[int, int, Summary]]:
-    """Return (time, series, summary) in order of time; unexpanded, a row of several minutes comes as one."""
-    table = schema.rollup_minute
-    query = select(table).where(where).order_by(table.c.part, table.c.series, table.c.minute)
-    for row in connection.execute(query):
-        known, time = summary_of(row), row.part + row.minute * MINUTE
-        if not expand:
-            yield time, row.series, known._replace(n=known.n * row.span, total=known.total * row.span)
-            continue
-        for i in range(row.span):
-            yield time + i * MINUTE, row.series, known
+def _finite(known: Summary) -> Number:
+    """Return the sum, bounded: neither JSON nor a database takes infinity."""
+    return known.total if isfinite(known.total) else copysign(float_info.max, known.last)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Table, delete, func, select
 from wslgpud.config import StoreSettings
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
+from wslgpud.store.intake import Intake
 
 log = logging.getLogger(__name__)
 
@@ -27,19 +28,17 @@ FREE_SHARE = 0.1
 #: pages given back in one slice
 VACUUM_PAGES = 256
 #: tables whose rows the store tells of itself
-COUNTED = (schema.series, schema.tick, schema.chunk, schema.event, schema.transition)
+COUNTED = (schema.series, schema.batch, schema.chunk, schema.event, schema.transition)
 
 
 class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
 
-    def __init__(
-        self, settings: StoreSettings, wall: Callable[[], float], host_id: Callable[[], int]
-    ) -> None:
-        """Follow ``settings``; ``wall`` gives the time, ``host_id`` says whose rows these are."""
+    def __init__(self, settings: StoreSettings, wall: Callable[[], float], intake: Intake) -> None:
+        """Follow ``settings``; ``wall`` gives the time, ``intake`` says whose rows these are."""
         self._settings = settings
         self._wall = wall
-        self._host_id = host_id
+        self._intake = intake
         self._due_mono = 0.0
         self._rows = 200
         self.rows: dict[str, int] = {}
@@ -65,11 +64,11 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        low, high = schema.row_range(self._host_id())
+        low, high = schema.row_range(self._intake.host_id)
         with connection.begin():
             stretch = seal.due(connection, low, high)
         if stretch is not None:
-            seal.seal(connection, stretch, self._host_id())
+            seal.seal(connection, stretch, self._intake.next_row())
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -82,7 +81,7 @@ class Upkeep:
         with connection.begin():
             rows = (
                 self._purge_chunk(connection, before_raw)
-                or self._purge_rows(connection, schema.tick, before_raw)
+                or self._purge_rows(connection, schema.batch, before_raw)
                 or self._purge_part(connection, schema.rollup_minute, before_minute)
                 or self._purge_part(connection, schema.rollup_hour, before_hour)
                 or self._purge_rows(connection, schema.event, before_minute)
@@ -94,7 +93,7 @@ class Upkeep:
                 rows = (
                     self._purge_chunk(connection, None)
                     or self._purge_part(connection, schema.rollup_minute, None)
-                    or self._purge_rows(connection, schema.tick, None)
+                    or self._purge_rows(connection, schema.batch, None)
                     or self._purge_part(connection, schema.rollup_hour, None)
                     or self._purge_rows(connection, schema.event, None)
                 )
@@ -106,7 +105,7 @@ class Upkeep:
     def _purge_chunk(self, connection: Connection, before: float | None) -> int:
         """Delete the oldest chunk if it ends before ``before`` (None: in any case) with its blocks."""
         chunk, block = schema.chunk, schema.block
-        mine = chunk.c.id.between(*schema.row_range(self._host_id()))
+        mine = chunk.c.id.between(*schema.row_range(self._intake.host_id))
         oldest = connection.execute(
             select(chunk.c.id, chunk.c.high_ms).where(mine).order_by(chunk.c.id).limit(1)
         ).first()
@@ -119,7 +118,7 @@ class Upkeep:
 
     def _purge_part(self, connection: Connection, table: Table, before: float | None) -> int:
         """Delete the oldest part of a table of summaries if it begins before ``before`` (None: always)."""
-        mine = table.c.series.between(*schema.series_range(self._host_id()))
+        mine = table.c.series.between(*schema.series_range(self._intake.host_id))
         oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
         if oldest is None or (before is not None and oldest >= before):
             return 0
@@ -130,7 +129,7 @@ class Upkeep:
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
         query = (
             select(table.c.id, moment)
-            .where(table.c.id.between(*schema.row_range(self._host_id())))
+            .where(table.c.id.between(*schema.row_range(self._intake.host_id)))
             .order_by(table.c.id)
             .limit(self._rows)
         )

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.store import engine as engines
-from wslgpud.store import schema
-from wslgpud.store.errors import StoreError
-from wslgpud.store.intake import Batch, Intake
+from wslgpud.store import migrations, recovery, schema
+from wslgpud.store.errors import (
+    ForeignDatabaseError,
+    MissingDriverError,
+    NewerSchemaError,
+    NotADatabaseError,
+    StoreError,
+    UnwritableError,
+)
+from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
+from wslgpud.store.pending import Batch
 from wslgpud.store.sql import insert_new
 
 log = logging.getLogger(__name__)
@@ -24,6 +34,14 @@ log = logging.getLogger(__name__)
 TICKS_A_COMMIT = 600
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Attach(Protocol):
+    """Bring a newly opened database up to date and learn what it holds."""
+
+    def __call__(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
+        """See ``Store``."""
+
 
 Upkeep = Callable[[Connection], bool]
 
@@ -37,8 +55,9 @@ class Writer:
         intake: Intake,
         journal: Journal,
         *,
-        attach: Callable[[Connection], None],
+        attach: Attach,
         upkeep: Upkeep,
+        wall: Callable[[], float],
         commit_seconds: float,
     ) -> None:
         """Prepare; ``attach`` is called with each newly opened database.
@@ -50,9 +69,13 @@ class Writer:
         self._intake, self._journal = intake, journal
         self._attach, self._upkeep = attach, upkeep
         self._commit_seconds = commit_seconds
+        self._wall = wall
         self._engine: Engine | None = None
+        self._aside: Path | None = None
+        self._salvage: Iterator[int] | None = None
         self._connection: Connection | None = None
         self._inode: tuple[int, int] | None = None
+        self._log_inode: tuple[int, int] | None = None
         self._wake = threading.Condition()
         self._stopping = False
         self._urgent = False
@@ -61,18 +84,31 @@ class Writer:
         self._failures_in_a_row = 0
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
         self.write_errors = 0
+        self._last_row = 0
+        self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self.error = ""
+        self.set_aside = ""
         self.last_commit_mono: float | None = None
         self.last_commit_seconds: float | None = None
 
-    def start(self) -> None:
+    def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors are the caller's; then write.
+
+        ``ours`` tells that the file was made by us, so that one that is no database any more is damaged.
 
         Raises:
             StoreError: it cannot be opened.
         """
-        with engines.explained(self._target):
-            self._open()
+        try:
+            with engines.explained(self._target):
+                self._open()
+        except (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError):
+            raise
+        except StoreError as error:
+            if isinstance(error, NotADatabaseError) and not ours:
+                raise
+            # full, locked, damaged: samples wait in memory, and alerts must go out meanwhile
+            self._failed(error)
         self._thread.start()
 
     def wake(self, *, urgent: bool) -> None:
@@ -99,6 +135,13 @@ class Writer:
             self._wake.notify_all()
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive() and self._intake.empty and not self._journal.batch()
+
+    def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
+        """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
+        with self._wake:
+            self._damage = (problem, identity)
+            self._urgent = True
+            self._wake.notify_all()
 
     def _loop(self) -> None:
         more, wait = False, 0.0
@@ -127,18 +170,23 @@ class Writer:
 
     def _commit_all(self, *, synced: bool) -> bool:
         self._reopen_if_replaced()
+        (problem, damaged), self._damage = self._damage, ("", None)
+        if problem and damaged is not None and damaged == self._inode:
+            raise StoreError(f"{self._target}: is damaged ({problem})")
+        # before anything is taken to be written: a new file may need other numbers
+        self._open()
         while True:
-            batch, writes = self._intake.batch(TICKS_A_COMMIT), self._journal.batch()
-            if not batch and not writes:
+            waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
+            if not waiting and not writes:
                 return True
             started = time.monotonic()
-            self._commit(batch, writes, synced=synced)
+            self._commit(waiting, writes, synced=synced)
             self.last_commit_mono = time.monotonic()
             self.last_commit_seconds = self.last_commit_mono - started
-            self._intake.written(batch)
+            self._intake.written(waiting)
             self._journal.written(len(writes))
 
-    def _commit(self, batch: Batch, writes: list[Write], *, synced: bool) -> None:
+    def _commit(self, waiting: Waiting, writes: list[Write], *, synced: bool) -> None:
         connection = self._open()
         engines.set_synced(connection, synced=synced)
         with connection.begin():
@@ -146,26 +194,29 @@ class Writer:
                 write(connection)
             host = self._intake.host_id
             insert_new(
-                connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in batch.series]
+                connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series]
             )
-            insert_new(
-                connection,
-                schema.tick,
-                [
-                    {"id": t.id, "ms": t.ms, "readings": t.readings, "processes": t.processes}
-                    for t in batch.ticks
-                ],
-            )
-            insert_new(connection, schema.event, [e._asdict() for e in batch.events])
+            insert_new(connection, schema.batch, list(_rows(waiting.batches)))
+            insert_new(connection, schema.event, [e._asdict() for e in waiting.events])
 
     def _upkeep_slice(self) -> bool:
-        return self._upkeep(self._open())
+        connection = self._open()
+        if self._salvage is not None:
+            if next(self._salvage, None) is None:
+                self._salvage = None
+            return True
+        return self._upkeep(connection)
 
     def _try(self, act: Callable[[], bool]) -> bool:
         """Act; on any trouble with the database note it, let the connection go and return False."""
         try:
             result = act()
-        except (SQLAlchemyError, StoreError, OSError) as error:
+        except (SQLAlchemyError, sqlite3.Error, StoreError, OSError) as error:
+            self._failed(error)
+            return False
+        except Exception as error:
+            # a fault of ours in sealing or purging must not end the writing
+            log.exception("please report this")
             self._failed(error)
             return False
         if self._failures_in_a_row:
@@ -182,19 +233,43 @@ class Writer:
             log.error("history is kept in memory: %s", text)
         self.error = text
         self._close_connection()
+        if self._path is not None and self._salvage is None and recovery.is_damage(str(error)):
+            self._set_aside(self._path)
+
+    def _set_aside(self, path: Path) -> None:
+        try:
+            self._aside = recovery.set_aside(path, self._wall())
+        except OSError as error:
+            log.error("%s is damaged and cannot be set aside: %s", path, error.strerror)  # noqa: TRY400
+            return
+        self._inode = None
+        self.set_aside = str(self._aside)
+        log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
 
     def _open(self) -> Connection:
         if self._connection is None:
             self._engine = self._engine or engines.writer_engine(self._target)
             connection = self._engine.connect()
             try:
-                self._attach(connection)
+                if self._aside is not None:
+                    self._begin_salvage(connection, self._aside)
+                self._attach(connection, self._last_row, same_file=self._inode == self._stat())
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
-            self._inode = self._stat()
+            self._aside = None
+            self._connection, self._inode, self._log_inode = connection, self._stat(), self._stat("-wal")
         return self._connection
+
+    def _begin_salvage(self, connection: Connection, aside: Path) -> None:
+        """Take over from a damaged file what all else refers to; the rest follows in slices."""
+        migrations.migrate(connection, self._target)
+        try:
+            self._last_row = recovery.take_over_identity(connection, aside)
+        except sqlite3.Error as error:
+            log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400
+            return
+        self._salvage = recovery.take_over(connection, aside)
 
     def _close_connection(self, *, final: bool = False) -> None:
         connection, self._connection = self._connection, None
@@ -206,21 +281,30 @@ class Writer:
         if final and self._engine is not None:
             self._engine.dispose()
 
-    def _stat(self) -> tuple[int, int] | None:
+    def _stat(self, suffix: str = "") -> tuple[int, int] | None:
         if self._path is None:
             return None
         try:
-            found = self._path.stat()
+            found = Path(f"{self._path}{suffix}").stat()
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
 
     def _reopen_if_replaced(self) -> None:
-        """Leave a file that was deleted or replaced: writes to it would succeed and be lost."""
+        """Leave a file that was deleted or replaced: writes to it would succeed and be lost.
+
+        Its log is left behind under the name of the new file's log and would be played into that.
+        """
         if self._path is None or self._connection is None or self._stat() == self._inode:
             return
-        log.warning("%s was deleted or replaced; going on with a new file", self._path)
+        log.warning("%s was deleted or replaced; going on with the file of that name", self._path)
         self._close_connection()
-        if not self._path.exists():
+        if self._log_inode is not None and self._stat("-wal") == self._log_inode:
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+
+
+def _rows(batches: Iterable[Batch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        for i, row in enumerate(batch.rows):
+            yield {"id": batch.id + i, "batch": batch.id, **row._asdict()}

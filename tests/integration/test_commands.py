@@ -1,0 +1,72 @@
+"""The smaller commands, as somebody types them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.support.daemons import wslgpud
+from wslgpud.config import declared_keys
+from wslgpud.host import RecordedHost
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+
+
+def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "wslgpud.toml"
+    written = wslgpud("config", "init", str(file), home=tmp_path)
+    checked = wslgpud("config", "check", "--config", str(file), home=tmp_path)
+    file.write_text("[server]\nport = 1234\n")
+    again = wslgpud("config", "init", str(file), home=tmp_path)
+
+    assert written.stdout == f"wrote {file}\n"
+    assert checked.stdout == f"{file}: good\n"
+    assert (again.returncode, file.read_text()) == (2, "[server]\nport = 1234\n")
+    assert "exists already" in again.stderr
+
+
+def test_config_show_names_every_key_with_its_value_and_origin(tmp_path: Path) -> None:
+    done = wslgpud("config", "show", "--json", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"})
+    shown = json.loads(done.stdout)
+
+    assert list(shown) == [key.path for key in declared_keys()]
+    assert (shown["log.level"]["value"], shown["log.level"]["origin"]) == ("debug", "WSLGPUD_LOG__LEVEL")
+    assert shown["sampling.interval_seconds"]["origin"] == "default"
+
+
+def test_config_show_is_a_table_for_people(tmp_path: Path) -> None:
+    shown = wslgpud("config", "show", home=tmp_path).stdout
+
+    assert shown.splitlines()[0].split() == ["key", "value", "from", "meaning"]
+    assert "server.port" in shown
+
+
+def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: Path) -> None:
+    shown = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
+
+    assert "NVIDIA GeForce RTX 5070 Ti" in shown
+    assert "gpu, training" in shown
+    assert "a recorded machine" in shown
+
+
+def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) -> None:
+    folder = tmp_path / "capture"
+    done = wslgpud("capture", str(folder), home=tmp_path)
+    again = wslgpud("capture", str(folder), home=tmp_path)
+
+    assert "look through them before you pass them on" in done.stdout
+    assert "MemTotal" in RecordedHost(folder).read("/proc/meminfo")
+    assert (again.returncode, len(again.stderr.splitlines())) == (2, 1)
+
+
+def test_record_writes_a_header_and_samples_and_never_overwrites(tmp_path: Path) -> None:
+    trace = tmp_path / "live.jsonl.gz"
+    wslgpud("record", str(trace), "--seconds", "1.5", home=tmp_path)
+    header, first, *_ = gzip.decompress(trace.read_bytes()).decode().splitlines()
+    again = wslgpud("record", str(trace), "--seconds", "1", home=tmp_path)
+
+    assert json.loads(header)["trace"] == 1
+    assert json.loads(first)["t"] == 0
+    assert json.loads(first)["ram"]["total"] > 0
+    assert "exists already" in again.stderr

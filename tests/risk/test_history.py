@@ -1,0 +1,90 @@
+"""Would it have warned me last night? The engine over the user's own database."""
+
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from wslgpud.cli.common import Fault
+from wslgpud.cli.replay import moment, replay_command
+from wslgpud.config import StoreSettings
+from wslgpud.history import observations
+from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.sources import gpu, memory
+from wslgpud.store import Store
+from wslgpud.store.reader import Reader
+
+GIB = 1 << 30
+CARD = ("0", "GPU-1")
+FED = {spec.name: spec for spec in gpu.FED}
+app = typer.Typer()
+app.command()(replay_command)
+
+
+def tick(wall, used):
+    lines = {"MemTotal": 16 * GIB, "MemAvailable": int((16 - used) * GIB), "SwapTotal": 0, "SwapFree": 0}
+    readings = [Reading(memory.MEMINFO[line], value) for line, value in lines.items()]
+    readings += [
+        Reading(FED["gpu_memory_total_bytes"], 8 * GIB, CARD),
+        Reading(FED["gpu_memory_used_bytes"], GIB, CARD),
+    ]
+    python = ProcessSample(77, 5, "python", int(used * 0.9 * GIB), 0)
+    report = SourceReport("made", "ok", Sample(tuple(readings), processes=(python,)), wall, 0.0)
+    return Snapshot(wall, wall, 1, (report,))
+
+
+@pytest.fixture
+def night(tmp_path):
+    """Ten minutes of a leak, written the way the daemon writes."""
+    file, start = tmp_path / "wslgpud.db", time.time() - 7200
+    with Store(file, StoreSettings(), host_name="pc") as store:
+        for second in range(600):
+            store.append(tick(start + second, 2 + 14 * second / 600))
+            if second % 100 == 99:
+                assert store.flush()
+        assert store.flush()
+    return file, start
+
+
+def test_the_past_is_observed_as_it_was(night):
+    file, start = night
+    reader = Reader(str(file))
+    seen = list(observations(reader, start - 10, start + 700))
+    reader.close()
+    assert len(seen) == 600
+    assert seen[300].ram.available == int((16 - 9) * GIB)
+    assert seen[300].swap.total == 0
+    assert seen[300].gpus[0].used_bytes == GIB
+    assert seen[599].processes[0].name == "python"
+    assert not any(o.gap_expected for o in seen)
+
+
+def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_given(night, monkeypatch):
+    file, _ = night
+    monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
+    result = CliRunner().invoke(app, ["--from", "3h"])
+    assert result.exit_code == 0, result.output
+    assert "history: 600 samples" in result.stdout
+    assert "RAM full in ~" in result.stdout
+    assert "python (pid 77)" in result.stdout
+
+
+def test_without_a_database_or_a_time_one_line_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("WSLGPUD_STORE__PATH", str(tmp_path / "none.db"))
+    for arguments in (["--from", "8h"], ["--from", "yesterday"], ["--from", "1h", "--to", "2h"]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_neither_recordings_nor_history_is_bad_usage():
+    assert CliRunner().invoke(app, []).exit_code == 2
+
+
+def test_times_are_local_dates_or_so_long_ago():
+    assert moment("90m", 10_000.0) == 10_000.0 - 5400
+    assert moment("2d", 1e9) == 1e9 - 2 * 86400
+    assert moment("2026-11-20 22:00", 0.0) == time.mktime((2026, 11, 20, 22, 0, 0, 0, 0, -1))
+    with pytest.raises(Fault):
+        moment("soon", 0.0)

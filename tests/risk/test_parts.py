@@ -1,0 +1,234 @@
+"""The parts of the engine, each by itself."""
+
+import pytest
+
+from wslgpud.model import (
+    CgroupState,
+    Forecast,
+    GpuSample,
+    Level,
+    Observation,
+    PsiState,
+    RamState,
+    SwapState,
+    VmState,
+)
+from wslgpud.risk.forecast import Envelope
+from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
+from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, wanted
+from wslgpud.risk.peaks import Peaks
+from wslgpud.risk.pressure import PressureMeter
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.steps import StepLedger
+from wslgpud.risk.wording import duration, headline, size
+
+S = RiskSettings()
+MIB = 1 << 20
+
+
+def envelope(path):
+    found = Envelope(S.noise, S.jump)
+    for t, used in path:
+        found.push(t, used)
+    return found
+
+
+def test_a_steady_growth_is_seen_with_its_rate_and_time_left():
+    growths = envelope((float(i), 0.2 + 0.004 * i) for i in range(100)).growths(1 - 0.2 - 0.004 * 99)
+    assert growths
+    for growth in growths:
+        assert growth.rate == pytest.approx(0.004, rel=0.1)
+        assert growth.eta_seconds == pytest.approx((1 - 0.2 - 0.396) / 0.004, rel=0.1)
+
+
+def test_the_further_it_has_come_the_likelier_it_goes_on():
+    chances = []
+    for samples in (60, 100, 140):
+        path = [(float(i), 0.2 + 0.005 * i) for i in range(samples)]
+        chances.append(max(g.probability for g in envelope(path).growths(1 - path[-1][1])))
+    assert chances == sorted(chances)
+
+
+def test_a_jump_is_no_growth_even_if_a_sample_falls_into_its_middle():
+    for middle in ([], [(50.0, 0.35)], [(50.0, 0.13)], [(50.0, 0.85)]):
+        path = [(float(i), 0.1) for i in range(50)] + middle + [(51.0 + i, 0.9) for i in range(40)]
+        found = Envelope(S.noise, S.jump)
+        for t, used in path:
+            found.push(t, used)
+            assert not [g for g in found.growths(1 - used) if g.probability >= S.warn_probability]
+
+
+def test_a_ramp_of_large_samples_is_not_taken_for_a_jump():
+    path = [(float(i), 0.1) for i in range(20)] + [(20.0 + i, 0.1 + 0.1 * i) for i in range(8)]
+    assert max(g.probability for g in envelope(path).growths(0.2)) > S.warn_probability
+
+
+def test_the_envelope_of_a_saw_is_flat():
+    path = [(float(i), 0.3 + 0.3 * (i % 10) / 10) for i in range(400)]
+    assert not [g for g in envelope(path).growths(0.43) if g.window_seconds > 40]
+
+
+def stairs(sizes, dwell=12, start=0.1):
+    ledger, used, t = StepLedger(S.step), start, 0.0
+    for height in sizes:
+        for _ in range(dwell):
+            ledger.feed(t, used)
+            t += 1.0
+        used += height
+    for _ in range(dwell // 2):
+        ledger.feed(t, used)
+        t += 1.0
+    return ledger.stairs(t, 1.0 - used)
+
+
+def test_a_staircase_tells_how_many_more_steps_fit():
+    found = stairs([0.1] * 6)
+    assert found.steps_left == pytest.approx(3.0, abs=0.5)
+    assert found.eta_seconds == pytest.approx(3 * 12 - 6, abs=8)
+
+
+def test_steps_that_double_are_expected_to_double_again():
+    found = stairs([0.03, 0.06, 0.12, 0.24])
+    assert found.next_step == pytest.approx(0.48, abs=0.02)
+    assert found.steps_left < 1.1
+
+
+def test_a_few_jumps_at_the_start_of_a_program_are_no_staircase():
+    assert stairs([0.1, 0.3]) is None
+    assert stairs([0.1, 0.3, 0.1]) is None
+
+
+def test_a_fall_ends_a_staircase():
+    assert stairs([0.1, 0.1, 0.1, -0.2, 0.1]) is None
+
+
+def test_what_came_here_before_and_went_back_is_doubted_less_the_higher_it_gets():
+    peaks = Peaks(S.swing, 3600.0)
+    for i in range(200):
+        peaks.push(float(i), 0.2 + 0.5 * (i % 20) / 19)
+    assert peaks.doubt(0.6) >= 5
+    assert 0 < peaks.doubt(0.72) < peaks.doubt(0.6)
+    assert peaks.doubt(0.8) == 0
+    assert peaks.period_seconds == pytest.approx(20, abs=1)
+
+
+def test_peaks_are_forgotten_in_time():
+    peaks = Peaks(S.swing, 100.0)
+    for i in range(40):
+        peaks.push(float(i), 0.2 + 0.5 * (i % 20) / 19)
+    peaks.push(41.0, 0.2)
+    assert peaks.doubt(0.3) == 2
+    peaks.push(500.0, 0.2)
+    assert peaks.doubt(0.3) == 0
+
+
+def test_less_time_means_an_earlier_warning():
+    shares = [headroom_for_warning(eta, S) for eta in (1, 5, 10, 20, 50, 600, 2000, 5000)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == 0
+
+
+def growth(eta, probability=0.9):
+    return Danger("growth", probability, eta, 100.0, early_seconds=eta, rate=0.1 / eta)
+
+
+def test_the_worse_the_danger_the_higher_the_level():
+    assert wanted(growth(40, 0.2), 0.1, 0.0, S) == Level.OK
+    assert wanted(growth(40), 0.4, 0.0, S) == Level.INFO
+    assert wanted(growth(40), 0.15, 0.0, S) == Level.WARNING
+    assert wanted(growth(40), 0.05, 0.0, S) == Level.CRITICAL
+    assert wanted(growth(5), 0.02, 0.0, S) == Level.EMERGENCY
+    assert wanted(growth(7200), 0.05, 0.0, S) == Level.OK
+
+
+def test_something_that_loads_in_seconds_is_critical_only_close_to_the_limit():
+    assert wanted(growth(1.5), 0.075, 0.0, S) == Level.WARNING
+    assert wanted(growth(30), 0.075, 0.0, S) == Level.CRITICAL
+
+
+def step(machine, t, want, share):
+    return machine.step(t, want, share, 0.0, 0.0)
+
+
+def test_an_alarm_outlives_a_short_dip_and_ends_when_memory_has_really_come_back():
+    machine = Hysteresis(S)
+    assert step(machine, 0, Level.WARNING, 0.2) == Level.WARNING
+    assert step(machine, 5, Level.OK, 0.6) == Level.WARNING
+    assert step(machine, 20, Level.OK, 0.21) == Level.WARNING
+    assert step(machine, 30, Level.OK, 0.6) == Level.WARNING
+    assert step(machine, 30 + S.recovery_seconds, Level.OK, 0.6) == Level.OK
+
+
+def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
+    machine = Hysteresis(S)
+    step(machine, 0, Level.CRITICAL, 0.08)
+    assert step(machine, S.still_seconds - 1, Level.OK, 0.08) == Level.CRITICAL
+    assert step(machine, S.still_seconds, Level.OK, 0.08) == Level.WARNING
+    assert step(machine, 2 * S.still_seconds + 1, Level.OK, 0.08) == Level.OK
+
+
+def test_ram_counts_swap_a_card_what_the_driver_keeps_and_a_group_its_cache():
+    ram = ram_room(Observation(t=0, ram=RamState(100, 40), swap=SwapState(50, 20)))
+    assert (ram.headroom, ram.capacity) == (60, 150)
+    card = gpu_room(GpuSample(0, "u", "c", 1000, 700, reserved_bytes=50), wsl=False)
+    assert (card.headroom, card.capacity) == (250, 950)
+    group = cgroup_room(
+        CgroupState("/a", 100, 90, inactive_file=20, active_file=10, swap_limit=20, swap_current=5), 10
+    )
+    assert (group.headroom, group.capacity) == (50, 120)
+
+
+def test_a_card_that_tells_neither_use_nor_room_is_no_resource():
+    assert gpu_room(GpuSample(0, "u", "c", 1000), wsl=False) is None
+    assert gpu_room(GpuSample(0, "u", "c", None, 5), wsl=False) is None
+    assert gpu_room(GpuSample(0, "u", "c", 1000, free_bytes=400), wsl=False).headroom == 400
+
+
+def test_pressure_is_the_share_of_time_lost_and_estimated_where_psi_is_missing():
+    measured, estimated = PressureMeter(), PressureMeter()
+    for i in range(20):
+        a = measured.push(Observation(t=float(i), psi={"memory": PsiState(full_total_us=300_000 * i)}))
+        b = estimated.push(
+            Observation(t=float(i), vm=VmState(alloc_stalls_total=80 * i, major_faults_total=20 * i))
+        )
+    assert a.full == pytest.approx(0.3)
+    assert a.measured
+    assert 0.2 < b.full < 0.5
+    assert not b.measured
+
+
+def test_evicting_the_working_set_is_pressure_and_evicting_what_is_idle_is_not():
+    def full(refaults):
+        meter = PressureMeter()
+        for i in range(20):
+            found = meter.push(
+                Observation(
+                    t=float(i), vm=VmState(refault_pages_total=refaults * i, steal_pages_total=9000 * i)
+                )
+            )
+        return found.full
+
+    assert full(5000) >= S.full_warning
+    assert full(100) == 0.0
+
+
+def test_sizes_and_times_read_like_people_write_them():
+    assert [size(n * MIB) for n in (0.5, 310, 3174, 24576)] == ["512 kB", "310 MB", "3.1 GB", "24 GB"]
+    assert [duration(s) for s in (0.2, 45, 240, 7300)] == ["1 s", "45 s", "4 min", "2 h"]
+
+
+def test_a_headline_says_what_when_who_and_how_much_is_left_within_90_characters():
+    forecast = Forecast(
+        "ram",
+        Level.WARNING,
+        round(3.1 * 1024 * MIB),
+        24 * 1024 * MIB,
+        rate_bytes_per_second=310 * MIB / 60,
+        eta_early_seconds=120,
+        eta_seconds=240,
+        eta_late_seconds=420,
+        who="python train.py (pid 4121)",
+    )
+    assert headline(forecast) == (
+        "RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MB/min, 3.1 GB left of 24"
+    )

@@ -1,0 +1,133 @@
+"""Recordings: what is written can be read, what is broken is named with its line."""
+
+import dataclasses
+import gzip
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample, PsiState, RamState
+from wslgpud.risk.trace import TraceError, observation_from_row, read_trace, row_from_observation, write_trace
+
+HEADER = '{"trace": 1, "interval_s": 0.5, "host": {}}\n'
+
+
+def trace(tmp_path, text, name="t.jsonl"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problem(tmp_path, text):
+    with pytest.raises(TraceError) as error:
+        list(read_trace(trace(tmp_path, text)))
+    return error.value
+
+
+def test_the_recordings_in_the_repository_can_be_read(traces):
+    for path in traces:
+        observations = list(read_trace(path))
+        assert len(observations) > 50
+        assert all(o.ram is not None for o in observations)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    gpu = GpuSample(1, "GPU-1", "card", 10, 4, 6, 1, 0.5, 0.25, 99.5, 40.0, (GpuProcess(7, "python", None),))
+    seen = [
+        Observation(
+            t=0.5,
+            ram=RamState(100, 60, shmem=5),
+            psi={"memory": PsiState(1, 2, 0.5, 0.25)},
+            gpus=(gpu,),
+            processes=(ProcessSample(7, 99, "python", 30, 2, command="python a.py"),),
+            cgroups=(CgroupState("/a", 50, 20, inactive_file=3),),
+        ),
+        Observation(t=2.0, gap_expected=True, exhausted=("gpu1",)),
+    ]
+    for name in ("t.jsonl", "t.jsonl.gz"):
+        path = tmp_path / name
+        assert write_trace(path, seen, interval_seconds=0.5, host={"kernel": "6.1"}) == 2
+        assert list(read_trace(path)) == seen
+
+
+def test_a_header_that_says_wsl_makes_every_observation_one_of_wsl(tmp_path):
+    path = tmp_path / "t.jsonl"
+    write_trace(path, [Observation(t=0.0)], interval_seconds=1.0, host={"wsl": True})
+    assert next(read_trace(path)).wsl
+
+
+def test_missing_keys_and_unknown_vram_of_processes_are_accepted(tmp_path):
+    line = json.dumps(
+        {"t": 1, "gpus": [{"total": 5, "used": 2, "procs": [{"pid": 3, "name": "x", "used": None}]}]}
+    )
+    text = HEADER + line + "\n" + '{"t": 2, "new_in_version_9": {}}\n'
+    observation, _ = read_trace(trace(tmp_path, text))
+    assert observation.ram is None
+    assert observation.gpus[0].index == 0
+    assert observation.gpus[0].processes[0].used_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("", 1, "empty"),
+        ("hello\n", 1, "not JSON"),
+        ('{"t": 1}\n', 1, "not a trace of version 1"),
+        ('{"trace": 2}\n', 1, "not a trace of version 1"),
+        (HEADER + '{"t": 1}\n{"t": 2\n', 3, "not JSON"),
+        (HEADER + '{"ram": {}}\n', 2, "'t' is missing"),
+        (HEADER + '{"t": "now"}\n', 2, "'t' must be a number"),
+        (HEADER + '{"t": NaN}\n', 2, "'t' must be a number"),
+        (HEADER + '{"t": 1}\n{"t": 0.5}\n', 3, "time goes back"),
+        (HEADER + '{"t": 1, "ram": 7}\n', 2, "'ram' must be an object"),
+        (HEADER + '{"t": 1, "ram": {"total": "big", "available": 1}}\n', 2, "'total' must be a number"),
+        (HEADER + '{"t": 1, "gpus": {}}\n', 2, "'gpus' must be a list"),
+        (HEADER + "[1]\n", 2, "not a JSON object"),
+    ],
+)
+def test_a_broken_trace_gets_one_clear_line_with_its_number(tmp_path, text, line, says):
+    error = problem(tmp_path, text)
+    assert error.line == line
+    assert says in str(error)
+    assert f"line {line}" in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_compressed_trace_that_was_cut_off_says_so(tmp_path):
+    whole = gzip.compress((HEADER + '{"t": 1}\n' * 4000).encode())
+    path = tmp_path / "t.jsonl.gz"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(TraceError, match="cut short"):
+        list(read_trace(path))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_give_a_trace_or_its_one_error(tmp_path_factory, raw):
+    path = tmp_path_factory.mktemp("t") / "t.jsonl"
+    path.write_bytes(HEADER.encode() + raw)
+    try:
+        list(read_trace(path))
+    except TraceError as error:
+        assert error.line >= 2
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+keys = st.sampled_from(["ram", "swap", "vm", "psi", "gpus", "procs", "cgroups", "exhausted", "gap_expected"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(keys, json_values))
+def test_any_value_in_any_place_is_taken_or_refused_with_its_name(row):
+    try:
+        observation = observation_from_row({"t": 1.0} | row)
+    except ValueError as error:
+        assert "must be" in str(error)
+    else:
+        assert row_from_observation(dataclasses.replace(observation, t=2.0))["t"] == 2.0

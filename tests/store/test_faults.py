@@ -1,0 +1,274 @@
+"""Whatever happens to the file, the daemon goes on, says so, and writes again when it can."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from wslgpud.model import Level, Transition
+from wslgpud.store import Store, engine, upkeep, writer
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+@pytest.fixture(autouse=True)
+def _tries_again_soon(monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(engine, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def opened(file, settings, clock):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        yield store
+
+
+def _append(store, made, seconds, clock, urgent=True):
+    for second in seconds:
+        clock.now = made.T0 + second
+        store.append(made.snapshot(clock.now, {made.EVENTS: second}), urgent=urgent)
+
+
+def _seconds(store, made):
+    return [value for _, value in made.read_all(store, "made_events")]
+
+
+def _check(file):
+    with closing(sqlite3.connect(file)) as database:
+        return database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, file, clock, made):
+    descriptors = len(list(DESCRIPTORS.iterdir()))
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        _append(opened, made, range(20), clock)
+        made.until(lambda: "held by another process" in opened.stats().error)
+        assert opened.stats().queue_ticks == 20
+        transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, "full soon")
+        opened.record_transition(transition, {"command": {"text": "full"}})
+        assert len(opened.unsent("command")) == 1, "an alert does not wait for the disk"
+        made.until(lambda: opened.stats().write_errors_total > 20)
+        assert len(list(DESCRIPTORS.iterdir())) <= descriptors + 10, "each attempt closes what it opened"
+        other.execute("COMMIT")
+    made.until(lambda: opened.stats().queue_ticks == 0)
+    assert opened.stats().error == ""
+    assert opened.stats().write_errors_total > 0
+    assert _seconds(opened, made) == list(range(20))
+    assert len(opened.transitions()) == 1
+
+
+def test_a_deleted_file_is_begun_anew(opened, file, clock, made):
+    _append(opened, made, range(10), clock)
+    assert opened.flush()
+    for name in file.parent.glob("wslgpud.db*"):
+        name.unlink()
+    _append(opened, made, range(10, 20), clock)
+    assert opened.flush()
+    assert _check(file)
+    assert _seconds(opened, made) == list(range(10, 20))
+
+
+def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock, made, tmp_path):
+    _append(opened, made, range(5), clock)
+    assert opened.flush()
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
+    # in the copy the same number means another series
+    with closing(sqlite3.connect(tmp_path / "backup.db")) as database, database:
+        database.execute("UPDATE series SET metric = 'made_other' WHERE metric = 'made_events'")
+    _append(opened, made, range(5, 10), clock)
+    assert opened.flush()
+    shutil.move(tmp_path / "backup.db", file)
+    _append(opened, made, range(10, 15), clock)
+    assert opened.flush()
+    assert _check(file)
+    assert [v for _, v in made.read_all(opened, "made_other")] == list(range(5))
+    assert _seconds(opened, made) == list(range(10, 15))
+
+
+def _damage(file, table):
+    """Overwrite a page in the middle of a table with noise."""
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        pages = [
+            page for (page,) in database.execute(
+                "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", (table,)
+            )
+        ]  # fmt: skip
+    with file.open("r+b") as raw:
+        raw.seek((pages[len(pages) // 2] - 1) * size)
+        raw.write(b"\xa5" * size)
+    return len(pages)
+
+
+def _has_dbstat():
+    with closing(sqlite3.connect(":memory:")) as database:
+        return ("ENABLE_DBSTAT_VTAB",) in database.execute("PRAGMA compile_options").fetchall()
+
+
+needs_dbstat = pytest.mark.skipif(not _has_dbstat(), reason="this SQLite cannot tell which page is which")
+
+
+@needs_dbstat
+@pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
+def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(8000):
+            clock.now = made.T0 + second
+            values = {(made.BYTES, str(i)): second * i * 7919 % 10007 for i in range(40)}
+            store.append(made.snapshot(clock.now, values))
+        made.settle(store, clock)
+        before = made.read_all(store, '*"7"*')
+        store.record_transition(
+            Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
+        )
+    pages = _damage(file, table)
+    assert pages >= 3
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        assert store.check()
+        made.until(lambda: store.stats().set_aside)
+        _append(store, made, range(8001, 8010), clock)
+        made.settle(store, clock)
+        after = made.read_all(store, '*"7"*')
+        assert _seconds(store, made) == list(range(8001, 8010))
+        assert [d.channel for d in store.unsent()] == ["mail"]
+        assert len(store.transitions()) == 1
+    assert _check(file)
+    assert set(after) <= set(before)
+    lost = len(before) - len(after)
+    assert lost <= {"block": 1800, "batch": 60, "rollup_minute": 0}[table]
+    assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1
+
+
+def _child(file, body):
+    """Run ``body`` in a process of its own with an open ``store``; return what it prints."""
+    program = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+from wslgpud.store import Store, writer
+from wslgpud.config import StoreSettings
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import *
+writer.RETRY_SECONDS = (0.02,)
+SPEC = MetricSpec("made_events", "counter", "", "A counter.")
+def append(seconds):
+    for second in seconds:
+        sample = Sample((Reading(SPEC, second), *(Reading(SPEC, second * i) for i in range(5))))
+        store.append(Snapshot(1.8e9 + second, second, 1, (SourceReport("a", "ok", sample, second, 0.1),)))
+store = Store({str(file)!r}, StoreSettings(raw_days=3650), host_name="pc")
+{body}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_writes_that_the_system_refuses_lose_nothing(file):
+    """A limit on the size of files makes real writes fail, as a quota or a broken disk would."""
+    said = _child(
+        file,
+        """
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+append(range(10))
+assert store.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+append(range(10, 400))
+assert not store.flush(1)
+stats = store.stats()
+assert stats.error and stats.write_errors_total and stats.queue_ticks >= 390, stats
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert store.flush(30)
+values = [p.value for p in store.read(store.series()[0], 0, 2e9)]
+print(store.stats().error == "", values == [4 * i for i in range(400)])
+assert store.close()
+""",
+    )
+    assert said == "True True\n"
+    assert _check(file)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 2 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_loses_nothing_that_fits_into_memory(small_disk, settings, clock, made):
+    file = small_disk / "wslgpud.db"
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(10), clock)
+        assert store.flush()
+        ballast = small_disk / "ballast"
+        with pytest.raises(OSError, match="No space left"):
+            ballast.write_bytes(b"x" * 4_000_000)
+        _append(store, made, range(10, 2000), clock, urgent=False)
+        assert not store.flush(0.5)
+        assert "full" in store.stats().error or "I/O" in store.stats().error
+        assert store.stats().queue_ticks > 1900
+        ballast.unlink()
+        assert store.flush()
+        assert store.stats().error == ""
+        assert _seconds(store, made) == list(range(2000))
+    assert _check(file)
+
+
+def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(5), clock)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with Store(file, settings, host_name="pc", clock=clock) as store:
+            assert "held by another process" in store.stats().error
+            _append(store, made, range(5, 10), clock)
+            other.execute("COMMIT")
+            assert store.flush()
+            assert _seconds(store, made) == list(range(10))
+
+
+def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(1900):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}))
+        made.settle(store, clock)
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("UPDATE block SET data = x'01' WHERE id = (SELECT min(id) FROM block)")
+        assert [s for s, _ in made.read_all(store)] == list(range(900, 1900))
+
+
+def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(5), clock)
+    with file.open("r+b") as raw:
+        raw.write(b"\xa5" * 4096)
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(5, 10), clock)
+        assert store.flush()
+        assert _seconds(store, made) == list(range(5, 10))
+    assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1

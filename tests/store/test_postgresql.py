@@ -1,0 +1,106 @@
+"""Several machines write into one PostgreSQL database, and none minds when it goes away for a while."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from wslgpud.model import Level, Transition
+from wslgpud.store import Reader, Store, StoreError, upkeep, writer
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(autouse=True)
+def _tries_again_soon(monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def administer(postgresql):
+    """Return a function that runs a statement as the administrator would."""
+
+    def run(sql):
+        engine = create_engine(f"{postgresql}/postgres", isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(sql)
+
+    return run
+
+
+@pytest.fixture
+def url(postgresql, administer):
+    name = f"test_{uuid.uuid4().hex}"
+    administer(f"CREATE DATABASE {name}")
+    return f"{postgresql}/{name}"
+
+
+def _append(store, made, seconds, clock, value):
+    for second in seconds:
+        clock.now = made.T0 + second
+        store.append(made.snapshot(clock.now, {made.EVENTS: value + second, (made.BYTES, "x"): value}))
+
+
+def test_several_machines_share_a_database_and_each_keeps_its_own(url, settings, made):
+    clocks = [made.FakeClock(made.T0) for _ in range(3)]
+    stores = [Store(url, settings, host_name=f"pc{i}", clock=c) for i, c in enumerate(clocks)]
+    for i, store in enumerate(stores):
+        _append(store, made, range(2000), clocks[i], value=i * 10_000)
+        assert store.flush()
+    for store, clock in zip(stores, clocks, strict=True):
+        made.settle(store, clock)
+        store.record_transition(
+            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
+        )
+        assert len(store.unsent()) == 1
+        assert store.close()
+    reader = Reader(url)
+    refs = reader.series("made_events")
+    assert [ref.host for ref in refs] == ["pc0", "pc1", "pc2"]
+    for i, ref in enumerate(refs):
+        points = reader.read(ref, made.T0, made.T0 + 3000)
+        assert [p.value for p in points] == [i * 10_000 + second for second in range(2000)]
+        assert [b.n for b in reader.summaries(ref, made.T0, made.T0 + 3000, 900)] == [900, 900, 200]
+        assert reader.latest()[ref].value == i * 10_000 + 1999
+    assert len(reader.transitions()) == 3
+    reader.close()
+    hosts = made.query(url, "SELECT DISTINCT host FROM recent ORDER BY host")
+    assert hosts == [("pc0",), ("pc1",), ("pc2",)]
+
+
+def test_two_daemons_of_one_name_are_told_apart(url, settings, clock):
+    with Store(url, settings, host_name="pc", clock=clock):
+        second = Store(url, settings, host_name="pc", clock=clock)
+        assert "another wslgpud writes for the host pc" in second.stats().error
+        second.close()
+
+
+def test_a_server_that_throws_everybody_out_is_found_again(url, settings, clock, made, administer):
+    with Store(url, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(10), clock, value=0)
+        assert store.flush()
+        administer("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        _append(store, made, range(10, 20), clock, value=0)
+        assert store.flush()
+        assert store.stats().write_errors_total > 0
+        assert [v for _, v in made.read_all(store, "made_events")] == list(range(20))
+
+
+def test_a_server_that_is_not_there_yet_does_not_keep_the_daemon_from_starting(settings, clock, made):
+    url = "postgresql+psycopg://me:secret@127.0.0.1:1/nowhere"
+    store = Store(url, settings, host_name="pc", clock=clock)
+    _append(store, made, range(10), clock, value=0)
+    stats = store.stats()
+    assert stats.queue_ticks == 10
+    assert "127.0.0.1" in stats.error
+    assert "secret" not in stats.error
+    store.close()
+
+
+def test_an_address_without_a_driver_says_what_to_install(settings):
+    with pytest.raises(StoreError, match="pip install"):
+        Store("postgresql+nodriver://me@127.0.0.1/x", settings)

@@ -1,0 +1,138 @@
+"""Record a real command under a memory limit: cgroup v1 or v2, as root; a trace with its truth beside it.
+
+    python tests/traces/record_cgroup.py OUT.jsonl.gz LIMIT_MIB COMMAND...
+
+Used by hand to make the ``real-*`` recordings of this folder. The group is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from wslgpud.model import CgroupState, Observation, ProcessSample, RamState
+from wslgpud.risk.trace import write_trace
+
+INTERVAL = 0.5
+ROOT = Path("/sys/fs/cgroup")
+V1 = (ROOT / "memory").is_dir()
+
+
+def make_group(limit):
+    group = (ROOT / "memory" if V1 else ROOT) / f"wslgpud-record-{os.getpid()}"
+    group.mkdir()
+    (group / ("memory.limit_in_bytes" if V1 else "memory.max")).write_text(str(limit))
+    return group
+
+
+def fields(path):
+    return dict(words[:2] for line in path.read_text().splitlines() if len(words := line.split()) >= 2)
+
+
+def state(group, limit):
+    stat = fields(group / "memory.stat")
+    usage = group / ("memory.usage_in_bytes" if V1 else "memory.current")
+    kills = fields(group / ("memory.oom_control" if V1 else "memory.events")).get("oom_kill", "0")
+    return CgroupState(
+        "/record",
+        limit,
+        int(usage.read_text()),
+        inactive_file=int(stat.get("inactive_file", 0)),
+        active_file=int(stat.get("active_file", 0)),
+        oom_kills_total=int(kills),
+    )
+
+
+def used(group):
+    return (group.current - group.inactive_file - group.active_file) / group.limit
+
+
+def meminfo():
+    info = {
+        line.split(":")[0]: int(line.split()[1]) << 10
+        for line in Path("/proc/meminfo").read_text().splitlines()
+    }
+    return RamState(info["MemTotal"], info["MemAvailable"], info["MemFree"], shmem=info["Shmem"])
+
+
+def processes(group):
+    found = []
+    for pid in (group / "cgroup.procs").read_text().split():
+        try:
+            status = fields(Path(f"/proc/{pid}/status"))
+            start = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+            rss = int(status.get("VmRSS:", "0")) << 10
+            found.append(ProcessSample(int(pid), start, status["Name:"], rss, 0))
+        except (OSError, KeyError):
+            continue  # it ended between the list and the look
+    return tuple(sorted(found, key=lambda p: -p.rss_bytes)[:6])
+
+
+def record(limit, command, linger=10.0):
+    group = make_group(limit)
+    joined = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group), *command]
+    observations, started, child, ended = [], time.monotonic(), None, None
+    try:
+        while ended is None or time.monotonic() - ended < linger:
+            now = time.monotonic() - started
+            if child is None and now > linger:
+                child = subprocess.Popen(joined)
+            if child is not None and ended is None and child.poll() is not None:
+                ended = time.monotonic()
+            observations.append(
+                Observation(t=now, ram=meminfo(), cgroups=(state(group, limit),), processes=processes(group))
+            )
+            time.sleep(max(0.0, INTERVAL - (time.monotonic() - started - now)))
+    finally:
+        for _ in range(100):
+            for pid in (group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), 9)
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                time.sleep(0.1)
+    return observations
+
+
+def truth(name, observations):
+    events, onset, before = [], 0.0, observations[0].cgroups[0].oom_kills_total
+    for o in observations:
+        group = o.cgroups[0]
+        if group.oom_kills_total > before:
+            events.append({"t": round(o.t, 3), "resource": "cgroup:/record", "kind": "oom_kill"})
+            break
+        if used(group) < 0.5:
+            onset = round(o.t, 3)
+    highest = max(used(o.cgroups[0]) for o in observations)
+    return {
+        "name": name,
+        "events": events,
+        "onset": onset,
+        "verdict": "oom" if events else "safe",
+        "tolerated": not events and highest >= 0.78,
+        "highest": round(highest, 3),
+    }
+
+
+def main():
+    out, limit, command = Path(sys.argv[1]), int(sys.argv[2]) << 20, sys.argv[3:]
+    observations = record(limit, command)
+    host = {
+        "ram_bytes": observations[0].ram.total,
+        "cgroup": "v1" if V1 else "v2",
+        "command": " ".join(command),
+    }
+    write_trace(out, observations, interval_seconds=INTERVAL, host=host)
+    name = out.name.split(".")[0]
+    told = truth(name, observations)
+    out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")
+    print(told)  # noqa: T201 - a tool run by hand
+
+
+if __name__ == "__main__":
+    main()

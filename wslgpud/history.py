@@ -1,0 +1,117 @@
+"""What the risk engine would have seen in the recorded past, for ``wslgpud replay --from``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import (
+    GpuSample,
+    Number,
+    Observation,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+)
+from wslgpud.observe import SOURCES, observe
+from wslgpud.sources import gpu
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import SeriesRef
+
+WINDOW_SECONDS = 3600.0
+OLDEST_SECONDS = 15.0
+"""A value not read again for so long is not carried on."""
+PROCESSES_OLDEST_SECONDS = 150.0
+AWAY_SECONDS = 60.0
+"""A gap this long in the database is a daemon that did not run, not a stall."""
+
+_GPU_FIELDS = {
+    "gpu_memory_total_bytes": "total_bytes",
+    "gpu_memory_used_bytes": "used_bytes",
+    "gpu_memory_free_bytes": "free_bytes",
+    "gpu_memory_reserved_bytes": "reserved_bytes",
+}
+_SPECS: dict[str, MetricSpec] = {
+    spec.name: spec
+    for spec in (*(spec for source in SOURCES for spec in source.metrics), *gpu.FED)
+    if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
+}
+
+Known = dict[SeriesRef, tuple[float, Number]]
+
+
+def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator[Observation]:
+    """Yield what was recorded between two moments, in order; ``t`` is the time since the epoch.
+
+    Read an hour at a time, so that a month takes no more memory than an hour.
+    """
+    refs = [ref for ref in reader.series() if ref.metric in _SPECS]
+    known: Known = {}
+    last: float | None = None
+    while start_wall < end_wall:
+        until = min(end_wall, start_wall + WINDOW_SECONDS)
+        ticks: dict[float, list[tuple[SeriesRef, Number]]] = defaultdict(list)
+        for ref in refs:
+            for wall, value in zip(*reader.columns(ref, start_wall, until), strict=True):
+                ticks[wall].append((ref, value))
+        processes = _processes(reader, start_wall, until)
+        for wall in sorted(ticks):
+            known.update((ref, (wall, value)) for ref, value in ticks[wall])
+            if not any(ref.metric in _TELLING for ref, _ in ticks[wall]) or wall == last:
+                continue
+            seen = _observation(wall, known, processes)
+            yield replace(seen, gap_expected=last is not None and wall - last > AWAY_SECONDS)
+            last = wall
+        start_wall = until
+
+
+_TELLING = {"gpu_memory_used_bytes", *(name for name in _SPECS if name.startswith("memory_available"))}
+
+
+def _processes(reader: Reader, start: float, end: float) -> list[tuple[float, tuple[ProcessSample, ...]]]:
+    found: dict[float, list[ProcessSample]] = defaultdict(list)
+    for p in reader.processes(start, end):
+        found[p.wall].append(ProcessSample(p.pid, p.start_ticks, p.name, p.rss_bytes, p.swap_bytes))
+    return [(wall, tuple(found[wall])) for wall in sorted(found)]
+
+
+def _observation(
+    wall: float, known: Known, processes: list[tuple[float, tuple[ProcessSample, ...]]]
+) -> Observation:
+    while len(processes) > 1 and processes[1][0] <= wall:
+        del processes[0]
+    running: tuple[ProcessSample, ...] = ()
+    if processes and 0.0 <= wall - processes[0][0] <= PROCESSES_OLDEST_SECONDS:
+        running = processes[0][1]
+    young = [
+        Reading(_SPECS[ref.metric], value, tuple(label for _, label in ref.labels))
+        for ref, (t, value) in known.items()
+        if wall - t <= OLDEST_SECONDS
+    ]
+    sample = Sample(readings=tuple(young), processes=running, gpus=tuple(_gpus(young)))
+    report = SourceReport("history", "ok", sample, wall, 0.0)
+    return observe(Snapshot(wall, wall, 0, (report,)))
+
+
+def _gpus(readings: Iterable[Reading]) -> Iterator[GpuSample]:
+    cards: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    for spec, value, labels in readings:
+        if spec.name in _GPU_FIELDS:
+            index, uuid = labels
+            cards[index, uuid][_GPU_FIELDS[spec.name]] = int(value)
+    for index, uuid in sorted(cards):
+        if index.isdigit():
+            known = cards[index, uuid]
+            yield GpuSample(
+                int(index),
+                uuid,
+                "",
+                known.get("total_bytes"),
+                known.get("used_bytes"),
+                known.get("free_bytes"),
+                known.get("reserved_bytes"),
+            )

@@ -1,0 +1,166 @@
+"""A damaged file: set aside under its date, what can still be read taken over into a new one, bit by bit."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import sqlite
+
+from wslgpud.store import schema
+
+log = logging.getLogger(__name__)
+
+#: rows taken over at a time, so that new samples never wait for long
+SLICE_ROWS = 300
+#: what other rows refer to comes first, then what is worth most
+_IDENTITY = (schema.host, schema.series, schema.outbox)
+_CONTENT = (
+    schema.transition, schema.daemon_run, schema.event, schema.batch, schema.rollup_hour,
+    schema.rollup_minute, schema.chunk, schema.block,
+)  # fmt: skip
+_FAR = 1 << 61
+#: how often a stretch that cannot be read is halved in search of what lies within
+_DEPTH = 12
+_SIDE_FILES = ("", "-wal", "-shm")
+
+
+def is_damage(text: str) -> bool:
+    """Tell whether SQLite's words mean that the file itself is damaged."""
+    return "malformed" in text or "not a database" in text or "is damaged" in text
+
+
+def set_aside(path: Path, wall: float) -> Path:
+    """Rename a damaged file (with its log) so that its name tells when; only the newest such is kept."""
+    earlier = list(path.parent.glob(f"{path.name}.damaged-*"))
+    stamp = datetime.fromtimestamp(wall, timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for suffix in _SIDE_FILES:
+        part = Path(f"{path}{suffix}")
+        if part.exists():
+            part.rename(f"{aside}{suffix}")
+    for old in earlier:
+        if not old.name.startswith(aside.name):
+            old.unlink(missing_ok=True)
+    return aside
+
+
+def take_over_identity(connection: Connection, aside: Path) -> int:
+    """Copy what all else refers to and what is still to be sent; return the highest row id in use."""
+    newest = 0
+    with connection.begin(), closing(_open(aside)) as old:
+        for table in _IDENTITY:
+            for rows in _slices(old, table):
+                _insert(connection, table, rows)
+        for table in (*_CONTENT[:4], schema.outbox, schema.chunk):
+            newest = max(newest, _greatest_id(old, table))
+    return newest
+
+
+def take_over(connection: Connection, aside: Path) -> Iterator[int]:
+    """Copy everything else, a slice each time the iterator is advanced; give the number of its rows."""
+    total = 0
+    with closing(_open(aside)) as old:
+        for table in _CONTENT:
+            for rows in _slices(old, table):
+                with connection.begin():
+                    _insert(connection, table, rows)
+                total += len(rows)
+                yield len(rows)
+    log.warning("%s: %d rows could be saved into the new history", aside, total)
+
+
+def _open(aside: Path) -> sqlite3.Connection:
+    old = sqlite3.connect(aside, check_same_thread=False)
+    old.row_factory = sqlite3.Row
+    try:
+        # where not even the list of tables can be read, a search would only take long
+        old.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError:
+        old.close()
+        raise
+    return old
+
+
+def _greatest_id(old: sqlite3.Connection, table: Table) -> int:
+    try:
+        (newest,) = old.execute(f"SELECT max(id) FROM {table.name}").fetchone()  # noqa: S608 - our own name
+    except sqlite3.DatabaseError:
+        # unreadable: half the range lies between, so that no id is given twice
+        return 1 << (schema.ROW_BITS - 1)
+    return int(newest or 0)
+
+
+def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(sqlite.insert(table).on_conflict_do_nothing(), rows)
+
+
+def _slices(old: sqlite3.Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
+    """Return the rows of a table, some at a time, as far as they can be read."""
+    yield from _between(old, table, -_FAR, _FAR, _DEPTH)
+
+
+def _between(
+    old: sqlite3.Connection, table: Table, low: int, high: int, depth: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Return the rows with keys in between: from both ends up to the damage, then of its halves."""
+    name = _keys(table)[0]
+    for rows in _onwards(old, table, low, high, backwards=False):
+        if rows is None:
+            break
+        yield rows
+        low = rows[-1][name] + (0 if len(_keys(table)) > 1 else 1)
+    else:
+        return
+    for rows in _onwards(old, table, low, high, backwards=True):
+        if rows is None:
+            break
+        yield rows
+        high = rows[-1][name] - (0 if len(_keys(table)) > 1 else 1)
+    else:
+        return
+    if depth and high - low > 1:
+        middle = (low + high) // 2
+        yield from _between(old, table, low, middle, depth - 1)
+        yield from _between(old, table, middle + 1, high, depth - 1)
+
+
+def _onwards(
+    old: sqlite3.Connection, table: Table, low: int, high: int, *, backwards: bool
+) -> Iterator[list[dict[str, Any]] | None]:
+    """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
+    keys = _keys(table)
+    sign, order = ("<", " DESC") if backwards else (">", "")
+    query = (
+        f"SELECT {', '.join(c.name for c in table.columns)} FROM {table.name}"  # noqa: S608 - our own names
+        f" WHERE {keys[0]} BETWEEN ? AND ? AND ({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})"
+        f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
+    )
+    last: list[int] = [high + 1 if backwards else low - 1, *[0] * (len(keys) - 1)]
+    # small at first: next to damage most attempts fail
+    limit = 1
+    while True:
+        try:
+            rows = [dict(row) for row in old.execute(query, (low, high, *last, limit))]
+        except sqlite3.DatabaseError as error:
+            if limit == 1:
+                log.debug("%s: %s at %s", table.name, error, last)
+                yield None
+                return
+            limit = max(1, limit // 8)
+            continue
+        if not rows:
+            return
+        yield rows
+        last, limit = [rows[-1][key] for key in keys], min(SLICE_ROWS, limit * 8)
+
+
+def _keys(table: Table) -> list[str]:
+    return [column.name for column in table.primary_key.columns]
