@@ -17,7 +17,6 @@ LAYERS = (
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
-    ("past",),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("sampler", "jobs", "status", "history"),
     ("catalogue",),

@@ -18,7 +18,7 @@ from wslgpud.model import (
     SourceReport,
 )
 from wslgpud.observe import SOURCES, observe
-from wslgpud.sources import gpu
+from wslgpud.sources import gpu, wsl
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import SeriesRef
 
@@ -50,6 +50,7 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
     Read an hour at a time, so that a month takes no more memory than an hour.
     """
     refs = [ref for ref in reader.series() if ref.metric in _SPECS]
+    under_wsl = any(ref.metric == wsl.WSL.name for ref in refs)  # read once a minute, true all the time
     known: Known = {}
     last: float | None = None
     while start_wall < end_wall:
@@ -64,7 +65,8 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
             if not any(ref.metric in _TELLING for ref, _ in ticks[wall]) or wall == last:
                 continue
             seen = _observation(wall, known, processes)
-            yield replace(seen, gap_expected=last is not None and wall - last > AWAY_SECONDS)
+            away = last is not None and wall - last > AWAY_SECONDS
+            yield replace(seen, wsl=under_wsl, gap_expected=away)
             last = wall
         start_wall = until
 

@@ -9,21 +9,10 @@ from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, 
 from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
-<<<<<<< HEAD
-#: names of the metrics that an observation is made of
-WANTED = {
-    spec.name
-    for source in (
-        memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
-    )
-    for spec in source.metrics
-}  # fmt: skip
-=======
 SOURCES = (
     memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
 )  # fmt: skip
 _WANTED = {spec.name for source in SOURCES for spec in source.metrics}
->>>>>>> risk
 
 
 def observe(snapshot: Snapshot) -> Observation:
@@ -31,7 +20,7 @@ def observe(snapshot: Snapshot) -> Observation:
     found: dict[str, _Values] = defaultdict(dict)
     for report in snapshot.reports:
         for spec, value, labels in report.sample.readings:
-            if spec.name in WANTED:
+            if spec.name in _WANTED:
                 found[spec.name][labels] = value
     return Observation(
         t=snapshot.mono,

@@ -7,7 +7,8 @@ import typer
 from typer.testing import CliRunner
 
 from wslgpud.cli.common import Fault
-from wslgpud.cli.replay import moment, replay_command
+from wslgpud.cli.moments import moment
+from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
 from wslgpud.history import observations
 from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport

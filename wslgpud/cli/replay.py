@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-<<<<<<< HEAD
-=======
-import os
-import re
->>>>>>> risk
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-<<<<<<< HEAD
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
 from wslgpud.cli.moments import moment
-=======
-from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, loaded
->>>>>>> risk
 from wslgpud.model import Level
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
@@ -34,19 +23,14 @@ from wslgpud.risk.wording import duration
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
-AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([mhd])")
 BARS = " ▁▂▃▄▅▆▇█"
 MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
 
 
-def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
+def replay_command(
     traces: Annotated[
         list[Path] | None,
-<<<<<<< HEAD
-        typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE...]"),
-=======
         typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE]..."),
->>>>>>> risk
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
@@ -58,49 +42,30 @@ def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
         Path | None,
         typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
     ] = None,
-<<<<<<< HEAD
-    since: Annotated[
-        str, typer.Option("--from", help="your own history from here on: 24h, 7d, 2026-11-21 03:00")
-    ] = "",
-    until: Annotated[str, typer.Option("--to", help="and up to here; now by default")] = "",
-    config: ConfigOption = None,
-    state: StateOption = None,
-) -> None:
-    """Run the risk engine over recordings or your own history, faster than real time: would it have warned?
-=======
     begin: Annotated[
         str | None, typer.Option("--from", help='your own history since "2026-11-20 22:00" or 8h ago')
     ] = None,
     end: Annotated[str | None, typer.Option("--to", help="the end of that; now if left out")] = None,
     config: ConfigOption = None,
+    state: StateOption = None,
 ) -> None:
     """Run the risk engine over recordings or over your own history, faster than real time.
->>>>>>> risk
 
     Prints a timeline of each, or with --json every change of level; with --score how many events were
     warned of in time, how many alarms were false, and the same for simple rules that others use.
     """
     paths = traces or []
     if as_json and score:
-<<<<<<< HEAD
         raise Fault("--json and --score exclude each other: each has its own output")
-    if bool(traces) == bool(since or until) or (score and not traces):
-        raise Fault("name recordings, or a stretch of your own history with --from 24h")
-    if not traces:
-        _replay_history(since, until, database_of(config, state), as_json=as_json, plot=plot)
-        return
-=======
-        raise typer.BadParameter("--json and --score exclude each other: each has its own output")
     if begin is None and (end is not None or not paths):
-        raise typer.BadParameter("name recordings, or say --from when in your own history to begin")
->>>>>>> risk
+        raise Fault("name recordings, or say --from when in your own history to begin")
     try:
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
         results = [replay(trace_name(path), read_trace(path)) for path in paths] if shown else []
         if begin is not None:
-            results.append(_replay_history(begin, end, config))
+            results.append(_replay_history(begin, end, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
         if not score:
             for result in results:
@@ -115,60 +80,7 @@ def replay_command(  # noqa: PLR0913, PLR0917 - each is an option
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
-<<<<<<< HEAD
-def _replay_history(since: str, until: str, database: str, *, as_json: bool, plot: Path | None) -> None:
-    from wslgpud.past import observations  # noqa: PLC0415 - the database only when it is asked
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415
-
-    now = time.time()
-    start, end = moment(since or "24h", now), moment(until, now) if until else now
-    try:
-        reader = Reader(database)
-        try:
-            result = replay("history", observations(reader, start, end))
-        finally:
-            reader.close()
-        if not result.samples:
-            raise Fault(f"{database} holds no samples between these moments")
-        _show(result, None, as_json=as_json)
-        if plot is not None:
-            plot_replays([(result.name, result.points)], {}, plot)
-            typer.echo(f"drawn: {plot}", err=True)
-    except (StoreError, PlotError) as error:
-        raise Fault(str(error)) from error
-
-
-def _show(result: Replay, truth: Truth | None, *, as_json: bool) -> None:
-    if not as_json:
-        _print_timeline(result, truth)
-        return
-    for change in result.changes:
-        print(json.dumps(change_row(result.name, change), ensure_ascii=False))
-
-
-def _replay_one(path: Path, *, as_json: bool, silent: bool) -> Replay:
-    result = replay(trace_name(path), read_trace(path))
-    if not silent:
-        _show(result, truth_beside(path), as_json=as_json)
-    return result
-=======
-def moment(text: str, now: float) -> float:
-    """Return seconds since the epoch for a local date and time, or for so long (``90m``, ``8h``, ``2d``) ago.
-
-    Raises:
-        Fault: it is neither.
-    """
-    if (ago := AGO.fullmatch(text.strip())) is not None:
-        return now - float(ago[1]) * {"m": 60, "h": 3600, "d": 86400}[ago[2]]
-    try:
-        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
-    except ValueError as error:
-        raise Fault(
-            f'"{text}" is no time: write "2026-11-20 22:00", or 90m, 8h, 2d for so long ago'
-        ) from error
-
-
-def _replay_history(begin: str, end: str | None, config: Path | None) -> Replay:
+def _replay_history(begin: str, end: str | None, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.history import observations  # noqa: PLC0415
     from wslgpud.store import StoreError  # noqa: PLC0415
@@ -178,17 +90,18 @@ def _replay_history(begin: str, end: str | None, config: Path | None) -> Replay:
     start, stop = moment(begin, now), now if end is None else moment(end, now)
     if start >= stop:
         raise Fault("--from must come before --to")
-    settings = loaded(config).config
-    database = settings.store.path or str(configuration.state_folder(os.environ) / "wslgpud.db")
     try:
-        reader = Reader(str(database))
+        reader = Reader(database)
         try:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
-            return replay("history", seen)
+            result = replay("history", seen)
         finally:
             reader.close()
     except StoreError as error:
         raise Fault(str(error)) from error
+    if not result.samples:
+        raise Fault(f"{database} holds no samples between these moments")
+    return result
 
 
 def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None:
@@ -197,7 +110,6 @@ def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None
             print(json.dumps(change_row(result.name, change), ensure_ascii=False))
     else:
         _print_timeline(result, truth)
->>>>>>> risk
 
 
 def change_row(trace: str, change: LevelChange) -> dict[str, object]:
