@@ -19,6 +19,7 @@ from wslgpud.alerts.message import payload
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Alerts, Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import Publisher, ServeError, Server, routes
@@ -125,6 +126,9 @@ class Daemon:
         stack.callback(self._server.stop, STOP_SECONDS)
         self._monitor = Monitor(self._config, self._host)
         stack.callback(self._monitor.close)
+        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        stack.callback(self._nightly.close)
+        publisher.include(self._nightly.readings)
         self._dispatcher.start()
         note = self._folder / "daemon.json"
         note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
@@ -146,8 +150,9 @@ class Daemon:
         first = self._state is None
         state, transitions = self._monitor.tick()
         self._state = state
+        self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        for transition in transitions:
+        for transition in (*transitions, *self._nightly.news()):
             log.log(_LOG_LEVEL[transition.new], "%s: %s", transition.new.label, transition.headline)
             self._announce(transition)
         worst = max((f.level for f in state.forecasts), default=Level.OK)

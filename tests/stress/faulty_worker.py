@@ -32,7 +32,7 @@ import torch  # noqa: E402
 
 
 class Faulty(worker.Worker):
-    faults: dict = {}
+    faults: dict = {}  # noqa: RUF012 - one worker a process
     foreign = 0
 
     def allocate(self, size):
@@ -43,7 +43,11 @@ class Faulty(worker.Worker):
                 return self.chunks[shared][: size // 8]
             if index in self.faults.get("pinned", ()):
                 return pinned(size)
-        if self.phase in [where for where, what in self.faults.get("do", ()) if what == "refuse"]:
+        if (
+            ["fill", "refuse"] in self.faults.get("do", ())
+            and self.phase == "fill"
+            and size > self.job.scratch
+        ):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super().allocate(size)
 
@@ -60,9 +64,8 @@ class Faulty(worker.Worker):
         for pattern, one, other in self.faults.get("swap", ()):
             if pattern == name:
                 # In pieces: the card is full.
-                for here, there in zip(
-                    self.chunks[one].split(1 << 20), self.chunks[other].split(1 << 20), strict=True
-                ):
+                pieces = (self.chunks[n].split(1 << 20) for n in (one, other))
+                for here, there in zip(*pieces, strict=True):
                     kept = here.clone()
                     here.copy_(there)
                     there.copy_(kept)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import capture, config, record, replay, run, status
+from wslgpud.cli import capture, config, record, replay, run, status, stress
 
 app = typer.Typer(
     name="wslgpud",
@@ -40,3 +40,4 @@ app.add_typer(config.app, name="config")
 app.command()(record.record)
 app.command("replay")(replay.replay_command)
 app.command()(capture.capture)
+app.add_typer(stress.app, name="stress")

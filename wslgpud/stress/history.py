@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from wslgpud.model import Finding, FindingKind, StressResult
 
@@ -117,3 +118,27 @@ def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResul
 
 def _shown(name: str, value: float) -> str:
     return f"{value / 2**30:.2f} GiB" if name.endswith("_bytes") else f"{value / 1e9:.0f} GB/s"
+
+
+def by_key(runs: Sequence[StressResult]) -> dict[str, list[StressResult]]:
+    """Return the undisturbed runs by driver and torch, in order of their first night."""
+    found: dict[str, list[StressResult]] = {}
+    for run in filter(undisturbed, runs):
+        name = " ".join(
+            filter(None, [f"gpu{run.gpu}", run.key.get("driver"), f"torch {run.key.get('torch')}"])
+        )
+        found.setdefault(name, []).append(run)
+    return found
+
+
+def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str, Any]]:
+    """Return the median of each watched figure in each column, and the change from the first to the last."""
+    rows = []
+    for name, _, text, _, _ in WATCHED:
+        values = [[run.values[name] for run in runs if name in run.values] for runs in columns.values()]
+        medians = [median(known) if known else None for known in values]
+        first, last = (medians[0], medians[-1]) if medians else (None, None)
+        change = last / first - 1 if first and last is not None and len(medians) > 1 else None
+        unit = "bytes" if name.endswith("_bytes") else "bytes_per_second"
+        rows.append({"name": text, "unit": unit, "values": medians, "change": change})
+    return rows

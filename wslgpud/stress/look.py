@@ -26,6 +26,8 @@ BYSTANDERS = frozenset({
 #: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 RECENT_ERRORS_SECONDS = 60.0
+#: under WSL2 a daemon's probe has the device open as well
+OUR_PROBE = "wslgpud.probes"
 
 
 class Recent:
@@ -92,10 +94,11 @@ def users(host: Host, own_pid: int) -> list[str]:
             if not any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
                 continue
             head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+            ours = OUR_PROBE in host.read(f"/proc/{pid}/cmdline")
         except (NoData, SourceError):
             continue
         name, parent = head.partition("(")[2], int(rest.split()[1])
-        if parent != own_pid and name not in BYSTANDERS:
+        if parent != own_pid and not ours and name not in BYSTANDERS:
             found.append(f"{name} ({pid})")
     return sorted(found)
 
@@ -191,7 +194,7 @@ class HungNote:
         return self._host.read("/proc/sys/kernel/random/boot_id").strip()
 
 
-def surroundings(
+def surroundings(  # noqa: PLR0913 - facts to gather
     host: Host, recent: Recent, uuid: str, settle_seconds: float, *, locked: bool, hung: bool
 ) -> Surroundings:
     """Return what the gates look at before a run."""

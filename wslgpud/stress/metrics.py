@@ -33,8 +33,8 @@ FINDINGS = _gauge("vram_stress_findings", "", "What the last complete run found,
 DURATION = _gauge("vram_stress_duration_seconds", "seconds", "Duration of the last complete run.")
 SIZE = _gauge(
     "vram_stress_bytes", "bytes",
-    "The layers of the card's memory in the last complete run: total, visible to CUDA, reserved by the driver, "
-    "foreign, context, free, allocated, verified, usable (not spilled), spilled, leak.", "kind",
+    "The layers of the card's memory in the last complete run: total, visible to CUDA, reserved by the "
+    "driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, leak.", "kind",
 )  # fmt: skip
 COVERAGE = _gauge("vram_stress_coverage_ratio", "ratio", "Share of the free memory that was verified.")
 BANDWIDTH = _gauge(

@@ -49,7 +49,7 @@ class Outcome:
     leave_seconds: float | None = None
 
 
-def supervise(
+def supervise(  # noqa: PLR0913 - what to run and its limits
     command: Command,
     job: Mapping[str, Any],
     *,

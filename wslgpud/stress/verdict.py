@@ -59,7 +59,7 @@ def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
     return classes
 
 
-def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> ErrorClass:
+def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> ErrorClass:  # noqa: PLR0911 - a list of signs
     """Say what kind of fault one report of the worker shows.
 
     ``located`` are the chunks found to hold other chunks' words. The reading of flip counts follows
