@@ -1,6 +1,6 @@
-"""Measures the stress run on a real card: ``python on_a_real_card.py [RUNS]`` from the repository, with torch.
+"""Measures the stress run on a real card: ``python on_a_real_card.py [CLEAN RUNS]``, with torch alone.
 
-Prints what ``wslgpud/stress/README.md`` states. Needs no package but torch (and CuPy for planted spill).
+Prints what ``wslgpud/stress/README.md`` states; planted spill needs CuPy.
 """
 
 from __future__ import annotations
@@ -9,141 +9,149 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-os.environ.setdefault("PYTHONPATH", str(ROOT))
 
 from wslgpud.config import Stress  # noqa: E402
+from wslgpud.host import Host  # noqa: E402
 from wslgpud.model import GpuSample  # noqa: E402
-from wslgpud.stress import plan  # noqa: E402
+from wslgpud.stress import look, plan  # noqa: E402
 from wslgpud.stress.parent import WORKER, Command, supervise  # noqa: E402
 from wslgpud.stress.verdict import Frame, digest  # noqa: E402
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 PEAK = {"NVIDIA H200": 4.8e12}
+LAST = (256 << 17) - 1
+FAULTS = {
+    "flips in first and last words": {
+        "flips": [
+            ["solid", 3, 0, 1],
+            ["address", 200, LAST, 1 << 63],
+            ["random", 0, 7, 6],
+            ["walking", 9, 1, 4],
+        ]
+    },
+    "stuck bit": {"stuck": [[100, 12345, 256]]},
+    "aliased chunks": {"alias": {"300": 17}},
+    "swapped chunks": {"swap": [["address", 5, 500]]},
+    **{f"{n} pinned chunks": {"pinned": [4, 9, 30, 77][:n]} for n in range(5)},
+}
+#: what anybody's training does first; it tries once, as they do
+TRAINER = """
+import time
+import torch
+start = time.monotonic()
+x = torch.empty(100 << 30, dtype=torch.uint8, device="cuda").fill_(1)
+torch.cuda.synchronize()
+print(f"got 100 GiB {time.monotonic() - start:.2f} s after it had loaded torch", flush=True)
+"""
 
 
 def card() -> GpuSample:
-    fields = "name,uuid,memory.total,memory.used,memory.free,memory.reserved,driver_version,temperature.gpu"
-    text = subprocess.run(
-        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    name, uuid, total, used, free, reserved, _, celsius = [t.strip() for t in text.splitlines()[0].split(",")]
-    mib = 1 << 20
-    return GpuSample(0, uuid, name, int(total) * mib, int(used) * mib, int(free) * mib, int(reserved) * mib,
-                     temperature_celsius=float(celsius))  # fmt: skip
+    fields = "name,uuid,memory.total,memory.used,memory.free,memory.reserved,temperature.gpu"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    text = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    name, uuid, *sizes, celsius = [part.strip() for part in text.split(",")]
+    total, used, free, reserved = (int(size) << 20 for size in sizes)
+    return GpuSample(0, uuid, name, total, used, free, reserved, temperature_celsius=float(celsius))
 
 
-def run(faults=None, mode="nightly", watch=lambda: "", **changes):
+def run(faults=None, mode="nightly", watch=lambda: "", progress=lambda _: None, **changes):
     before = card()
     job = plan.job(before, Stress(), mode, wsl=False) | changes
     script = [str(WORKER)] if faults is None else [str(FAULTY), json.dumps(faults)]
     command = Command([sys.executable, *script], {**os.environ, "CUDA_VISIBLE_DEVICES": "0"})
-    done = supervise(command, job, deadline_seconds=100, watch=watch)
-    frame = Frame(time.time(), before, {}, card(), done.failure, duration_seconds=done.seconds)
-    return digest(done.lines, frame), done
+    done = supervise(command, job, deadline_seconds=100, watch=watch, progress=progress)
+    time.sleep(0.3)
+    return digest(
+        done.lines, Frame(0.0, before, {}, card(), done.failure, duration_seconds=done.seconds)
+    ), done
 
 
-def show(title, result, done, peak):
-    v = result.values
-    print(f"\n## {title}: {result.verdict} {result.reason} {[f.text for f in result.findings]}")
-    if not v.get("free_bytes"):
-        print(done.failure)
-        return
-    print(
-        f"wall {done.seconds:.2f} s; phases { ({k: round(s, 3) for k, s in result.detail['phases'].items()}) }"
-    )
-    if v.get("verified_bytes"):
-        print(f"verified {v['verified_bytes'] / v['free_bytes']:.4%} of free, checked {v.get('checked_bytes', 0) / 1e12:.2f} TB;"
-              f" context {v.get('context_bytes', 0) >> 20} MiB; leak {v.get('leak_bytes')} {v.get('left_behind_bytes')}")  # fmt: skip
-    for kind in ("write", "change", "read"):
-        if f"{kind}_median" in v:
-            print(
-                f"{kind}: median {v[f'{kind}_median'] / peak:.1%} of peak, least {v[f'{kind}_min'] / peak:.1%}"
-            )
-    for row in result.detail["patterns"]:
-        print(
-            f"  {row['name']:13} {row['seconds']:.3f} s  {row['verified'] / row['seconds'] / 1e12:.2f} TB/s with writing,"
-            f" {row['verified'] / row['check_seconds'] / 1e12:.2f} TB/s in checks; bad {row['bad_words']}"
-        )
+def said(result, done) -> str:
+    return f"{result.verdict} {result.reason} {[f.text for f in result.findings]} {done.seconds:.1f} s"
 
 
-def main() -> None:
+def battery() -> None:
     peak = PEAK[card().name]
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     result, done = run()
-    show("whole battery", result, done, peak)
-    for row in result.detail["ladder"]:
-        print("  rung", row)
-    print(" ", result.detail["fragmentation"])
-    clean = [run(mode="quick", ladder=[])[0] for _ in range(runs)]
+    v = result.values
+    print("## whole battery:", said(result, done))
+    phases = {name: round(seconds, 3) for name, seconds in result.detail["phases"].items()}
+    print(f"phases {phases}, together {sum(phases.values()):.2f} s")
     print(
-        f"\n{len(clean)} clean quick runs:",
-        [r.verdict for r in clean],
-        [f.text for r in clean for f in r.findings],
+        f"verified {v['verified_bytes'] / v['free_bytes']:.4%} of free; checked {v['checked_bytes'] / 1e12:.2f} TB"
     )
-    classes = [c["class"] for r in clean for c in r.detail["chunks"]]
-    print("classes", {c: classes.count(c) for c in set(classes)})
-    last = (256 << 17) - 1
-    cases = {
-        "flips in first and last word": {
-            "flips": [["solid", 3, 0, 1], ["address", 200, last, 1 << 63], ["random", 0, 7, 6]]
-        },
-        "stuck bit": {"stuck": [[100, 12345, 256]]},
-        "aliased chunks": {"alias": {"300": 17}},
-        "swapped chunks": {"swap": [["address", 5, 500]]},
-        "pinned chunks": {"pinned": [4, 9, 30]},
-    }
-    for title, faults in cases.items():
-        result, done = run(faults, mode="nightly" if title[0] == "f" else "quick", ladder=[])
-        print(
-            f"\n{title}: {result.verdict} {result.reason} {[f.text for f in result.findings]} {done.seconds:.1f} s {done.failure}"
-        )
-        print("  reports", [(e.get("pattern"), e["chunk"], e.get("words"), e.get("class"),
-                             (e.get("samples") or [{}])[0].get("word")) for e in result.detail["errors"]][:6])  # fmt: skip
-        print("  spilled", [c["index"] for c in result.detail["chunks"] if c["class"] == "spilled"])
-    started: list[float] = []
-    told: list[float] = []
+    print({name: value >> 20 for name, value in v.items() if name.endswith("_bytes")}, "MiB")
+    for kind in ("write", "change", "read"):
+        print(f"{kind}: median {v[f'{kind}_median'] / peak:.1%} of peak, least {v[f'{kind}_min'] / peak:.1%}")
+    for row in result.detail["patterns"]:
+        whole, checks = (row["verified"] / row[k] / 1e12 for k in ("seconds", "check_seconds"))
+        print(f"  {row['name']:13} {row['seconds']:.3f} s  {whole:.2f} TB/s, checks alone {checks:.2f} TB/s")
+    for row in result.detail["ladder"]:
+        print("  rung", {name: value for name, value in row.items() if name != "event"})
+    print(" ", result.detail["fragmentation"])
 
-    def trainer() -> None:
-        code = (
-            "import torch,time\ntorch.cuda.init()\nprint('ready',flush=True)\ninput()\nfor i in range(200):\n"
-            " try:\n  x=torch.empty(8<<30,dtype=torch.uint8,device='cuda');x.fill_(1);torch.cuda.synchronize();print('got',flush=True);break\n"
-            " except torch.OutOfMemoryError: time.sleep(0.02)\n"
-        )
-        process = subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        process.stdout.readline()
-        while not told:
-            time.sleep(0.01)
-        started.append(time.monotonic())
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        started.append(time.monotonic())
 
-    thread = threading.Thread(target=trainer)
-    thread.start()
-    time.sleep(6)
-    begun = time.monotonic()
+def clean(runs: int) -> None:
+    done = [run(mode="quick", ladder=[]) for _ in range(runs)]
+    classes = [chunk["class"] for result, _ in done for chunk in result.detail["chunks"]]
+    leaks = [result.values.get("left_behind_bytes") for result, _ in done]
+    print(
+        f"\n## {runs} clean runs:", {v: [r.verdict for r, _ in done].count(v) for v in ("passed", "findings")}
+    )
+    print(
+        "chunks",
+        {name: classes.count(name) for name in set(classes)},
+        "left behind at most",
+        max(leaks, default=0),
+    )
+
+
+def faults() -> None:
+    for title, planted in FAULTS.items():
+        result, done = run(planted, mode="nightly" if title.startswith("flips") else "quick", ladder=[])
+        print(f"\n## {title}: {said(result, done)}")
+        for row in result.detail["errors"][:8]:
+            first = (row.get("samples") or [{}])[0]
+            print("  ", row.get("pattern"), row["chunk"], row.get("words"), row.get("class"), first or row)
+        print("   spilled", [c["index"] for c in result.detail["chunks"] if c["class"] == "spilled"])
+
+
+def giving_way() -> None:
+    """Start somebody's training while all memory is taken: it must get what it asks for at its first try."""
+    host, started, workers = Host(), [], []
+    known = frozenset(host.names("/proc"))
+
+    def progress(line) -> None:
+        if line["event"] == "begin":
+            workers.append(str(line["pid"]))
+        elif line["event"] == "pattern" and not started:
+            command = [sys.executable, "-c", TRAINER]
+            training = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            started.extend([time.monotonic(), training])
 
     def watch() -> str:
-        if time.monotonic() - begun > 5 and not told:
-            told.append(time.monotonic())
-            return "a test wants the GPU"
-        return ""
+        # As the daemon does, but for the training being our own child here: nobody is our child.
+        found = look.newcomers(host, known.union(workers), 0) if workers else []
+        return f"{found[0]} wants the GPU" if found else ""
 
-    result, done = run(mode="full", ladder=[], watch=watch)
-    thread.join(30)
-    print(f"\ngiving way when told: {result.verdict} ({result.reason}); worker gone after {done.leave_seconds:.2f} s; "
-          f"the other had its 8 GiB after {started[1] - started[0]:.2f} s")  # fmt: skip
+    result, done = run(mode="full", ladder=[], watch=watch, progress=progress)
+    gone = time.monotonic() - started[0]
+    text, _ = started[1].communicate(timeout=60)
+    print(f"\n## giving way: {said(result, done)}")
+    print(f"the worker was gone {gone:.2f} s after the training was started (nvidia-smi and 0.3 s included),")
+    print(f"{done.leave_seconds:.2f} s after it was told; the training {text.strip().splitlines()[-1]}")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:] == ["way"]:
+        giving_way()
+        raise SystemExit
+    battery()
+    clean(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+    faults()
+    giving_way()

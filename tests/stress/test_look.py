@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +12,7 @@ from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.host import Host
 from wslgpud.model import Event
-from wslgpud.stress.look import GpuLock, HungNote, Recent, on_battery, users
+from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
 
 
 @pytest.fixture
@@ -21,14 +21,13 @@ def machine(tmp_path):
     return Host(tmp_path)
 
 
-def process(host, pid, name, device, parent=1, command=""):
-    folder = host.path(f"/proc/{pid}")
-    os.makedirs(f"{folder}/fd")
-    os.symlink(device, f"{folder}/fd/7")
-    with open(f"{folder}/stat", "w") as stat:
-        stat.write(f"{pid} ({name}) S {parent} {pid} {pid} 0 -1 4194560")
-    with open(f"{folder}/cmdline", "w") as line:
-        line.write(command)
+def process(host, pid, name, device, **facts):
+    folder = Path(host.path(f"/proc/{pid}"))
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd" / "7").symlink_to(device)
+    (folder / "stat").write_text(f"{pid} ({name}) S {facts.get('parent', 1)} {pid} {pid} 0 -1 4194560")
+    (folder / "maps").write_text(facts.get("maps", ""))
+    (folder / "cmdline").write_text(facts.get("command", ""))
 
 
 def test_programs_that_compute_are_told_from_those_that_look(machine):
@@ -41,13 +40,24 @@ def test_programs_that_compute_are_told_from_those_that_look(machine):
 
 
 def test_under_wsl_everybody_has_the_same_device(machine):
-    os.makedirs(machine.path("/dev"))
-    open(machine.path("/dev/dxg"), "w").close()
+    Path(machine.path("/dev")).mkdir()
+    Path(machine.path("/dev/dxg")).touch()
     process(machine, 10, "python3", "/dev/dxg")
     process(machine, 11, "Xwayland", "/dev/dxg")
     process(machine, 12, "python3", "/dev/dxg", command="python3\0-m\0wslgpud.probes.nvml_probe\0")
 
     assert users(machine, own_pid=99) == ["python3 (10)"]
+
+
+def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
+    torch = "7f00-7f01 r-xp 0 08:01 1 /venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so"
+    process(machine, 10, "old", "/dev/null", maps=torch)
+    known = machine.names("/proc")
+    process(machine, 11, "python3", "/dev/null", maps=torch)
+    process(machine, 12, "bash", "/dev/null", maps="7f00-7f01 r-xp 0 08:01 1 /usr/lib/libc.so.6")
+    process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
+
+    assert newcomers(machine, known, own_pid=99) == ["python3 (11)"]
 
 
 @pytest.mark.parametrize(
@@ -65,11 +75,10 @@ def test_under_wsl_everybody_has_the_same_device(machine):
 )
 def test_power_is_asked_from_the_kernel(machine, supplies, answer):
     for name, files in supplies.items():
-        folder = machine.path(f"/sys/class/power_supply/{name}")
-        os.makedirs(folder)
+        folder = Path(machine.path(f"/sys/class/power_supply/{name}"))
+        folder.mkdir(parents=True)
         for file, text in files.items():
-            with open(f"{folder}/{file}", "w") as stream:
-                stream.write(text + "\n")
+            (folder / file).write_text(text + "\n")
 
     assert on_battery(machine) is answer
 

@@ -32,9 +32,7 @@ def start(script, **limits):
 
 def test_a_worker_gets_its_job_and_is_heard_to_its_end():
     heard = []
-    done = start(
-        'say("begin", job=job)\nsay("beat")\nsay("end", outcome="done")', progress=lambda x: heard.append(x)
-    )
+    done = start('say("begin", job=job)\nsay("beat")\nsay("end", outcome="done")', progress=heard.append)
 
     assert [line["event"] for line in done.lines] == ["begin", "end"]
     assert done.lines[0]["job"] == {"seed": 1}
@@ -55,7 +53,7 @@ def test_a_worker_is_told_to_leave_and_keeps_the_reason():
     ("script", "said"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was ended by SIGSEGV"),
-        ('print("no such kernel image", file=sys.stderr)\nsys.exit(3)', "ended with status 3: no such kernel image"),
+        ('print("no image", file=sys.stderr)\nsys.exit(3)', "ended with status 3: no image"),
         ("sys.exit(0)", "the worker ended with status 0"),
         ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not a line of ours: b'CUDA says hello'"),
         ("print('[1]', flush=True)\ntime.sleep(60)", "not a line of ours: b'[1]'"),

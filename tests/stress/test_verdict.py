@@ -20,7 +20,7 @@ def row(rate, index=0):
         "index": index,
         "bytes": CHUNK,
         "sweep": 2,
-        **{k: CHUNK / rate for k in ("write", "change", "read")},
+        **dict.fromkeys(("write", "change", "read"), CHUNK / rate),
     }
 
 
@@ -103,7 +103,9 @@ def full(**end):
 def test_the_layers_of_the_memory_are_told_one_from_another():
     values = digest(full(), Frame(1.0, gpu(), {}, gpu())).values
 
-    assert {k: values[f"{k}_bytes"] >> 20 for k in ("total", "reserved", "foreign", "visible", "context", "free")} == {
+    layers = ("total", "reserved", "foreign", "visible", "context", "free")
+
+    assert {name: values[f"{name}_bytes"] >> 20 for name in layers} == {
         "total": 16303, "reserved": 303, "foreign": 1000, "visible": 15900, "context": 1000, "free": 14000,
     }  # fmt: skip
     assert values["usable_bytes"] == values["verified_bytes"] == values["allocated_bytes"] == 40 * CHUNK

@@ -79,7 +79,7 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[str]:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is looked at four times a second while a run goes on.
+    """What is looked at ten times a second while a run goes on.
 
     ``waiting``: somebody waits for the lock file. ``gpu_errors``: new errors of the driver in the kernel log.
     """

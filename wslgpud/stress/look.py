@@ -8,12 +8,13 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, GpuSample, Reading
 from wslgpud.sources import gpu as gpu_source
+from wslgpud.sources.roles import FRAMEWORK
 from wslgpud.stress.gates import Surroundings, Watched
 
 #: how much of the past is kept, in samples: more than the longest settle time is of no use
@@ -28,6 +29,7 @@ CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 RECENT_ERRORS_SECONDS = 60.0
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
+CUDA_LIBRARY = "/libcuda.so"
 
 
 class Recent:
@@ -100,6 +102,26 @@ def users(host: Host, own_pid: int) -> list[str]:
         name, parent = head.partition("(")[2], int(rest.split()[1])
         if parent != own_pid and not ours and name not in BYSTANDERS:
             found.append(f"{name} ({pid})")
+    return sorted(found)
+
+
+def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
+    """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
+
+    Loading torch takes a second or more before the first byte of the GPU is asked for: time enough for us to
+    be gone, where waiting for its first allocation would have let that fail.
+    """
+    found = []
+    for pid in host.names("/proc"):
+        if not pid.isdecimal() or pid in known:
+            continue
+        try:
+            head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+            maps = "" if rest.split()[1] == str(own_pid) else host.read(f"/proc/{pid}/maps")
+        except (NoData, SourceError):
+            continue
+        if CUDA_LIBRARY in maps or FRAMEWORK.search(maps):
+            found.append(f"{head.partition('(')[2]} ({pid})")
     return sorted(found)
 
 
@@ -211,11 +233,13 @@ def surroundings(  # noqa: PLR0913 - facts to gather
     )
 
 
-def watched(host: Host, recent: Recent, uuid: str, lock: GpuLock, started_mono: float) -> Watched:
+def watched(  # noqa: PLR0913 - facts to gather
+    host: Host, recent: Recent, uuid: str, lock: GpuLock, *, started_mono: float, known: Container[str]
+) -> Watched:
     """Return what is looked at during a run."""
     last, error = recent.last(uuid), recent.last_error_mono
     return Watched(
-        holders=users(host, os.getpid()),
+        holders=[*users(host, os.getpid()), *newcomers(host, known, os.getpid())],
         waiting=lock.wanted(host),
         gpu_errors=error is not None and error >= started_mono,
         silent_seconds=0.0 if last is None else host.clock.mono() - last[0],

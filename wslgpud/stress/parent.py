@@ -21,7 +21,7 @@ STALL_SECONDS = 15.0
 #: takes well below a second. A signal comes last, because under WSL2 one in a CUDA program has broken the
 #: driver's channel for the whole VM (microsoft/WSL#41062).
 OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
-WATCH_SECONDS = 0.25
+WATCH_SECONDS = 0.1
 #: more than this of one line, or so many lines, is no worker of ours
 LONGEST_LINE, MOST_LINES = 1 << 18, 50_000
 
@@ -64,7 +64,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         command: how to start it.
         job: what it is to do, see ``worker.Job``.
         deadline_seconds: longest time for all of it.
-        watch: asked four times a second; a text that is not empty is a reason to leave the GPU now.
+        watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
         progress: gets every line as it comes.
         stall_seconds: longest time without a line.
     """

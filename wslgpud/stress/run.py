@@ -86,14 +86,13 @@ class Runner:
             return self._skipped(before, mode, str(error))
         clock = self.host.clock
         wall, started = clock.wall(), clock.mono()
-        bystanders = look.users(self.host, os.getpid())
+        bystanders, known = look.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
 
         def watch() -> str:
             if self.stop.is_set():
                 return "wslgpud ends"
-            return reason_to_leave(
-                look.watched(self.host, self.recent, before.uuid, lock, started), bystanders
-            )
+            now = look.watched(self.host, self.recent, before.uuid, lock, started_mono=started, known=known)
+            return reason_to_leave(now, bystanders)
 
         done = supervise(
             command(python, before.uuid, self.environ, worker=self.worker),

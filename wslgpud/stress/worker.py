@@ -230,6 +230,8 @@ class Worker:
         end = time.monotonic() + (0.3 if self.cuda else 0.0)
         self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
         while True:
+            rows, columns = warm[0][:2, None], warm[0][None, 2:4]
+            torch.mul(rows, columns, out=warm[0][4:8].view(2, 2)).addcmul_(rows, columns, value=-1)
             for word in (0, -1):
                 warm[0].fill_(word).bitwise_not_()
                 torch.aminmax(warm[0])
@@ -237,7 +239,7 @@ class Worker:
             self.look()
             if time.monotonic() >= end:
                 break
-        del warm
+        del warm, rows, columns
         self.let_go()
         self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
         self.send("begin", free=self.free_at_start, pid=os.getpid(), **facts)
