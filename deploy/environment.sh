@@ -13,6 +13,11 @@ as_root() {
     fi
 }
 
+# quietly COMMAND...: run it; what it says is shown only when it fails.
+quietly() {
+    said=$("$@" 2>&1) || { code=$? && printf '%s\n' "$said" >&2 && return $code; }
+}
+
 # missing_packages NAME...: print the Debian packages among NAME that are not installed.
 missing_packages() {
     for name in "$@"; do
@@ -27,9 +32,10 @@ debian_packages() {
     command -v apt-get >/dev/null || { echo "please install: $missing" >&2; return 1; }
     echo "installing Debian packages: $missing" >&2
     # Without package lists nothing can be found, with old ones nothing downloaded.
-    as_root apt-get -qq update >&2 || return
+    quietly as_root apt-get -qq update || return
     # shellcheck disable=SC2086 # a list of names
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $missing >&2
+    quietly as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq install --yes --no-install-recommends $missing || return
 }
 
 # unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
@@ -44,7 +50,7 @@ unpacked_packages() {
         # apt drops to a user of its own, who may not write here; the warning about that says nothing more.
         (cd "$folder/$name.part" &&
             { apt-get -qq download "$name" 2>/dev/null ||
-                { as_root apt-get -qq update && apt-get -qq download "$name"; }; } &&
+                { quietly as_root apt-get -qq update && quietly apt-get -qq download "$name"; }; } &&
             dpkg-deb -x ./*.deb . && rm ./*.deb) >&2 || return
         mv "$folder/$name.part" "$folder/$name" || return
     done
@@ -68,22 +74,31 @@ make_environment() {
     folder=$1 repository=$2
     shift 2
     python=$(find_python) || return
-    # Debian splits venv and pip off; Python's own message would not say what to do.
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        debian_packages "$("$python" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')" || return
-    fi
     stamp=$({
         "$python" -VV
         echo "$repository"
         cat "$repository/pyproject.toml" "$@"
     } | sha256sum)
     [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ] && return
+    if ! [ -w "$repository" ]; then
+        echo "$(id -un) may not write to $repository, where $folder is to be made: clone it to a folder of yours" >&2
+        return 1
+    fi
+    # Debian splits venv and pip off; Python's own message would not say what to do.
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        debian_packages "$("$python" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')" || return
+    fi
     echo "preparing $folder (once, about half a minute)" >&2
     rm -rf "$folder"
     "$python" -m venv "$folder" || return
     for requirements in "$@"; do
-        "$folder/bin/pip" install --quiet --disable-pip-version-check -r "$requirements" || return
+        set -- "$@" -r "$requirements"
+        shift
     done
-    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --editable "$repository" || return
+    if ! quietly "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" ||
+        ! quietly "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --editable "$repository"; then
+        echo "the packages above could not be installed; the first run needs the network, later ones do not" >&2
+        return 1
+    fi
     echo "$stamp" >"$folder/stamp"
 }

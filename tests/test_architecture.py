@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "__init__"),
+    ("metrics", "units", "__init__"),
     ("model",),
     ("config", "host"),
     ("probes",),
@@ -41,6 +41,7 @@ HOMES = {
     "rich": {"cli"},
     "typer": {"cli"},
     "matplotlib": {"plots"},
+    "apprise": {"alerts"},
 }
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -83,7 +84,7 @@ def test_a_module_is_short_enough_to_be_read_at_one_sitting(path: Path) -> None:
 
 
 def test_no_file_names_a_place_on_its_authors_machine() -> None:
-    ours = str(PACKAGE.parent.parent)
+    ours = str(PACKAGE.parent)
     for path in PACKAGE.parent.rglob("*"):
         hidden = any(part.startswith(".venv") or part == ".git" for part in path.parts)
         if (
@@ -91,4 +92,5 @@ def test_no_file_names_a_place_on_its_authors_machine() -> None:
             and not hidden
             and path.suffix in {".py", ".md", ".toml", ".json", ".sh", ".service"}
         ):
-            assert ours == "/" or f"{ours}/" not in path.read_text(errors="replace"), path
+            # /opt/wslgpud is where the unit wants the program, so a clone there proves nothing.
+            assert ours == "/opt/wslgpud" or f"{ours}/" not in path.read_text(errors="replace"), path

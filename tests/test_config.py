@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
@@ -88,6 +88,7 @@ def test_every_key_has_help_that_is_more_than_its_name() -> None:
     assert [k.path for k in declared_keys() if len(k.help) < 12] == []
 
 
+@settings(deadline=None)  # loads the configuration once for each key
 @given(st.text())
 def test_any_text_is_either_read_or_refused_in_one_line(text: str) -> None:
     for key in declared_keys():

@@ -20,11 +20,12 @@ from wslgpud.store import Reader, Store
 
 @pytest.mark.parametrize("machine", ["wsl2-vram-full", "wsl2-swap-thrash", "cgroup-limit", "bare-linux"])
 def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> None:
-    monitor = Monitor(Config(), RecordedHost(HERE / machine))
+    host = RecordedHost(HERE / machine)
+    monitor = Monitor(Config(), host)
     state, _ = monitor.tick()
     monitor.close()
     seen, wall = state.observation, state.snapshot.wall
-    with Store(tmp_path / "db.sqlite", Config().store) as store:
+    with Store(tmp_path / "db.sqlite", Config().store, clock=host.clock) as store:
         store.append(state.snapshot)
         assert store.flush(30)
         reader = Reader(str(tmp_path / "db.sqlite"))

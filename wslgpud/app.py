@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
@@ -13,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__
-from wslgpud.alerts.channels import Channel, CommandChannel
-from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.message import payload
+from wslgpud.alerts import blackbox, build
+from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
+from wslgpud.alerts.texts import language
 from wslgpud.catalogue import catalogue
-from wslgpud.config import Alerts, Config, ConfigError
+from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
@@ -37,23 +39,10 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 #: how far back ``status`` looks for changes of level
 RECENT_SECONDS = 24 * 3600.0
-_LOG_LEVEL = {
-    Level.OK: logging.INFO,
-    Level.INFO: logging.INFO,
-    Level.WARNING: logging.WARNING,
-    Level.CRITICAL: logging.ERROR,
-    Level.EMERGENCY: logging.CRITICAL,
-}
 
 
 class StartError(Exception):
     """The daemon cannot start; one line that names the thing and the remedy."""
-
-
-def _channels(settings: Alerts) -> list[Channel]:
-    if not settings.command:
-        return []
-    return [CommandChannel(settings.command, settings.command_timeout_seconds)]
 
 
 def _headline(state: State) -> str:
@@ -76,7 +65,7 @@ class Daemon:
         self._host = host
         self._folder = state_folder
         self._systemd = Notifier(environ)
-        self._minimum = Level[config.alerts.minimum_level.upper()]
+        self._environ = environ
         self._stop = threading.Event()
         self._state: State | None = None
         self._resources = ExitStack()
@@ -114,12 +103,22 @@ class Daemon:
         )
         if self._store.warning:
             log.warning("%s", self._store.warning)
-        channels = _channels(self._config.alerts)
-        self._channel_names = [channel.name for channel in channels]
-        self._dispatcher = Dispatcher(channels, self._store, self._host.clock)
-        stack.callback(self._dispatcher.close, STOP_SECONDS)
+        run = self._store.previous_run
+        channels = build.channels(self._config.alerts, self._host, self._environ)
+        place = Place(
+            socket.gethostname(), self._folder.resolve(), self.database.resolve().parent,
+            language(self._config.alerts.language, self._environ),
+        )  # fmt: skip
+        self._desk = Desk(
+            self._config.alerts, channels, self._store, self._host.clock, place, rows=self._rows(),
+            unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
+        )  # fmt: skip
+        stack.callback(self._desk.dispatcher.close, STOP_SECONDS)
+        if run is not None and not run.clean:
+            blackbox.examine_in_background(self._host, self._store, run, boot_id, self._desk)
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
+        publisher.include(self._desk.readings)
         self._server = Server(self._config.server, publisher, routes(publisher, self.status))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
@@ -129,10 +128,18 @@ class Daemon:
         self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
-        self._dispatcher.start()
+        self._desk.dispatcher.start()
         note = self._folder / "daemon.json"
         note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
         stack.callback(note.unlink, missing_ok=True)
+
+    def _rows(self) -> list[tuple[int, Transition]]:
+        """Return what earlier runs announced; a disk that fails must not keep us from warning."""
+        try:
+            return self._store.transitions(self._host.clock.wall() - HISTORY_SECONDS)
+        except StoreError as error:
+            log.warning("open incidents of earlier runs are not known: %s", error)
+            return []
 
     def stop(self) -> None:
         """Ask the ticks to end; safe in a signal handler."""
@@ -152,9 +159,8 @@ class Daemon:
         self._state = state
         self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        for transition in (*transitions, *self._nightly.news()):
-            log.log(_LOG_LEVEL[transition.new], "%s: %s", transition.new.label, transition.headline)
-            self._announce(transition)
+        changes = (*transitions, *self._nightly.news())
+        self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -162,19 +168,12 @@ class Daemon:
             self._systemd.send("READY=1")
         self._systemd.send("WATCHDOG=1", f"STATUS={_headline(state)}")
 
-    def _announce(self, transition: Transition) -> None:
-        """Keep the row, and put it into the outbox of each channel that wants it."""
-        wanted = max(transition.old, transition.new) >= self._minimum
-        message = payload(transition)
-        self._store.record_transition(
-            transition, dict.fromkeys(self._channel_names, message) if wanted else {}
-        )
-        self._dispatcher.wake()
-
     def status(self) -> dict[str, Any]:
         """Return the state of things as JSON; before the first tick only that."""
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
         recent = [t for _, t in self._store.transitions(state.snapshot.wall - RECENT_SECONDS)]
-        return status(state.snapshot, state.observation, state.forecasts, recent[:-11:-1])
+        return status(
+            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.open
+        )  # fmt: skip

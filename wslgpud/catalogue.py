@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wslgpud import sampler
+from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
 from wslgpud.serve import health
@@ -19,7 +20,15 @@ def catalogue() -> Catalogue:
     """
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue(
-        (*sources, *sampler.METRICS, *risk.METRICS, *stress.METRICS, *store.METRICS, *health.METRICS)
+        (
+            *sources,
+            *sampler.METRICS,
+            *risk.METRICS,
+            *stress.METRICS,
+            *alerts.METRICS,
+            *store.METRICS,
+            *health.METRICS,
+        )
     )
 
 

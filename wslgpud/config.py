@@ -111,13 +111,45 @@ class Risk:
 class Alerts:
     """Where warnings go."""
 
+    minimum_level: str = key(
+        "warning", "lowest level that is sent", choices=("info", "warning", "critical", "emergency")
+    )
+    channel_levels: tuple[str, ...] = key(
+        (), "lowest level of single channels, like windows_toast=critical (names: wslgpud alerts test)"
+    )
+    language: str = key("", "language of alerts; empty means that of the locale", choices=("", "en", "zh"))
+    resolved: bool = key(True, "say so when trouble is over")
+    repeat: bool = key(True, "say it again when the time left has halved since the last message")
+    quiet_hours: str = key("", "local time in which people are left alone, like 22:00-07:00")
+    quiet_level: str = key(
+        "emergency", "lowest level that is sent all the same", choices=("warning", "critical", "emergency")
+    )
+    messages_per_hour: int = key(
+        20, "most messages to people an hour on each channel; more are sent together", minimum=1, maximum=3600
+    )
+    expire_hours: float = key(24.0, "what no channel took for so long is given up", minimum=0.1, maximum=720)
+    desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
+    windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
+    urls: tuple[str, ...] = key(
+        (), "Apprise URLs (ntfy, e-mail, Slack, Telegram, webhooks, ...); needs wslgpud[apprise]", secret=True
+    )
+    urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
+    alertmanager_urls: tuple[str, ...] = key(
+        (), "addresses of Prometheus' Alertmanager, like http://127.0.0.1:9093", secret=True
+    )
     command: tuple[str, ...] = key(
         (), "program to run at each change of level, with the warning as JSON on standard input"
     )
     command_timeout_seconds: float = key(30.0, "how long that program may take", minimum=1, maximum=600)
-    minimum_level: str = key(
-        "warning", "lowest level that is sent", choices=("info", "warning", "critical", "emergency")
+    save_signal: str = key(
+        "", "signal that asks the growing process to save itself; nothing is sent unless this is set",
+        choices=("", "SIGUSR1", "SIGUSR2", "SIGTERM", "SIGSTOP"),
+    )  # fmt: skip
+    save_rules: tuple[str, ...] = key(("memory_exhaustion",), "rules that may send it")
+    save_level: str = key(
+        "critical", "level from which on it is sent", choices=("warning", "critical", "emergency")
     )
+    save_user: str = key("", "whose processes may get it; empty means those of the daemon's own user")
 
 
 @dataclass(frozen=True)

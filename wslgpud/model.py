@@ -184,7 +184,10 @@ class Forecast:
 
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
-    ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it.
+    ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
+    points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
+    ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
+    these.
     """
 
     resource: str
@@ -198,11 +201,17 @@ class Forecast:
     probabilities: Mapping[int, float] = field(default_factory=_nothing)
     who: str = ""
     reason: str = ""
+    cause: str = ""
+    who_kind: str = ""
+    window_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource: the row that an alert is."""
+    """A change of level of one resource under one rule: the row that an alert is.
+
+    ``facts`` are what the rule saw (a victim, a size); they go into the message, not into the row.
+    """
 
     wall: float
     mono: float
@@ -212,6 +221,7 @@ class Transition:
     new: Level
     headline: str
     forecast: Forecast | None = None
+    facts: Mapping[str, str | Number] = field(default_factory=_nothing)
 
 
 # What the risk engine observes: the same record whether it comes from a live tick or a recorded trace

@@ -125,6 +125,7 @@ def _cgroups(found: dict[str, _Values]) -> tuple[CgroupState, ...]:
                     limit=int(limit),
                     current=current,
                     inactive_file=_whole(found, cgroups.INACTIVE_FILE, path),
+                    active_file=_whole(found, cgroups.ACTIVE_FILE, path),
                     slab_reclaimable=_whole(found, cgroups.SLAB_RECLAIMABLE, path),
                     swap_limit=_whole(found, cgroups.SWAP_LIMIT, path),
                     swap_current=_whole(found, cgroups.SWAP_CURRENT, path),

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from wslgpud import __version__
+from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.message import forecast_payload
 from wslgpud.model import (
     Forecast,
@@ -27,6 +28,7 @@ def status(
     observation: Observation,
     forecasts: Iterable[Forecast],
     recent: Iterable[Transition] = (),
+    incidents: Iterable[Incident] = (),
 ) -> dict[str, Any]:
     """Return all that is known at a tick; keys whose value is not known are absent."""
     forecasts = list(forecasts)
@@ -49,6 +51,17 @@ def status(
             ],
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot) for r in snapshot.reports],
+            "incidents": [
+                {
+                    "id": i.id,
+                    "rule": i.rule,
+                    "resource": i.resource,
+                    "level": i.level.label,
+                    "since": _iso(i.opened_wall),
+                    "headline": i.headline,
+                }
+                for i in incidents
+            ],
             "recent": [
                 {
                     "at": _iso(t.wall),

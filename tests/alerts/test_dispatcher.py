@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wslgpud.alerts.channels import CommandChannel, DeliveryError
+from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.message import payload
 from wslgpud.host import SystemClock
@@ -30,6 +31,7 @@ class Waiting(NamedTuple):
     id: int
     payload: Mapping[str, Any]
     created_wall: float
+    transition_id: int | None = None
 
 
 class Outbox:
@@ -71,6 +73,7 @@ class Flaky:
     """A channel that is down for the first few tries."""
 
     name = "flaky"
+    human = False
 
     def __init__(self, failures: int, *, permanent: bool = False) -> None:
         self.failures = failures
@@ -122,7 +125,7 @@ def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -
     outbox.wait_until_empty()
     dispatcher.close(5)
 
-    assert outbox.given_up == [(1, "older than a day"), (2, "down")]
+    assert outbox.given_up == [(1, "older than 24 h"), (2, "down")]
     assert channel.took == ["taken"]
 
 

@@ -146,7 +146,7 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
     with Store(file, StoreSettings(raw_days=3650), host_name="bench", clock=clock) as store:
         written, cpu = _written_bytes(), time.process_time()
         for second in range(ticks):
-            clock.now = T0 + second + 0.001 * math.floor(3 * math.sin(second))
+            clock.now = T0 + second + 0.35 + 0.001 * math.floor(3 * math.sin(second))
             begun = time.process_time()
             readings = machine.tick(second)
             making += time.process_time() - begun
@@ -181,7 +181,7 @@ def shares(file: Path) -> None:
         sys.stdout.write(f"  blocks: {samples:,}, ")
         for table in ("chunk", "rollup_minute", "rollup_hour", "batch"):
             sys.stdout.write(
-                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "
+                f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "  # noqa: S608
             )
         data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
         sys.stdout.write(f"{data:,} bytes in blocks\n")

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_it_stops_within_three_seconds_with_everything_written(tmp_path: Path) -
         before = time.monotonic()
         code, _ = running.end(signal.SIGTERM)
         took = time.monotonic() - before
-        with sqlite3.connect(running.database) as database:
+        with closing(sqlite3.connect(running.database)) as database:
             (clean,) = database.execute("select clean from daemon_run").fetchone()
 
     assert code == 0
@@ -66,7 +67,7 @@ def test_kill_9_loses_at_most_the_last_batch_and_the_next_start_notices(tmp_path
     with daemon(tmp_path, settings=settings) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         running.end()
-    with sqlite3.connect(running.database) as database:
+    with closing(sqlite3.connect(running.database)) as database:
         runs = database.execute("select clean from daemon_run order by id").fetchall()
 
     kept = [t for t in samples_in(running.database) if t <= killed]
@@ -182,7 +183,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
         with daemon(tmp_path) as running:
             eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
             running.end()
-        with sqlite3.connect(running.database) as database:
+        with closing(sqlite3.connect(running.database)) as database, database:
             database.execute("insert into schema_migration values (999, 'future', 0)")
         assert "newer" in self.run(tmp_path)
 

@@ -20,7 +20,8 @@ from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.steps import StepLedger
-from wslgpud.risk.wording import duration, headline, size
+from wslgpud.risk.wording import headline
+from wslgpud.units import duration, size
 
 S = RiskSettings()
 MIB = 1 << 20

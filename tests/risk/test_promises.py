@@ -89,6 +89,16 @@ def test_families_that_were_held_out_are_judged_as_well(generate):
         assert line.critical.quiet_with_alarm == 0, (name, line.critical.noisy)
 
 
+def test_what_comes_close_and_ends_well_is_rarely_warned_of_and_never_called_critical(generate):
+    quiet = alarmed = 0
+    for family in generate.BORDERLINE:
+        line = family_score(family)
+        quiet += line.warning.quiet_traces
+        alarmed += line.warning.quiet_with_alarm
+        assert line.critical.quiet_with_alarm == 0, (family.__name__, line.critical.noisy)
+    assert alarmed <= 0.15 * quiet
+
+
 def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who(highest):
     def leak():
         for i in range(3600):

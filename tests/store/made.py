@@ -6,16 +6,33 @@ reads, and prints the tick's number once that is on disk.
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import EMPTY, Event, Number, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import (
+    EMPTY,
+    Event,
+    Forecast,
+    Level,
+    Number,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    Transition,
+)  # fmt: skip
 from wslgpud.store import Store
 
 BYTES = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
@@ -93,17 +110,61 @@ def settle(store, clock, seconds=60):
         assert time.monotonic() < deadline, store.stats()
 
 
-def victim(file: str) -> None:
-    """Write a tick for each line read; print its number once it is on disk."""
-    store = Store(file, StoreSettings(raw_days=3650), host_name="pc")
+def victims(file: str) -> None:
+    """For each line "FIRST LAST" fork a writer of these ticks; tell its id, and each tick that is on disk."""
     for line in sys.stdin:
-        number = int(line)
+        child = os.fork()
+        if not child:
+            write_until_killed(file, *map(int, line.split()))
+        os.waitpid(child, 0)
+        tell("gone")
+
+
+def write_until_killed(file: str, first: int, last: int) -> None:
+    tell(f"writer {os.getpid()}")
+    store = Store(file, StoreSettings(raw_days=3650), host_name="pc")
+    for number in range(first, last):
         values = {(BYTES, str(i)): number for i in range(50)}
         store.append(snapshot(T0 + number, values), urgent=number % 2 == 0)
         if number % 10 == 0 and store.flush():
-            sys.stdout.write(f"{number}\n")
-            sys.stdout.flush()
+            tell(f"written {number}")
+    time.sleep(3600)
+
+
+def tell(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def freeze(folder: Path) -> None:
+    """Write a small history of today's schema as SQL; made once for each schema, before its release."""
+    file = folder / "frozen.db"
+    with Store(file, host_name="pc", boot_id="5b1c", clock=FakeClock(T0)) as store:
+        for second in range(5):
+            values = {(BYTES, "free"): 2**34 + second * 4096, RATIO: second / 8, DOUBLE: second / 3}
+            event = Event("clock_jump", T0 + second, "went back", {"seconds": -1})
+            process = ProcessSample(42, 123, "python", 2**30, 0)
+            store.append(snapshot(T0 + second, values, events=(event,), processes=(process,)))
+        store.append(snapshot(T0 + 900, {EVENTS: 7}))
+        forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
+        transition = Transition(T0, 12.5, "ram", "r", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
+        store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+        store.mark_sent(store.unsent("command")[0].id)
+    with closing(sqlite3.connect(file)) as database:
+        (version,) = database.execute("SELECT max(version) FROM schema_migration").fetchone()
+        (mark,) = database.execute("PRAGMA application_id").fetchone()
+        pragmas = f"PRAGMA auto_vacuum = INCREMENTAL;\nPRAGMA application_id = {mark};\n"
+        dump = Path(__file__).parents[1] / "schemas" / f"v{version}.sql"
+        dump.write_text(
+            f"-- a small history as schema {version} wrote it; never changed\n{pragmas}"
+            + "\n".join(database.iterdump())
+            + "\n",
+            encoding="utf-8",
+        )
 
 
 if __name__ == "__main__":
-    victim(sys.argv[1])
+    if sys.argv[1] == "--freeze":
+        with TemporaryDirectory() as scratch:
+            freeze(Path(scratch))
+    else:
+        victims(sys.argv[1])

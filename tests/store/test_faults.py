@@ -59,7 +59,8 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
         made.until(lambda: opened.stats().write_errors_total > 20)
         assert len(list(DESCRIPTORS.iterdir())) <= descriptors + 10, "each attempt closes what it opened"
         other.execute("COMMIT")
-    made.until(lambda: opened.stats().queue_ticks == 0)
+    assert opened.flush()
+    assert opened.stats().queue_ticks == 0
     assert opened.stats().error == ""
     assert opened.stats().write_errors_total > 0
     assert _seconds(opened, made) == list(range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,12 @@ def test_a_file_that_is_no_database_is_left_alone(file, settings):
 
 def test_another_program_s_database_is_left_alone(file, settings):
     file.parent.mkdir()
-    with sqlite3.connect(file) as other:
+    with closing(sqlite3.connect(file)) as other, other:
         other.execute("CREATE TABLE places (url TEXT)")
     with pytest.raises(NotADatabaseError, match="belongs to another program"):
         Store(file, settings)
-    tables = sqlite3.connect(file).execute("SELECT name FROM sqlite_master").fetchall()
+    with closing(sqlite3.connect(file)) as other:
+        tables = other.execute("SELECT name FROM sqlite_master").fetchall()
     assert tables == [("places",)]
 
 
@@ -95,7 +97,7 @@ def test_reading_a_history_that_is_not_there_says_so(file):
 
 def test_a_newer_file_is_refused_by_writer_and_reader_and_left_alone(file, settings):
     Store(file, settings).close()
-    with sqlite3.connect(file) as newer:
+    with closing(sqlite3.connect(file)) as newer, newer:
         newer.execute("INSERT INTO schema_migration VALUES (99, 'of the future', 0)")
     before = file.read_bytes()
     for open_it in (lambda: Store(file, settings), lambda: Reader(str(file))):
@@ -106,10 +108,10 @@ def test_a_newer_file_is_refused_by_writer_and_reader_and_left_alone(file, setti
 
 def test_the_file_can_shrink_and_is_known_as_ours(file, settings):
     Store(file, settings).close()
-    database = sqlite3.connect(file)
-    assert database.execute("PRAGMA auto_vacuum").fetchone() == (2,)
-    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert database.execute("PRAGMA application_id").fetchone() == (0x57475055,)
+    with closing(sqlite3.connect(file)) as database:
+        assert database.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert database.execute("PRAGMA application_id").fetchone() == (0x57475055,)
 
 
 def _shape(database):
@@ -120,16 +122,19 @@ def _shape(database):
 @pytest.mark.parametrize("dump", sorted(SCHEMAS.glob("v*.sql")), ids=lambda p: p.stem)
 def test_every_released_schema_becomes_today_s_and_keeps_its_rows(dump, file, settings, tmp_path):
     file.parent.mkdir()
-    with sqlite3.connect(file) as old:
+    with closing(sqlite3.connect(file)) as old, old:
         old.executescript(dump.read_text())
         transitions = old.execute("SELECT * FROM transition").fetchall()
         assert transitions
     with Store(file, settings, host_name="pc") as store:
         assert store.read(*store.series("made_ratio"), 0, 1e10)
     Store(tmp_path / "fresh.db", settings).close()
-    migrated, fresh = sqlite3.connect(file), sqlite3.connect(tmp_path / "fresh.db")
-    assert _shape(migrated) == _shape(fresh)
-    assert migrated.execute("SELECT * FROM transition").fetchall() == transitions
+    with (
+        closing(sqlite3.connect(file)) as migrated,
+        closing(sqlite3.connect(tmp_path / "fresh.db")) as fresh,
+    ):
+        assert _shape(migrated) == _shape(fresh)
+        assert migrated.execute("SELECT * FROM transition").fetchall() == transitions
 
 
 def test_every_version_has_a_frozen_dump():
@@ -139,10 +144,10 @@ def test_every_version_has_a_frozen_dump():
 
 def test_queries_and_migrations_agree_on_every_column(file, settings):
     Store(file, settings).close()
-    database = sqlite3.connect(file)
-    for table in schema.metadata.sorted_tables:
-        columns = [row[1] for row in database.execute(f"PRAGMA table_info({table.name})")]
-        assert columns == [c.name for c in table.columns], table.name
+    with closing(sqlite3.connect(file)) as database:
+        for table in schema.metadata.sorted_tables:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table.name})")]
+            assert columns == [c.name for c in table.columns], table.name
 
 
 def test_a_migration_that_fails_half_way_leaves_no_trace(tmp_path):

@@ -15,6 +15,7 @@ DAY = 86400
 @pytest.fixture(autouse=True)
 def _looks_after_every_commit(monkeypatch):
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
 
 
 def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock, made):
@@ -46,3 +47,16 @@ def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(
     assert 0 < len(kept) < 8000
     assert max(sizes) < 1.3 * limit
     assert max(sizes[90:]) <= 1.1 * max(sizes[:90]), "in steady state the file does not grow"
+
+
+def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings, clock, made, monkeypatch):
+    monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 600.0)
+    keep = replace(settings, raw_days=30)
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(clock.now, {made.EVENTS: 1}))
+    clock.now += 10 * 365 * DAY
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        made.settle(store, clock)
+        clock.now = made.T0 + 60
+        made.settle(store, clock)
+        assert made.read_all(store) == [(0, 1)]

@@ -6,13 +6,14 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
-from wslgpud.store import LockedError, Point, Reader, Run, Store
+from wslgpud.store import LockedError, Point, Run, Store
 from wslgpud.store.intake import Intake
 
 
@@ -126,9 +127,9 @@ def test_processes_and_events_are_kept(local, made, file):
     event = Event("clock_jump", made.T0, "went back", {"seconds": -3600})
     local.append(made.snapshot(made.T0, processes=(process,), events=(event,)))
     assert local.flush()
-    (seen,) = Reader(str(file)).processes(made.T0, made.T0 + 1)
+    (seen,) = local.processes(made.T0, made.T0 + 1)
     assert seen == (made.T0, 42, 123456, 'py"thon', 7 * 2**30, 4096)
-    row = sqlite3.connect(file).execute("SELECT ms, kind, text, fields FROM event").fetchone()
+    (row,) = made.query(file, "SELECT ms, kind, text, fields FROM event")
     assert row == (made.T0 * 1000, "clock_jump", "went back", '{"seconds": -3600}')
 
 
@@ -140,7 +141,7 @@ def _transition(made):
 def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(local, made, file):
     transition = _transition(made)
     number = local.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
-    with sqlite3.connect(file) as other:
+    with closing(sqlite3.connect(file)) as other, other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
     assert local.transitions() == [(number, transition)]
     (delivery,) = local.unsent("ntfy")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -100,7 +101,7 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
     with Store(file, settings, host_name="pc", clock=clock) as store:
         seconds = [*range(100, 2000), *range(5000, 7300)]
         ticks = _fill(store, made, seconds, clock)
-        with sqlite3.connect(file) as database:
+        with closing(sqlite3.connect(file)) as database, database:
             assert database.execute("SELECT count(*) FROM chunk").fetchone()[0] >= 5
             assert database.execute("SELECT count(DISTINCT time) FROM recent").fetchone() == (100,)
         for pattern, key in [
@@ -168,7 +169,7 @@ def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, ma
 def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         _fill(store, made, range(HOUR + 10), clock)
-    with sqlite3.connect(file) as database:
+    with closing(sqlite3.connect(file)) as database, database:
         (steady,) = database.execute("SELECT id FROM series WHERE labels LIKE '%steady%'").fetchone()
         minutes = database.execute("SELECT data FROM rollup_minute WHERE series = ?", (steady,)).fetchall()
         blocks = database.execute("SELECT data FROM block WHERE id & 65535 = ?", (steady,)).fetchall()
@@ -197,7 +198,7 @@ def test_ten_ticks_a_second_are_sealed_early_and_summed_up_right(file, settings,
             clock.now = made.T0 + i / 10
             store.append(made.snapshot(clock.now, {made.EVENTS: i}))
         made.settle(store, clock)
-        with sqlite3.connect(file) as database:
+        with closing(sqlite3.connect(file)) as database, database:
             assert database.execute("SELECT count(*) FROM recent").fetchone()[0] <= MAX_TICKS
         (ref,) = store.series()
         minutes = store.summaries(ref, made.T0, clock.now, 60)

@@ -8,6 +8,7 @@ that thresholds were chosen on (``DEVELOPED_ON``) apart from those that came lat
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -330,4 +331,71 @@ def repeated_job(seed):
 HELD_OUT: list[Callable[[int], Case]] = [
     gc_heap, server_start, training, late_leak, workers, accelerating, saturating, natural_night, suspended,
     repeated_job,
+]  # fmt: skip
+
+
+def staggered_start(seed):
+    """Ranks or workers that start one after the other, each the same size, and all fit."""
+    rng = random.Random(seed)
+    count, top, used, t = rng.randint(3, 8), rng.uniform(0.4, 0.76), rng.uniform(0.05, 0.15), 20.0
+    step, path = (top - used) / count, [(0.0, used)]
+    for _ in range(count):
+        path += [(t, used), (t + rng.choice([0.4, 2, 4]), used + step)]
+        used += step
+        t += rng.uniform(4, 9)
+    return _case("staggered_start", rng, seed, _where(rng), [*path, (t, used), (t + 600, used)])
+
+
+def notebook(seed):
+    """Somebody who loads models and data sets of all sizes and drops them again."""
+    rng = random.Random(seed)
+    used, t, path = 0.1, 20.0, [(0.0, 0.1)]
+    for _ in range(30):
+        path.append((t, used))
+        used = rng.choice([0.1, 0.3, 0.5, 0.6, 0.7, 0.74])
+        path.append((t + rng.choice([0.4, 1, 5, 20]), used))
+        t += rng.uniform(25, 300)
+    return _case("notebook", rng, seed, _where(rng), path)
+
+
+def nightly_jobs(seed):
+    """Jobs that climb to 60-77 % now and then and end."""
+    rng = random.Random(seed)
+    base, t = rng.uniform(0.3, 0.6), 100.0
+    path = [(0.0, base)]
+    for _ in range(12):
+        high, span = rng.uniform(0.6, 0.77), rng.choice([2, 10, 40, 120])
+        path += [(t, base), (t + span, high), (t + span + rng.uniform(1, 60), high * 0.99)]
+        t = path[-1][0] + 1
+        path.append((t, base))
+        t += rng.uniform(200, 1000)
+    return _case("nightly_jobs", rng, seed, "ram", path)
+
+
+def serving(seed):
+    """A server whose use follows its load, up and down by a quarter of memory."""
+    rng = random.Random(seed)
+    period, low, high = rng.uniform(100, 2000), rng.uniform(0.3, 0.5), rng.uniform(0.6, 0.75)
+    path = []
+    for i in range(400):
+        wave = 0.5 + 0.5 * math.sin(2 * math.pi * i / 30)
+        path.append((i * period / 30, low + (high - low) * wave + rng.gauss(0, 0.01)))
+    return _case("serving", rng, seed, _where(rng), path)
+
+
+def serving_near_the_limit(seed):
+    """The same at 80-93 %, where each wave takes half of what is left."""
+    rng = random.Random(seed)
+    period, high = rng.uniform(100, 2000), rng.uniform(0.85, 0.93)
+    low = high - rng.uniform(0.02, 0.08)
+    path = [(0.0, 0.1), (10.0, 0.1), (10.4, low)]
+    for i in range(400):
+        wave = 0.5 - 0.5 * math.cos(2 * math.pi * i / 30)
+        path.append((60 + i * period / 30, low + (high - low) * wave + rng.gauss(0, 0.003)))
+    return _case("serving_near_the_limit", rng, seed, _where(rng), path)
+
+
+# All end well, and all come as close to what does not as one can without being it.
+BORDERLINE: list[Callable[[int], Case]] = [
+    staggered_start, notebook, nightly_jobs, serving, serving_near_the_limit,
 ]  # fmt: skip

@@ -119,12 +119,16 @@ def wheel_of(repository: Path, folder: Path) -> Path:
     Raises:
         ImageError: The source does not build.
     """
-    backend = _downloaded("backend", "hatchling")
     _run(
-        *PIP, "wheel", "--quiet", "--no-deps", "--no-index", f"--find-links={backend}",
+        *PIP, "wheel", "--quiet", "--no-deps", "--no-index", f"--find-links={backend()}",
         f"--wheel-dir={folder}", str(repository),
     )  # fmt: skip
     return next(folder.glob("*.whl"))
+
+
+def backend() -> Path:
+    """Return a folder with the wheels of what builds ours, also in editable form; downloaded once."""
+    return _downloaded("backend", "hatchling", "editables")
 
 
 def wheelhouse(wheel: Path) -> Path:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from wslgpud.alerts.channels import Channel, DeliveryError
+from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
+from wslgpud.alerts.message import Message, digest, level_of, numbered
+from wslgpud.alerts.policy import Manners
 from wslgpud.host import Clock
 
 log = logging.getLogger(__name__)
@@ -16,6 +19,8 @@ log = logging.getLogger(__name__)
 BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 #: a warning older than this is history, not a warning
 EXPIRY_SECONDS = 24 * 3600.0
+#: an open end of quiet hours is looked at this often: the wall clock may be set meanwhile
+RECHECK_SECONDS = 60.0
 
 
 class Delivery(Protocol):
@@ -32,6 +37,10 @@ class Delivery(Protocol):
     @property
     def created_wall(self) -> float:
         """When it was put there, in seconds since the epoch."""
+
+    @property
+    def transition_id(self) -> int | None:
+        """The row it tells of."""
 
 
 class Outbox(Protocol):
@@ -51,71 +60,171 @@ class Outbox(Protocol):
 
 
 class Dispatcher:
-    """A thread that sends what waits, also what an earlier run left; ``wake`` tells it of more."""
+    """A thread a channel that sends what waits, also what an earlier run left; ``wake`` tells of more."""
 
-    def __init__(self, channels: Sequence[Channel], outbox: Outbox, clock: Clock) -> None:
-        """Prepare a line for each channel, so that one that is down does not hold up the others."""
-        self._outbox = outbox
-        self._clock = clock
-        self._lines = [_Line(channel) for channel in channels]
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._work, name="alerts", daemon=True)
+    def __init__(  # noqa: PLR0913 - two of them for tests alone
+        self,
+        channels: Sequence[Channel],
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        manners: Callable[[], Manners] = Manners,
+        language: str = "en",
+        expiry_seconds: float = EXPIRY_SECONDS,
+    ) -> None:
+        """Prepare a line for each channel, so that one that hangs holds up no other.
+
+        Args:
+            channels: where messages go.
+            outbox: where they wait.
+            clock: time.
+            manners: makes what a channel for people observes.
+            language: of digests.
+            expiry_seconds: after how long a message is given up.
+        """
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self._open: Sequence[Message] = ()
+        self._lines = [
+            _Line(
+                channel, outbox, clock, self, manners() if channel.human else None, language, expiry_seconds
+            )
+            for channel in channels
+        ]
 
     def start(self) -> None:
         """Start sending."""
-        self._thread.start()
+        for line in self._lines:
+            line.thread.start()
 
     def wake(self) -> None:
         """Say that the outbox has more."""
-        self._wake.set()
+        for line in self._lines:
+            line.wake.set()
 
     def close(self, timeout_seconds: float) -> None:
         """Stop after what is being sent; the rest stays in the outbox for the next run."""
-        self._stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout_seconds)
+        for line in self._lines:
+            line.stopping = True
+            line.wake.set()
+        for line in self._lines:
+            if line.thread.is_alive():
+                line.thread.join(timeout_seconds / len(self._lines))
 
-    def _work(self) -> None:
-        while not self._stopping:
-            self._wake.clear()
-            pauses = [pause for line in self._lines if (pause := self._step(line)) is not None]
-            if 0.0 not in pauses:
-                self._wake.wait(min(pauses, default=None))
+    def now_open(self, messages: Sequence[Message]) -> None:
+        """Say which incidents are open, for channels that must hear of them again and again."""
+        self._open = tuple(messages)
 
-    def _step(self, line: _Line) -> float | None:
-        """Send one message of a channel; return the seconds until its next step, None when nothing waits."""
-        waiting = self._outbox.unsent(line.channel.name)
-        if not waiting:
-            return None
-        if (pause := line.not_before - self._clock.mono()) > 0:
-            return pause
-        delivery = waiting[0]
-        if self._clock.wall() - delivery.created_wall > EXPIRY_SECONDS:
-            self._outbox.abandon(delivery.id, "older than a day")
-            return 0.0
-        try:
-            line.channel.send(delivery.payload)
-        except DeliveryError as error:
-            log.warning("alert not sent by %s: %s", line.channel.name, error)
-            if error.permanent:
-                self._outbox.abandon(delivery.id, str(error))
-                return 0.0
-            self._outbox.mark_failed(delivery.id, str(error))
-            line.failures += 1
-            pause = BACK_OFF_SECONDS[min(line.failures, len(BACK_OFF_SECONDS)) - 1]
-            line.not_before = self._clock.mono() + pause
-            return pause
-        self._outbox.mark_sent(delivery.id)
-        line.failures = 0
-        return 0.0
+    @property
+    def open_messages(self) -> Sequence[Message]:
+        """Messages of the incidents that are open."""
+        return self._open
+
+    def waiting(self) -> dict[str, int]:
+        """Return how many messages wait for each channel."""
+        return {line.channel.name: len(line.outbox.unsent(line.channel.name)) for line in self._lines}
 
 
 class _Line:
-    """A channel and how it fares."""
+    """A channel, what waits for it, and how it fares."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of one line, made in one place
+        self,
+        channel: Channel,
+        outbox: Outbox,
+        clock: Clock,
+        owner: Dispatcher,
+        manners: Manners | None,
+        language: str,
+        expiry_seconds: float,
+    ) -> None:
         self.channel = channel
-        self.failures = 0
-        self.not_before = 0.0
+        self.outbox = outbox
+        self.wake = threading.Event()
+        self.stopping = False
+        self.thread = threading.Thread(target=self._work, name=f"alerts-{channel.name}", daemon=True)
+        self._clock = clock
+        self._owner = owner
+        self._manners = manners
+        self._language = language
+        self._expiry = expiry_seconds
+        self._failures = 0
+        self._not_before = 0.0
+        self._refreshed = clock.mono()
+
+    def _work(self) -> None:
+        while not self.stopping:
+            self.wake.clear()
+            pause = self._step()
+            if pause is None or pause > 0:
+                self.wake.wait(pause)
+
+    def _step(self) -> float | None:
+        """Do one thing; return the seconds until the next, None when nothing waits."""
+        waiting = self.outbox.unsent(self.channel.name)
+        if (pause := self._not_before - self._clock.mono()) > 0:
+            return pause
+        if not waiting:
+            return self._refresh()
+        wall = self._clock.wall()
+        if wall - waiting[0].created_wall > self._expiry:
+            self._done(waiting[:1], "expired", f"older than {self._expiry / 3600:g} h")
+            return 0.0
+        batch = waiting[:1]
+        if self._manners is not None:
+            # What has piled up is one message: nobody reads forty of them one by one.
+            batch = waiting
+            worst = max(level_of(d.payload) for d in waiting)
+            if (pause := self._manners.wait(worst, wall, self._clock.mono())) > 0:
+                return min(pause, RECHECK_SECONDS)
+        return self._send(batch)
+
+    def _send(self, batch: Sequence[Delivery]) -> float:
+        messages = [numbered(d.payload, d.transition_id) for d in batch]
+        try:
+            self.channel.send(digest(messages, self._language))
+        except DeliveryError as error:
+            log.warning("alert not sent by %s: %s", self.channel.name, error)
+            return self._failed(batch, str(error), permanent=error.permanent)
+        except Exception as bug:
+            # A bug in one channel must not end its line for good, nor repeat every second.
+            log.exception("channel %s failed; please report this", self.channel.name)
+            return self._failed(batch, f"internal error: {type(bug).__name__}", permanent=False)
+        self._done(batch, "sent", "")
+        self._failures = 0
+        if self._manners is not None:
+            self._manners.sent(self._clock.mono())
+        return 0.0
+
+    def _failed(self, batch: Sequence[Delivery], error: str, *, permanent: bool) -> float:
+        if permanent:
+            self._done(batch, "refused", error)
+            return 0.0
+        self._owner.counts[self.channel.name, "failed"] += 1
+        self.outbox.mark_failed(batch[0].id, error)
+        self._failures += 1
+        pause = BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS)) - 1]
+        self._not_before = self._clock.mono() + pause
+        return pause
+
+    def _done(self, batch: Sequence[Delivery], outcome: str, error: str) -> None:
+        for delivery in batch:
+            if outcome == "sent":
+                self.outbox.mark_sent(delivery.id)
+            else:
+                self.outbox.abandon(delivery.id, error)
+            self._owner.counts[self.channel.name, outcome] += 1
+
+    def _refresh(self) -> float | None:
+        if not isinstance(self.channel, Refreshed):
+            return None
+        now = self._clock.mono()
+        due = self._refreshed + self.channel.refresh_seconds - now
+        if due > 0:
+            return due
+        self._refreshed = now
+        if self._owner.open_messages:
+            try:
+                self.channel.refresh(self._owner.open_messages)
+            except DeliveryError as error:
+                log.warning("open alerts not renewed at %s: %s", self.channel.name, error)
+        return self.channel.refresh_seconds

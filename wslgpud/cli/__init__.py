@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import capture, config, record, replay, run, status, stress
+from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
 
 app = typer.Typer(
     name="wslgpud",
@@ -40,4 +40,6 @@ app.add_typer(config.app, name="config")
 app.command()(record.record)
 app.command("replay")(replay.replay_command)
 app.command()(capture.capture)
+app.add_typer(alerts.app, name="alerts")
+app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")

@@ -19,7 +19,7 @@ from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
-from wslgpud.risk.wording import duration
+from wslgpud.units import duration
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)

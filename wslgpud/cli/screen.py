@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.risk.wording import duration, resource_name, size
+from wslgpud.units import duration, resource_name, size
 
 COLOURS = {
     "ok": "green", "info": "blue", "warning": "yellow", "critical": "red", "emergency": "bold white on red",

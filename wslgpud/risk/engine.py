@@ -114,8 +114,7 @@ class RiskEngine:
         if watch is None:
             if len(self._watches) >= MOST_RESOURCES:
                 self._drop_stale(t)
-            margin = self.settings.vram_margin if room.resource.startswith("gpu") else 0.0
-            watch = self._watches[room.resource] = Watch(self.settings, room.capacity, margin=margin)
+            watch = self._watches[room.resource] = Watch(self.settings, room.capacity)
         elif abs(watch.capacity - room.capacity) > 0.01 * room.capacity:
             watch.rebase(room.capacity)
         return watch
@@ -183,6 +182,9 @@ class RiskEngine:
             probabilities=probabilities(danger),
             who=culprit.text,
             reason=reason(room.resource, danger, culprit) if danger and view.level >= Level.INFO else "",
+            cause=danger.cause if danger else "",
+            who_kind=culprit.kind,
+            window_seconds=danger.window_seconds if danger else None,
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:

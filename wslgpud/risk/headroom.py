@@ -14,11 +14,15 @@ with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until 
 
 
 class Room(NamedTuple):
-    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does."""
+    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does.
+
+    ``swap`` says that swap is part of it, so that a growth gets slower before the end.
+    """
 
     resource: str
     headroom: int
     capacity: int
+    swap: bool = False
 
     @property
     def share(self) -> float:
@@ -35,7 +39,7 @@ def ram_room(observation: Observation) -> Room | None:
     if swap is not None:
         headroom += swap.free
         capacity += swap.total
-    return Room("ram", max(0, headroom), capacity)
+    return Room("ram", max(0, headroom), capacity, capacity > ram.total)
 
 
 def gpu_used(gpu: GpuSample) -> int | None:
@@ -76,7 +80,7 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
         room = max(0, group.swap_limit - (group.swap_current or 0))
         headroom += room if swap_free is None else min(room, swap_free)
         capacity += group.swap_limit
-    return Room(f"cgroup:{group.path}", max(0, headroom), capacity)
+    return Room(f"cgroup:{group.path}", max(0, headroom), capacity, capacity > group.limit)
 
 
 def rooms(observation: Observation, learned_ceilings: dict[str, int]) -> Iterator[Room]:

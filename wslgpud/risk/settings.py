@@ -15,19 +15,16 @@ class RiskSettings:
     warn_probability: float = 0.45
     """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
 
-    warn_points: tuple[tuple[float, float], ...] = (
-        (4.0, 0.30),
-        (8.0, 0.28),
-        (12.0, 0.265),
-        (16.0, 0.25),
-        (30.0, 0.235),
-        (60.0, 0.215),
-    )
+    warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.265), (16.0, 0.25), (30.0, 0.235), (60.0, 0.215))
     """(seconds to exhaustion, share of headroom) under which a growth warns, linear in between: above it a
     growth is nobody's problem yet, but one of seconds leaves no time to wait."""
 
-    vram_margin: float = 0.015
-    """Added to those of 16 s and less for VRAM: it has no swap to slow a growth down near the limit."""
+    no_swap_margin: float = 0.025
+    """Added to those of 16 s and less where no swap slows growth down near the limit: VRAM, most cgroups."""
+
+    look_ahead: float = 0.5
+    """Share of a sampling interval (beyond half a second) that RAM's growth is carried on for before it is
+    compared: the next sample may come too late. Without swap, the whole of it."""
 
     warn_eta_seconds: float = 900.0
     """Beyond this a warning needs headroom below ``slow_headroom``: people can do other things first."""

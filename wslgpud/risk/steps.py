@@ -100,12 +100,13 @@ class StepLedger:
             count += 1.0
             size *= ratio
         count += min(1.0, left / size)
+        climbed = sum(sizes[-regular - 1 :])
         return Stairs(
             steps=regular + 1,
             last_step=sizes[-1],
             next_step=following,
             steps_left=count,
-            probability=regular / (regular + count),
+            probability=min(regular / (regular + count), climbed / (climbed + headroom)),
             eta_seconds=max(0.0, interval * max(1.0, count) - still),
             interval_seconds=interval,
         )

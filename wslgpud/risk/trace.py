@@ -55,6 +55,15 @@ def _items(row: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     return value
 
 
+def _names(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = row.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise ValueError(f"{key!r} must be a list of names")
+    return tuple(value)
+
+
 def _int(row: Mapping[str, Any], key: str) -> int | None:
     value = row.get(key)
     if value is None:
@@ -194,7 +203,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
         cgroups=tuple(c for c in map(_cgroup, _items(row, "cgroups")) if c is not None),
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
-        exhausted=tuple(str(name) for name in row.get("exhausted") or ()),
+        exhausted=_names(row, "exhausted"),
     )
 
 

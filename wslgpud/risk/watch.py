@@ -46,9 +46,8 @@ class Circumstances(NamedTuple):
 class Watch:
     """One resource: its history at all scales, the peaks it survived, and the level that holds."""
 
-    def __init__(self, settings: RiskSettings, capacity: int, *, margin: float = 0.0) -> None:
-        """Start with nothing seen of a resource of this capacity (bytes); ``margin`` as in ``wanted``."""
-        self._margin = margin
+    def __init__(self, settings: RiskSettings, capacity: int) -> None:
+        """Start with nothing seen of a resource of this capacity (bytes)."""
         self.settings = settings
         self.capacity = capacity
         self.hysteresis = Hysteresis(settings)
@@ -100,7 +99,7 @@ class Watch:
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
-        return self._judge(t, share, dangers)
+        return self._judge(t, share, dangers, swap=room.swap)
 
     def _remember(self, t: float, room: Room, used: float) -> None:
         self.t, self.headroom = t, room.headroom
@@ -141,7 +140,7 @@ class Watch:
                         stairs.probability * belief,
                         stairs.eta_seconds,
                         stairs.interval_seconds,
-                        early_seconds=stairs.eta_seconds,
+                        early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
                         still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
                         next_step=stairs.next_step,
                         last_step=stairs.last_step,
@@ -173,11 +172,14 @@ class Watch:
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
 
-    def _judge(self, t: float, share: float, dangers: list[Danger]) -> View:
+    def _judge(self, t: float, share: float, dangers: list[Danger], *, swap: bool) -> View:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
+        overdue *= self.settings.look_ahead if swap else 1.0
         for danger in dangers:
-            level = wanted(danger, share, overdue, self.settings, margin=self._margin)
+            level = wanted(
+                danger, share, overdue, self.settings, margin=0.0 if swap else self.settings.no_swap_margin
+            )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
         still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0

@@ -34,6 +34,10 @@ CURRENT = _spec("cgroup_memory_current_bytes", "Memory it uses, its page cache i
 INACTIVE_FILE = _spec(
     "cgroup_memory_inactive_file_bytes", "Of that, page cache that can be dropped; not in the way of growth."
 )
+ACTIVE_FILE = _spec(
+    "cgroup_memory_active_file_bytes",
+    "Of that, page cache in recent use; dropped later, at the price of reading it again.",
+)
 SLAB_RECLAIMABLE = _spec(
     "cgroup_memory_slab_reclaimable_bytes", "Of that, kernel caches that can be dropped."
 )
@@ -70,7 +74,8 @@ class CgroupSource(Source):
     # memory.stat makes the kernel sum up counters of all processors; RAM must not wait for that.
     lane: ClassVar[str] = "cgroups"
     metrics: ClassVar[tuple[MetricSpec, ...]] = (
-        LIMIT, CURRENT, INACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_CURRENT, LIMIT_HITS, OOM_KILLS,
+        LIMIT, CURRENT, INACTIVE_FILE, ACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_CURRENT, LIMIT_HITS,
+        OOM_KILLS,
     )  # fmt: skip
 
     def __init__(self, host: Host, config: Config) -> None:
@@ -186,6 +191,7 @@ def _state_v2(host: Host, folder: str) -> list[tuple[MetricSpec, int | None]]:
     return [
         (CURRENT, current),
         (INACTIVE_FILE, whole(detail.get("inactive_file"))),
+        (ACTIVE_FILE, whole(detail.get("active_file"))),
         (SLAB_RECLAIMABLE, whole(detail.get("slab_reclaimable"))),
         (SWAP_CURRENT, _number(host, f"{folder}/memory.swap.current")),
         (LIMIT_HITS, whole(events.get("max"))),
@@ -200,6 +206,7 @@ def _state_v1(host: Host, folder: str) -> list[tuple[MetricSpec, int | None]]:
     return [
         (CURRENT, current),
         (INACTIVE_FILE, whole(detail.get("total_inactive_file"))),
+        (ACTIVE_FILE, whole(detail.get("total_active_file"))),
         # Two reads, some time apart: the difference can come out a little below zero.
         (SWAP_CURRENT, None if both is None or current is None else max(both - current, 0)),
         (LIMIT_HITS, _number(host, f"{folder}/memory.failcnt")),

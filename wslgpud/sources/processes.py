@@ -137,7 +137,11 @@ class ProcessSource(Source):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
             if known.command is None:
                 known.command = short_command(self.host, row.pid)
-            known.roles = inspect(self.host, row.pid, row.name, known.command, known.roles)
+            # The NVML probe holds the GPU's device, but nobody should wait for it to be done with the GPU.
+            ours = "-m wslgpud.probes." in known.command
+            known.roles = (
+                frozenset() if ours else inspect(self.host, row.pid, row.name, known.command, known.roles)
+            )
 
     def _swap(self, rows: list[Row]) -> dict[int, int]:
         """Return the swapped bytes of those that may be among the biggest because of them."""

@@ -62,11 +62,16 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool) -> list[Numbe
         return [last] * count
     try:
         values = _decode(block)
-    except (zlib.error, LookupError, OverflowError, ValueError) as error:
+    except (zlib.error, LookupError, ArithmeticError, ValueError) as error:
         raise ValueError(f"damaged block: {error}") from error
     if len(values) != count or values[-1] != last or whole == (block[0] == _DOUBLES):
         raise ValueError(f"damaged block: {len(values)} values instead of {count}, or not its own")
     return values
+
+
+def rises(block: bytes) -> bool:
+    """Tell from its head alone whether no whole number of a block is less than the one before."""
+    return not block or (block[0] in _TYPECODES and _unpacked(block[1:], 3)[0][2] >= 0)
 
 
 def _decode(block: bytes) -> list[Number]:
@@ -76,10 +81,13 @@ def _decode(block: bytes) -> list[Number]:
     if kind == _TEXT:
         return [int(text) for text in _inflate(block[1:]).split(b",")]
     (first, unit, low), body = _unpacked(block[1:], 3)
-    shifted = _little(array(_TYPECODES[kind], _lines(_inflate(body), kind)))
-    deltas: Iterable[int] = shifted
-    if unit != 1:
-        deltas = map(mul, deltas, repeat(unit))
+    numbers = _lines(_inflate(body), kind)
+    if kind == 1:
+        # the common case by far: looking a difference up is quicker than working it out
+        steps = [(low + number) * unit for number in range(256)]
+        return list(accumulate(map(steps.__getitem__, numbers), initial=first))
+    shifted = _little(array(_TYPECODES[kind], numbers))
+    deltas: Iterable[int] = map(mul, shifted, repeat(unit)) if unit != 1 else shifted
     values: Iterable[int] = accumulate(deltas, initial=first)
     if low:
         slope = low * unit

@@ -251,8 +251,8 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 64")
-    connection.execute("PRAGMA journal_size_limit = 262144")
+    connection.execute("PRAGMA wal_autocheckpoint = 32")
+    connection.execute("PRAGMA journal_size_limit = 131072")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
 

@@ -6,8 +6,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress, repeat
-from operator import gt
+from itertools import compress, pairwise, repeat
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import BigInteger, Connection, Table, func, literal, select
@@ -15,7 +14,7 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import decode
+from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import Summary, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
@@ -46,20 +45,30 @@ def raw(connection: Connection, asked: Asked) -> Values:
     """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
     times: list[int] = []
     values: list[Number] = []
-    for sealed_times, sealed in _sealed(connection, asked):
-        times += sealed_times
-        values += sealed
-    for ms, value in _newest(connection, asked):
-        times.append(ms)
-        values.append(value)
-    if any(map(gt, times, times[1:])):
+    rising = True
+    for in_order, more_times, more_values in _pieces(connection, asked):
+        rising = rising and in_order and (not times or not more_times or times[-1] <= more_times[0])
+        times += more_times
+        values += more_values
+    if not rising:
         # a clock went back; ticks of the same millisecond stay in order of arrival
         order = sorted(range(len(times)), key=times.__getitem__)
         times, values = [times[i] for i in order], [values[i] for i in order]
     return times, values
 
 
-def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
+def _pieces(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
+    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks."""
+    yield from _sealed(connection, asked)
+    newest = list(_newest(connection, asked))
+    yield all(a[0] <= b[0] for a, b in pairwise(newest)), *_columns(newest)
+
+
+def _columns(points: Sequence[tuple[int, Number]]) -> Values:
+    return [ms for ms, _ in points], [value for _, value in points]
+
+
+def _sealed(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
     chunk, block = schema.chunk, schema.block
     query = (
         select(chunk, block.c.mask, block.c.last, block.c.data)
@@ -81,7 +90,7 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Values]:
         if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
             inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
-        yield times, values
+        yield rises(row.times), times, values
 
 
 def times_of(chunk: Any) -> list[int]:
@@ -134,7 +143,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
         key = time * 1000 // step_ms * step_ms
         found[key] = found[key].then(known) if key in found else known
     newest = list(_newest(connection, asked))
-    for key, known in summarise([t for t, _ in newest], [v for _, v in newest], step_ms).items():
+    for key, known in summarise(*_columns(newest), step_ms).items():
         found[key] = found[key].then(known) if key in found else known
     return dict(sorted(found.items()))
 

@@ -8,22 +8,23 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import repeat
 from operator import truediv
-from typing import Any
+from typing import Any, final
 
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
 
-from wslgpud.model import Level, Number, StressResult, Transition
+from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
-from wslgpud.store.records import Bucket, Point, ProcessPoint, SeriesRef
+from wslgpud.store.records import Bucket, DeliveryRecord, Point, ProcessPoint, SeriesRef
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
-LATEST_MS = 120_000
+LATEST_MS = 65_000
 LATEST_ROWS = 150
 
 
+@final
 class Reader:
     """Connections that only read; usable from several threads."""
 
@@ -38,8 +39,20 @@ class Reader:
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
-        with self._connected() as connection:
-            migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        try:
+            with self._connected() as connection:
+                migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Reader:
+        """Return the open reader."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """Let the connections go."""
@@ -138,7 +151,7 @@ class Reader:
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
 
-        Those read every minute or two are the newest; what is read less often may be that of the last
+        Those read at least once a minute are the newest; what is read less often may be that of the last
         sealed quarter of an hour.
         """
         table = schema.batch
@@ -178,6 +191,41 @@ class Reader:
                 for pid, start, name, rss, swap in rows
             ]
         return sorted(found, key=lambda p: p.wall)
+
+    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
+        """Return what happened between two moments, of one kind or all, by time."""
+        table = schema.event
+        query = (
+            select(table)
+            .where(table.c.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+            .order_by(table.c.ms, table.c.id)
+        )
+        if kind:
+            query = query.where(table.c.kind == kind)
+        with self._connected() as connection:
+            rows = connection.execute(query).all()
+        return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
+
+    def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
+        """Return how it went with the messages that were put into the outbox between two moments."""
+        table = schema.outbox
+        query = (
+            select(table)
+            .where(table.c.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+            .order_by(table.c.id)
+        )
+        with self._connected() as connection:
+            return [
+                DeliveryRecord(
+                    row.channel,
+                    row.transition,
+                    row.created_ms / 1000,
+                    None if row.done_ms is None else row.done_ms / 1000,
+                    row.attempts,
+                    row.error,
+                )
+                for row in connection.execute(query)
+            ]
 
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """Return the changes of level since a moment with their ids, by time."""

@@ -67,6 +67,17 @@ class Delivery(NamedTuple):
     error: str = ""
 
 
+class DeliveryRecord(NamedTuple):
+    """How handing a message over went; ``done_wall`` is None while it waits, ``error`` the last failure's."""
+
+    channel: str
+    transition_id: int | None
+    created_wall: float
+    done_wall: float | None
+    attempts: int
+    error: str
+
+
 class Run(NamedTuple):
     """One life of the daemon; ``stopped_wall`` of an unclean end is when it last wrote, as far as known."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,6 +75,7 @@ class Store:
         self._journal = Journal(self._intake.next_row, self._clock.wall)
         self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
         self._reader: Reader | None = None
+        self._reading = threading.Lock()
         self._run_id: int | None = None
         self._boot_id = boot_id
         self.version = __version__
@@ -209,9 +211,10 @@ class Store:
         return problems
 
     def _read(self) -> Reader:
-        if self._reader is None:
-            self._reader = Reader(self._target)
-        return self._reader
+        with self._reading:
+            if self._reader is None:
+                self._reader = Reader(self._target)
+            return self._reader
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
         """Bring a newly opened database up to date and learn what it holds of this host.

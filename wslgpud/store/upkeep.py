@@ -23,6 +23,11 @@ DAY_SECONDS = 86400
 INTERVAL_SECONDS = 60.0
 #: a slice of single rows aims at this; 50 ms is the promise
 SLICE_SECONDS = 0.02
+#: nothing is deleted for its age before the clock has gone on evenly for so long: a machine that starts with
+#: a clock years ahead, until it is set over the network, would lose everything
+SETTLE_SECONDS = 600.0
+#: a step of the clock against the monotonic one that counts as a jump
+JUMP_SECONDS = 3600.0
 #: free pages are given back to the file system only beyond this share: the rest will be written again
 FREE_SHARE = 0.1
 #: pages given back in one slice
@@ -41,11 +46,14 @@ class Upkeep:
         self._intake = intake
         self._due_mono = 0.0
         self._rows = 200
+        self._offset: float | None = None
+        self._even_since = 0.0
         self.rows: dict[str, int] = {}
         self.free_bytes: int | None = None
         self.purged_rows = 0
         self.last_purge_wall: float | None = None
         self.longest_slice_seconds = 0.0
+        self.longest_seal_seconds = 0.0
 
     def __call__(self, connection: Connection) -> bool:
         """Do one slice if work is due; tell whether there is more."""
@@ -68,12 +76,15 @@ class Upkeep:
         with connection.begin():
             stretch = seal.due(connection, low, high)
         if stretch is not None:
+            started = time.monotonic()
             seal.seal(connection, stretch, self._intake.next_row())
+            self.longest_seal_seconds = max(self.longest_seal_seconds, time.monotonic() - started)
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
         """Delete one slice of what is too old or, oldest samples first, too much."""
-        now, keep = self._wall(), self._settings
+        keep = self._settings
+        now = self._wall() if self._clock_settled() else 0.0
         before_raw = now - keep.raw_days * DAY_SECONDS
         before_minute = now - keep.minute_days * DAY_SECONDS
         before_hour = now - keep.hour_days * DAY_SECONDS
@@ -101,6 +112,13 @@ class Upkeep:
             self._adapt(time.monotonic() - started)
         self.purged_rows += rows
         return rows > 0
+
+    def _clock_settled(self) -> bool:
+        mono = time.monotonic()
+        offset = self._wall() - mono
+        if self._offset is None or abs(offset - self._offset) > JUMP_SECONDS:
+            self._offset, self._even_since = offset, mono
+        return mono - self._even_since >= SETTLE_SECONDS
 
     def _purge_chunk(self, connection: Connection, before: float | None) -> int:
         """Delete the oldest chunk if it ends before ``before`` (None: in any case) with its blocks."""

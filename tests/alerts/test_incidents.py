@@ -1,0 +1,101 @@
+"""Incidents open, escalate, ease and close as rows, and go on after a restart."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.alerts.ticks import transition
+from wslgpud.alerts.incidents import Ledger, fold
+from wslgpud.model import Level, Transition
+
+OK, INFO, WARNING, CRITICAL = Level.OK, Level.INFO, Level.WARNING, Level.CRITICAL
+
+
+def test_rows_from_ok_to_ok_are_one_incident() -> None:
+    rows = [
+        (3, transition(1, OK, WARNING)),
+        (5, transition(2, OK, CRITICAL, rule="oom_kill")),
+        (6, transition(3, WARNING, CRITICAL, headline="worst")),
+        (8, transition(4, CRITICAL, WARNING, headline="better")),
+        (9, transition(5, WARNING, OK)),
+    ]
+    memory, kill = fold(rows)
+
+    assert (memory.id, memory.worst, memory.headline, memory.closed_wall) == (
+        3,
+        CRITICAL,
+        "worst",
+        rows[4][1].wall,
+    )
+    assert [t.new for t in memory.transitions] == [WARNING, CRITICAL, WARNING, OK]
+    assert (kill.id, kill.level, kill.closed_wall) == (5, CRITICAL, None)
+
+
+def test_an_incident_whose_end_was_lost_in_a_crash_ends_when_the_next_one_opens() -> None:
+    first, second = fold([(1, transition(1, OK, WARNING)), (2, transition(50, OK, WARNING))])
+
+    assert (first.closed_wall, second.closed_wall) == (first.opened_wall, None)
+
+
+def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
+    assert fold([(7, transition(1, WARNING, OK))]) == []
+
+
+def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
+    ledger = Ledger([(1, transition(1, OK, WARNING))], 0.0)
+
+    assert ledger.fit(transition(9, OK, WARNING)) is None
+    row = ledger.fit(transition(9, OK, CRITICAL))
+    assert row is not None
+    assert (row.old, row.new) == (WARNING, CRITICAL)
+    assert ledger.record(2, row).id == 1
+
+
+def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> None:
+    key = ("memory_exhaustion", "ram")
+    ledger = Ledger([(1, transition(1, OK, WARNING))], 100.0)
+
+    assert ledger.overdue(150.0, []) == []
+    assert ledger.overdue(170.0, [key]) == []
+    assert [i.key for i in ledger.overdue(170.0, [])] == [key]
+
+
+def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
+    ledger = Ledger([], 0.0)
+
+    def kill(t: float) -> Transition:
+        return transition(t, OK, CRITICAL, rule="oom_kill")
+
+    first = ledger.fit(kill(1))
+    assert first is not None
+    ledger.record(1, first)
+    assert ledger.fit(kill(2)) is None
+    again = ledger.fit(kill(40))
+    assert again is not None
+    assert ledger.record(2, again).id == 1
+    assert ledger.fit(transition(50, OK, WARNING)) is not None
+
+
+wanted = st.lists(st.tuples(st.sampled_from(["ram", "gpu0"]), st.sampled_from(list(Level))), max_size=40)
+
+
+@given(wanted, st.integers(0, 40))
+def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_incidents(
+    steps: list[tuple[str, Level]], restart: int
+) -> None:
+    rows: list[tuple[int, Transition]] = []
+    ledger = Ledger(rows, 0.0)
+    for number, (resource, level) in enumerate(steps):
+        if number == restart:
+            ledger = Ledger(rows, 0.0)
+        row = ledger.fit(transition(number, OK, level, resource=resource))
+        if row is not None:
+            rows.append((number, row))
+            ledger.record(number, row)
+
+    for incident in fold(rows):
+        levels = [t.new for t in incident.transitions]
+        assert [t.old for t in incident.transitions] == [OK, *levels[:-1]]
+        assert (levels[-1] == OK) == (incident.closed_wall is not None)
+    assert {i.key: i.level for i in fold(rows) if i.closed_wall is None} == dict(ledger.levels())

@@ -1,0 +1,208 @@
+"""Each kind of trouble opens at its threshold, after its time, and closes when it is really over."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.alerts.ticks import START, oom_kill, tick
+from wslgpud.alerts import rules
+from wslgpud.alerts.rules import RULES, Change, RuleEngine
+from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot
+from wslgpud.sources import disk, gpu, memory, pressure
+
+STALLED = ("memory", "10s")
+GIB = 1 << 30
+CARD = (GpuSample(0, "GPU-1", "RTX"),)
+
+
+def thrash(t: float, ratio: float) -> Snapshot:
+    return tick(t, Reading(pressure.STALLED_RATIO, ratio, STALLED))
+
+
+def levels(engine: RuleEngine, snapshots: list[Snapshot]) -> list[tuple[float, str, str]]:
+    """Run; return (time, rule, new level) of each change."""
+    return [(s.mono, c.rule, c.new.label) for s in snapshots for c in engine.observe(s)]
+
+
+def test_a_level_needs_its_time_and_a_value_that_trembles_about_the_threshold_does_not_flap() -> None:
+    values = [0.3] * 5 + [0.0] + [0.3] * 12 + [0.15, 0.25] * 30 + [0.05] * 32
+
+    assert levels(RuleEngine(), [thrash(t, v) for t, v in enumerate(values)]) == [
+        (16.0, "swap_thrash", "warning"),
+        (108.0, "swap_thrash", "ok"),
+    ]
+
+
+def test_it_escalates_and_what_is_not_known_neither_opens_nor_closes() -> None:
+    engine = RuleEngine()
+    found = levels(engine, [thrash(t, 0.8) for t in range(25)])
+
+    assert [f[2] for f in found] == ["warning", "critical"]
+    assert levels(engine, [tick(float(t)) for t in range(25, 600, 5)]) == []
+
+
+def test_without_psi_both_directions_of_swap_at_once_are_thrashing_and_one_alone_is_not() -> None:
+    def swapping(t: int, into: int, out: int) -> Snapshot:
+        return tick(float(t), Reading(memory.SWAP_IN, t * into), Reading(memory.SWAP_OUT, t * out))
+
+    fast = 50 << 20
+    assert levels(RuleEngine(), [swapping(t, 0, fast) for t in range(60)]) == []
+    assert levels(RuleEngine(), [swapping(t, fast, fast) for t in range(15)])[0][1:] == (
+        "swap_thrash",
+        "warning",
+    )
+
+
+def test_an_oom_kill_is_told_at_once_with_its_victim_and_again_for_the_next_one() -> None:
+    engine = RuleEngine()
+    first = engine.observe(tick(1, events=(oom_kill("cc1plus", 41),)))
+    second = engine.observe(tick(2, events=(oom_kill("ld", 42),)))
+
+    assert [(c.rule, c.resource, c.new, c.facts["victim"]) for c in first + second] == [
+        ("oom_kill", "ram", Level.CRITICAL, "cc1plus"),
+        ("oom_kill", "ram", Level.CRITICAL, "ld"),
+    ]
+    assert levels(engine, [tick(t) for t in range(3, 700)]) == [(603.0, "oom_kill", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "resource"), [("/build", "cgroup:/build"), ("/wsl-user", "ram"), ("", "ram")]
+)
+def test_a_kill_within_a_limit_names_the_group_but_wsls_own_group_is_the_machine(
+    cgroup: str, resource: str
+) -> None:
+    (change,) = RuleEngine().observe(tick(1, events=(oom_kill(cgroup=cgroup),)))
+
+    assert change.resource == resource
+
+
+def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_them() -> None:
+    old = oom_kill(past=1, wall=START - 50)
+
+    assert RuleEngine().observe(tick(1, events=(old,))) == []
+    assert RuleEngine(since_wall=START - 10).observe(tick(1, events=(old,))) == []
+    assert len(RuleEngine(since_wall=START - 100).observe(tick(1, events=(old,)))) == 1
+
+
+def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
+    engine = RuleEngine()
+    engine.observe(tick(1, Reading(memory.OOM_KILLS, 3), kernel_log="failed"))
+
+    (change,) = engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="failed"))
+
+    assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
+
+
+def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys() -> None:
+    def line(function: str, error: str) -> Event:
+        return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})
+
+    (change,) = RuleEngine().observe(tick(1, events=(line("dxgkio_make_resident", "ENOMEM"),), gpus=CARD))
+
+    assert (change.rule, change.resource) == ("vram_residency_failed", "gpu0")
+    assert RuleEngine().observe(tick(1, events=(line("dxgvmb_send_create_process", "EOVERFLOW"),))) == []
+
+
+def test_an_ill_card_is_told_and_a_programs_mistake_is_not() -> None:
+    def xid(number: str) -> Snapshot:
+        return tick(1, events=(Event("nvidia_xid", START, "NVRM", {"xid": number, "device": "0000:01:00"}),))
+
+    assert [c.rule for c in RuleEngine().observe(xid("79"))] == ["gpu_error"]
+    assert RuleEngine().observe(xid("31")) == []
+
+
+def test_a_lost_card_and_a_silent_driver() -> None:
+    engine = RuleEngine()
+    up, down = (Reading(gpu.UP, v, ("0", "GPU-1")) for v in (1, 0))
+    lost = [tick(0, up, gpus=CARD, gpu="ok"), *(tick(t, down, gpu="ok") for t in range(1, 8))]
+    silent = [tick(t, gpu="absent") for t in range(8, 200)]
+
+    assert levels(engine, lost) == [(6.0, "gpu_lost", "critical")]
+    assert levels(engine, silent) == [
+        (38.0, "gpu_driver_gone", "warning"),
+        (188.0, "gpu_driver_gone", "critical"),
+    ]
+
+
+def test_a_machine_that_never_had_a_card_misses_none() -> None:
+    assert levels(RuleEngine(), [tick(t, gpu="failed") for t in range(300)]) == []
+
+
+def test_heat_for_a_minute_is_told_and_a_power_cap_never() -> None:
+    def throttled(t: int, reason: str) -> Snapshot:
+        return tick(t, Reading(gpu.THROTTLED, 1, ("0", "GPU-1", reason)))
+
+    hot = levels(RuleEngine(), [throttled(t, "sw_thermal_slowdown") for t in range(70)])
+
+    assert hot == [(60.0, "gpu_throttled", "warning")]
+    assert levels(RuleEngine(), [throttled(t, "sw_power_cap") for t in range(300)]) == []
+
+
+def test_every_reason_that_counts_is_one_that_the_driver_gives() -> None:
+    from wslgpud.alerts.measures import _HARMFUL_REASONS  # noqa: PLC0415
+
+    assert set(gpu.THROTTLE_BITS) > _HARMFUL_REASONS
+
+
+def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own() -> None:
+    def space(t: int, root: float, home: float, c: float) -> Snapshot:
+        places = (("/", "ext4", root), ("/home", "ext4", home), ("/mnt/c", "9p", c))
+        return tick(t, *(Reading(disk.AVAILABLE, int(v * GIB), (p, kind)) for p, kind, v in places))
+
+    engine = RuleEngine(state_folder="/home/me/state")
+    changes = [c for t in range(10) for c in engine.observe(space(t, 0.1, 1.5, 1.0))]
+
+    assert [(c.rule, c.resource, c.new.label) for c in changes] == [
+        ("state_disk_full", "disk:/home", "warning"),
+        ("windows_disk_full", "disk:/mnt/c", "critical"),
+    ]
+    assert [c.new.label for t in range(10, 90) for c in engine.observe(space(t, 0.1, 9, 100))] == ["ok", "ok"]
+
+
+def test_a_source_that_once_answered_is_missed_after_a_minute_also_while_the_clock_jumps() -> None:
+    engine = RuleEngine()
+    engine.observe(tick(0, disk="ok"))
+    found = levels(engine, [tick(t, disk="late", jump=-86400.0 * (t > 30)) for t in range(1, 80)])
+
+    assert found == [(61.0, "source_stale", "warning")]
+
+
+def test_a_store_that_fails_is_told_through_channels_that_need_no_store() -> None:
+    engine = RuleEngine()
+    changes = [c for t in range(40) for c in engine.observe(tick(t), store_error="disk full")]
+
+    assert changes == [Change("store_failing", "store", Level.OK, Level.WARNING, {"error": "disk full"})]
+
+
+def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
+    engine = RuleEngine()
+    engine.resume({("swap_thrash", "ram"): Level.CRITICAL, ("gone", "x"): Level.WARNING}, 0.0)
+
+    assert levels(engine, [thrash(t, 0.6) for t in range(1, 30)]) == []
+    assert levels(engine, [thrash(t, 0.0) for t in range(30, 70)]) == [(60.0, "swap_thrash", "ok")]
+
+
+@given(st.lists(st.floats(0, 1), max_size=200))
+def test_changes_form_a_chain_from_ok_whatever_is_measured(values: list[float]) -> None:
+    engine, level = RuleEngine(), Level.OK
+    for t, value in enumerate(values):
+        for change in engine.observe(thrash(t * 7.0, value)):
+            assert (change.old, change.new != level) == (level, True)
+            level = change.new
+
+
+def test_every_rule_has_a_page_in_the_runbook_and_rising_steps() -> None:
+    runbook = (Path(rules.__file__).parent / "RUNBOOK.md").read_text()
+    names = [*(r.name for r in RULES), rules.MEMORY, rules.UNCLEAN_END]
+
+    assert sorted(re.findall(r"^## (\w+)$", runbook, re.MULTILINE)) == sorted(names)
+    for rule in RULES:
+        for worse, milder in zip(rule.steps[1:], rule.steps, strict=False):
+            assert worse.level > milder.level
+            assert rule.beyond(worse.value, milder.value)
+        assert rule.beyond(rule.steps[0].value, rule.clear)

@@ -1,0 +1,114 @@
+"""A newcomer's first steps: a bare Debian, a clone in a folder with a space in its name, ``./deploy/run``."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import Running, eventually
+
+from .conftest import REPOSITORY
+from .image import backend, image, wheelhouse
+
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+
+CLONE = "/root/my code"
+IN_A_ROOT_OF_ITS_OWN = """
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
+mount -t proc proc "$2/root/proc"
+mount --rbind /dev "$2/root/dev"
+root=$2/root
+shift 2
+exec chroot "$root" "$@"
+"""
+
+
+class Newcomer:
+    """Debian as its bootstrap leaves it, with the repository's files and no way to a network."""
+
+    def __init__(self, folder: Path, tree: Path) -> None:
+        self.folder = folder
+        self._tree = tree
+        for name in ("upper", "work", "root"):
+            (folder / name).mkdir()
+
+    def start(self, *command: str, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Start a command there; the process is the command itself, so it takes signals."""
+        wrapper = ["unshare", "--mount", "sh", "-euc", IN_A_ROOT_OF_ITS_OWN, "sh"]
+        return subprocess.Popen(
+            [*wrapper, str(self._tree), str(self.folder), *command],
+            # An index that is asked for would be an error, as it is offline.
+            env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME": "/root",
+                "PIP_NO_INDEX": "1",
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, environment: Mapping[str, str]) -> Running:
+        """Type ``./deploy/run``."""
+        daemon = self.start(f"{CLONE}/deploy/run", environment={"WSLGPUD_SERVER__PORT": "0", **environment})
+        return Running(daemon, self.folder)
+
+
+@pytest.fixture
+def newcomer(able_to_boot: None, tmp_path: Path, wheel: Path) -> Newcomer:
+    tree = image().kernel.parents[1]
+    one = Newcomer(tmp_path, tree)
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy"]
+    files = subprocess.run(listed, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+    for name in ["pyproject.toml", "README.md", "LICENSE", *filter(None, files.split("\0"))]:
+        target = tmp_path / f"upper{CLONE}" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(REPOSITORY / name, target)
+    for folder in (wheelhouse(wheel), backend()):
+        shutil.copytree(folder, tmp_path / "upper/wheels", dirs_exist_ok=True)
+    return one
+
+
+def test_deploy_run_sets_everything_up_once_and_then_needs_no_network(newcomer: Newcomer) -> None:
+    first = newcomer.run({"PIP_FIND_LINKS": "/wheels"})
+    eventually(lambda: first.status_of("/-/ready") == 200, "readiness")
+    beside_it = ["nsenter", f"--target={first.process.pid}", "--mount", "--root"]
+    status = [*beside_it, f"{CLONE}/.venv/bin/wslgpud", "status"]
+    screen = subprocess.run(status, check=True, capture_output=True, text=True).stdout
+    code, said = first.end(signal.SIGINT)
+    second = newcomer.run({})
+    eventually(lambda: second.status_of("/-/ready") == 200, "readiness")
+    code_again, said_again = second.end(signal.SIGINT)
+
+    assert (code, code_again) == (0, 0)
+    assert first.said[2] == second.said[2] == "data     /var/lib/wslgpud/wslgpud.db\n"
+    assert f"daemon at {first.url}" in screen
+    assert f"preparing {CLONE}/.venv (once" in said
+    assert "preparing" not in said_again
+
+
+def test_without_a_network_the_first_time_the_last_line_says_so(newcomer: Newcomer) -> None:
+    daemon = newcomer.start(f"{CLONE}/deploy/run", environment={})
+    said, errors = daemon.communicate()
+
+    assert (daemon.returncode, said) == (1, "")
+    assert "the first run needs the network" in errors.splitlines()[-1]
+
+
+def test_the_wheel_carries_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    source = {
+        str(path.relative_to(REPOSITORY))
+        for path in (REPOSITORY / "wslgpud").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+
+    assert {name for name in names if ".dist-info/" not in name} == source
+    assert "wslgpud/py.typed" in names

@@ -1,0 +1,70 @@
+"""From the configuration to channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from wslgpud.alerts.channels import Channel
+from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
+from wslgpud.alerts.channels.apprise import AppriseChannel, urls_from
+from wslgpud.alerts.channels.command import CommandChannel
+from wslgpud.alerts.channels.desktop import DesktopChannel
+from wslgpud.alerts.channels.toast import ToastChannel
+from wslgpud.alerts.policy import Manners, channel_levels, quiet_hours
+from wslgpud.config import Alerts, ConfigError
+from wslgpud.host import Host
+from wslgpud.model import Level
+
+
+def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
+    """Return the channels that are configured, or there by themselves.
+
+    Raises:
+        ConfigError: one of them cannot be used; said without its secrets.
+    """
+    found: list[Channel] = []
+    toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
+    if settings.windows_toast == "on" or (
+        settings.windows_toast == "auto" and host.live and toast.available()
+    ):
+        found.append(toast)
+    if settings.desktop == "on" or (settings.desktop == "auto" and host.live and desktop.available()):
+        found.append(desktop)
+    found += [AppriseChannel(url) for url in urls_from(settings.urls, settings.urls_file)]
+    found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]
+    if settings.command:
+        found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
+    names = [channel.name for channel in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"alerts: {', '.join(sorted(twice))} is configured twice")
+    if unknown := channel_levels(settings).keys() - set(names):
+        raise ConfigError(
+            f"alerts.channel_levels: no channel {', '.join(sorted(unknown))}; "
+            f"there are: {', '.join(names) or 'none'}"
+        )
+    return found
+
+
+def levels(settings: Alerts, names: list[str]) -> dict[str, Level]:
+    """Return the lowest level of each channel.
+
+    Raises:
+        ConfigError: see ``policy.channel_levels``.
+    """
+    own = channel_levels(settings)
+    return {name: own.get(name, Level[settings.minimum_level.upper()]) for name in names}
+
+
+def manners(settings: Alerts) -> partial[Manners]:
+    """Return what makes the manners of a channel for people.
+
+    Raises:
+        ConfigError: the quiet hours cannot be read.
+    """
+    return partial(
+        Manners,
+        quiet_hours(settings.quiet_hours),
+        Level[settings.quiet_level.upper()],
+        settings.messages_per_hour,
+    )

@@ -1,0 +1,47 @@
+"""Channels: where a warning can go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+class DeliveryError(Exception):
+    """The channel did not take the warning; it is tried again later unless ``permanent``."""
+
+    def __init__(self, text: str, *, permanent: bool = False) -> None:
+        """Say what went wrong and whether another try could help."""
+        super().__init__(text)
+        self.permanent = permanent
+
+
+class Channel(Protocol):
+    """Somewhere a warning can go; called from a thread of its own, so it may take its time.
+
+    ``human``: people read it, so it observes quiet hours and limits, and gets what has piled up as one
+    message. The others get each message by itself.
+    """
+
+    name: str
+    human: bool
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Hand the message (see ``wslgpud.alerts.message.payload``) over.
+
+        Raises:
+            DeliveryError: the channel did not take it.
+        """
+
+
+@runtime_checkable
+class Refreshed(Protocol):
+    """A channel that forgets an incident unless it hears of it every ``refresh_seconds``."""
+
+    refresh_seconds: float
+
+    def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Say that these incidents are still open.
+
+        Raises:
+            DeliveryError: the channel did not take it.
+        """

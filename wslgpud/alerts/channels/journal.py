@@ -1,0 +1,47 @@
+"""systemd's journal, with fields that can be asked for: ``journalctl WSLGPUD_RULE=oom_kill``."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+SOCKET = Path("/run/systemd/journal/socket")
+#: ``journalctl MESSAGE_ID=...`` finds every change of level
+MESSAGE_ID = "6f2c1d7e0b5b4c0c9b3a5a7d1e4f8c21"
+_PRIORITY = {"ok": "5", "info": "5", "warning": "4", "critical": "3", "emergency": "2"}
+
+
+class Journal:
+    """Writes at once and without waiting: unlike the other channels it is as near as the log."""
+
+    def __init__(self, path: Path = SOCKET) -> None:
+        """Keep the address of the journal's own socket."""
+        self._path = path
+
+    def write(self, headline: str, level: str, fields: Mapping[str, str]) -> bool:
+        """Write a line; False where there is no journal that takes it now.
+
+        Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
+        """
+        entry = {
+            "MESSAGE": headline,
+            "MESSAGE_ID": MESSAGE_ID,
+            "PRIORITY": _PRIORITY.get(level, "4"),
+            "SYSLOG_IDENTIFIER": "wslgpud",
+            **{f"WSLGPUD_{name.upper()}": value for name, value in fields.items()},
+        }
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+                out.setblocking(False)
+                out.sendto(b"".join(_field(k, v) for k, v in entry.items()), str(self._path))
+        except OSError:
+            return False
+        return True
+
+
+def _field(name: str, value: str) -> bytes:
+    """Write with an explicit length, so that a newline in a value begins no field of its own."""
+    data = value.encode("utf-8", "replace")
+    return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"

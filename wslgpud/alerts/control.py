@@ -1,0 +1,100 @@
+"""Silences and acknowledgements: what people tell the running daemon, in a small file beside its data."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE = "alerts.json"
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No messages of a rule (``*``: any) for a resource (``*``: any) until a moment."""
+
+    rule: str
+    resource: str
+    until_wall: float
+
+    def covers(self, rule: str, resource: str, wall: float) -> bool:
+        """Tell whether it holds for an incident now."""
+        return self.rule in ("*", rule) and self.resource in ("*", resource) and wall < self.until_wall
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """All that was asked for."""
+
+    silences: tuple[Silence, ...] = ()
+    acknowledged: tuple[int, ...] = ()
+
+
+def _read(path: Path) -> Control:
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return Control(
+            tuple(
+                Silence(str(s["rule"]), str(s["resource"]), float(s["until_wall"]))
+                for s in document["silences"]
+            ),
+            tuple(int(number) for number in document["acknowledged"]),
+        )
+    except FileNotFoundError:
+        return Control()
+
+
+class ControlFile:
+    """Reads the file again when it has changed; one that cannot be read silences nothing."""
+
+    def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
+        """Keep where it lies."""
+        self.path = folder / FILE
+        self._complain = complain
+        self._stamp: tuple[int, int] | None = None
+        self._known = Control()
+
+    def now(self) -> Control:
+        """Return what holds."""
+        try:
+            found = self.path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+        except OSError:
+            stamp = (0, 0)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._known = _read(self.path)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._known = Control()
+                self._complain(f"{self.path} cannot be read, so nothing is silenced: {error}")
+        return self._known
+
+    def change(self, how: Callable[[Control], Control]) -> Control:
+        """Replace what holds, in one step, so that the daemon never reads half a file.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        after = how(self.now())
+        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".alerts-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump(
+                    {
+                        "silences": [asdict(s) for s in after.silences[-_MOST:]],
+                        "acknowledged": list(after.acknowledged[-_MOST:]),
+                    },
+                    file,
+                )
+            Path(name).chmod(0o644)
+            Path(name).replace(self.path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        return after

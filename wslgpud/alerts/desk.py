@@ -1,0 +1,239 @@
+"""Where everything that is wrong comes together: it becomes rows, messages, log lines, and the score."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from wslgpud.alerts import build, metrics, score
+from wslgpud.alerts.channels import Channel
+from wslgpud.alerts.channels.journal import Journal
+from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts.dispatcher import Dispatcher, Outbox
+from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
+from wslgpud.alerts.message import payload
+from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
+from wslgpud.alerts.selfsave import SelfSave
+from wslgpud.alerts.texts import Text, compose
+from wslgpud.config import Alerts
+from wslgpud.host import Clock
+from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
+
+log = logging.getLogger(__name__)
+
+#: what counts for the score, and how far back an open incident is looked for at the start
+HISTORY_SECONDS = 30 * 86400.0
+#: repeats come no faster than this, however fast the time runs out
+REPEAT_SECONDS = 10.0
+#: incidents that the score remembers
+_MOST_INCIDENTS = 2000
+_LOG_LEVEL = {
+    Level.OK: logging.INFO,
+    Level.INFO: logging.INFO,
+    Level.WARNING: logging.WARNING,
+    Level.CRITICAL: logging.ERROR,
+    Level.EMERGENCY: logging.CRITICAL,
+}
+
+
+class Rows(Outbox, Protocol):
+    """What the desk needs of the store."""
+
+    def record_transition(
+        self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> int:
+        """Keep a row and a message for each channel, synced; return its id."""
+
+    def post(self, channel: str, payload: Mapping[str, Any]) -> int:
+        """Keep a message that belongs to no row."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this runs."""
+
+    host: str
+    state_folder: Path
+    data_folder: Path
+    language: str
+
+
+class Desk:
+    """Takes what each tick found and announces it. ``tick`` never waits for a channel."""
+
+    def __init__(  # noqa: PLR0913 - what it brings together
+        self, settings: Alerts, channels: Sequence[Channel], store: Rows, clock: Clock, place: Place,
+        *, rows: Sequence[tuple[int, Transition]] = (), unseen_since_wall: float = math.inf,
+    ) -> None:  # fmt: skip
+        """Take over what earlier runs left open, and prepare the channels.
+
+        Args:
+            settings: the section of the configuration.
+            channels: where messages go.
+            store: rows and outbox.
+            clock: time.
+            place: where this runs.
+            rows: what earlier runs announced in the last ``HISTORY_SECONDS``.
+            unseen_since_wall: when the last run ended; kernel messages since then are news.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+        """
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._place = place
+        self._channels = channels
+        self._levels = build.levels(settings, [channel.name for channel in channels])
+        self.dispatcher = Dispatcher(
+            channels, store, clock, manners=build.manners(settings), language=place.language,
+            expiry_seconds=settings.expire_hours * 3600.0,
+        )  # fmt: skip
+        self._ledger = Ledger(rows, clock.mono())
+        self._past: deque[Incident] = deque(
+            (i for i in self._ledger.incidents if i.closed_wall is not None), maxlen=_MOST_INCIDENTS
+        )
+        told = (row.wall for _, row in rows if (rule := rule_named(row.rule)) is not None and rule.momentary)
+        since = max([unseen_since_wall, *told])
+        self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
+        self._rules.resume(self._ledger.levels(), clock.mono())
+        self._control = ControlFile(place.state_folder, log.warning)
+        self._journal = Journal()
+        self._selfsave = SelfSave(settings)
+        self._told: dict[str, tuple[float, float]] = {}
+        self._reports: deque[Transition] = deque()
+        self._processes: Sequence[ProcessSample] = ()
+
+    def report(self, transition: Transition) -> None:
+        """Have something announced at the next tick; safe from any thread."""
+        self._reports.append(transition)
+
+    @property
+    def open(self) -> list[Incident]:
+        """Open incidents, the worst first."""
+        return sorted(self._ledger.open.values(), key=lambda i: (-i.level, i.id))
+
+    def tick(
+        self,
+        snapshot: Snapshot,
+        forecasts: Iterable[Forecast],
+        transitions: Iterable[Transition],
+        store_error: str = "",
+    ) -> None:
+        """Announce what a tick found: memory first, which cannot wait."""
+        forecasts = list(forecasts)
+        self._processes = snapshot.processes
+        for transition in transitions:
+            self._announce(transition)
+        for change in self._rules.observe(snapshot, store_error=store_error):
+            self._announce(
+                Transition(
+                    snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new, "",
+                    facts=change.facts,
+                )
+            )  # fmt: skip
+        while self._reports:
+            self._announce(self._reports.popleft())
+        alive = [(MEMORY, f.resource) for f in forecasts if f.level > Level.OK]
+        for incident in self._ledger.overdue(snapshot.mono, alive):
+            self._announce(
+                Transition(
+                    snapshot.wall, snapshot.mono, incident.resource, incident.rule, incident.level, Level.OK,
+                    incident.headline,
+                )
+            )  # fmt: skip
+        if self._settings.repeat:
+            self._repeat(snapshot, forecasts)
+
+    def readings(self) -> Iterator[Reading]:
+        """Return what there is to say of alerts as metrics; from any thread."""
+        incidents = [*list(self._past), *list(self._ledger.open.values())]
+        yield from metrics.readings(
+            list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
+        )
+        yield from score.readings(sorted(incidents, key=lambda i: i.id))
+
+    def _announce(self, wanted: Transition) -> None:
+        """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
+        row = self._ledger.fit(wanted)
+        if row is None:
+            return
+        text = compose(row, self._place.language)
+        row = replace(row, headline=text.headline)
+        before = self._ledger.open.get((row.rule, row.resource))
+        self._log(row)
+        number = self._store.record_transition(row, self._messages(row, text, before, kind_of(row)))
+        self.dispatcher.wake()
+        incident = self._ledger.record(number, row)
+        if incident.closed_wall is not None:
+            self._past.append(incident)
+        if row.forecast is not None and row.forecast.eta_seconds is not None:
+            self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
+        self._renew_open()
+        if done := self._selfsave.note(row, self._processes):
+            log.warning("%s", done)
+
+    def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
+        """Say it again when half of the time is gone."""
+        for forecast in forecasts:
+            incident = self._ledger.open.get((MEMORY, forecast.resource))
+            eta = forecast.eta_seconds
+            if incident is None or incident.level < Level.WARNING or eta is None:
+                continue
+            told, when = self._told.setdefault(forecast.resource, (eta, snapshot.mono))
+            if eta > told / 2 or snapshot.mono - when < REPEAT_SECONDS:
+                continue
+            self._told[forecast.resource] = (eta, snapshot.mono)
+            level = incident.level
+            row = Transition(
+                snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, "", forecast
+            )
+            text = compose(row, self._place.language)
+            for channel, message in self._messages(row, text, incident, "repeated").items():
+                self._store.post(channel, message)
+            self.dispatcher.wake()
+
+    def _messages(
+        self, row: Transition, text: Text, incident: Incident | None, kind: Kind
+    ) -> dict[str, Mapping[str, Any]]:
+        control = self._control.now()
+        if any(s.covers(row.rule, row.resource, row.wall) for s in control.silences):
+            return {}
+        acknowledged = incident is not None and incident.id in control.acknowledged
+        if acknowledged and kind in ("eased", "repeated"):
+            return {}
+        message = payload(row, text, incident=incident, kind=kind, host=self._place.host)
+        return {c.name: message for c in self._channels if self._wants(c, row, incident, kind)}
+
+    def _wants(self, channel: Channel, row: Transition, incident: Incident | None, kind: Kind) -> bool:
+        worst = max(row.old, row.new)
+        if kind == "closed":
+            rule = rule_named(row.rule)
+            if channel.human and (not self._settings.resolved or (rule is not None and rule.momentary)):
+                return False
+            worst = incident.worst if incident is not None else worst
+        return worst >= self._levels[channel.name]
+
+    def _renew_open(self) -> None:
+        control, wall = self._control.now(), self._clock.wall()
+        messages = []
+        for incident in self._ledger.open.values():
+            if any(s.covers(incident.rule, incident.resource, wall) for s in control.silences):
+                continue
+            row = incident.transitions[-1]
+            if incident.level >= min(self._levels.values(), default=Level.OK):
+                text = Text(row.headline, compose(row, self._place.language).evidence, "")
+                messages.append(payload(row, text, incident=incident, host=self._place.host))
+        self.dispatcher.now_open(messages)
+
+    def _log(self, row: Transition) -> None:
+        levels = {"level": row.new.label, "previous_level": row.old.label}
+        fields = {"rule": row.rule, "resource": row.resource, **levels}
+        line = f"{row.new.label}: {row.headline}"
+        if not self._journal.write(line, row.new.label, fields):
+            log.log(_LOG_LEVEL[row.new], "%s", line)

@@ -1,0 +1,156 @@
+"""Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, over restarts.
+
+Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, rule_named
+from wslgpud.model import Level, Transition
+
+Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
+Key = tuple[str, str]
+
+#: after a restart the risk engine knows no history: what it had raised stays open for this long without it
+GRACE_SECONDS = 60.0
+#: what happens again and again is one more row of its incident at most this often
+AGAIN_SECONDS = 30.0
+#: how long the report of an unclean end counts as open: there is nothing that could make it end
+REPORT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One stretch of trouble with one resource under one rule."""
+
+    id: int
+    rule: str
+    resource: str
+    level: Level
+    worst: Level
+    opened_wall: float
+    changed_wall: float
+    headline: str
+    transitions: tuple[Transition, ...]
+    closed_wall: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What may have only one open incident."""
+        return self.rule, self.resource
+
+
+def kind_of(transition: Transition) -> Kind:
+    """Return what a transition does to its incident."""
+    if transition.new == Level.OK:
+        return "closed"
+    if transition.old == Level.OK:
+        return "opened"
+    if transition.new == transition.old:
+        return "repeated"
+    return "escalated" if transition.new > transition.old else "eased"
+
+
+def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
+    """Return the incidents that the rows make up, by number.
+
+    Rows lost with a crash leave marks: an incident that is not closed before another one of its kind opens
+    ended at a time that nobody knows, so it ends with its last row.
+    """
+    open_ones: dict[Key, Incident] = {}
+    done: list[Incident] = []
+    for number, row in sorted(rows, key=lambda pair: pair[0]):  # not by the wall clock, which jumps
+        key = (row.rule, row.resource)
+        known = open_ones.pop(key, None)
+        if known is None or kind_of(row) == "opened":
+            if known is not None:
+                done.append(replace(known, closed_wall=known.changed_wall))
+            if row.new == Level.OK:
+                continue  # the row that opened it has been deleted
+            open_ones[key] = Incident(
+                number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.headline, (row,)
+            )
+            continue
+        grown = replace(
+            known,
+            level=row.new,
+            worst=max(known.worst, row.new),
+            changed_wall=row.wall,
+            headline=row.headline if row.new >= known.worst else known.headline,
+            transitions=(*known.transitions, row),
+        )
+        if row.new == Level.OK:
+            done.append(replace(grown, closed_wall=row.wall))
+        else:
+            open_ones[key] = grown
+    return sorted([*done, *open_ones.values()], key=lambda incident: incident.id)
+
+
+class Ledger:
+    """The open incidents. Every change of level passes through here and becomes a row that fits the last."""
+
+    def __init__(self, rows: Iterable[tuple[int, Transition]], mono: float) -> None:
+        """Take over what earlier runs left open; ``mono`` is now."""
+        self.incidents = fold(rows)
+        self.open: dict[Key, Incident] = {i.key: i for i in self.incidents if i.closed_wall is None}
+        self._inherited = dict.fromkeys(self.open, mono)
+        self._since: dict[Key, float] = dict(self._inherited)
+
+    def levels(self) -> Mapping[Key, Level]:
+        """Return the level of each open incident."""
+        return {key: incident.level for key, incident in self.open.items()}
+
+    def fit(self, wanted: Transition) -> Transition | None:
+        """Return the row that brings the incident to the level wanted; None when it is there already.
+
+        An engine that has begun anew says "ok to warning" of an incident that is open at critical: the row
+        says what really changes.
+        """
+        key = (wanted.rule, wanted.resource)
+        held = self.open[key].level if key in self.open else Level.OK
+        self._inherited.pop(key, None)
+        if wanted.new == held:
+            rule = rule_named(wanted.rule)
+            news = rule is not None and rule.momentary and held > Level.OK
+            if not news or wanted.mono - self._since[key] < AGAIN_SECONDS:
+                return None
+        return replace(wanted, old=held)
+
+    def record(self, number: int, row: Transition) -> Incident:
+        """Note a row that has been written under ``number``; return the incident as it is now."""
+        key = (row.rule, row.resource)
+        known = self.open.pop(key, None)
+        rows = [(known.id, t) for t in known.transitions] if known is not None else []
+        incident = fold([*rows, (number, row)])[-1]
+        if incident.closed_wall is None:
+            self.open[key] = incident
+            self._since[key] = row.mono
+        else:
+            self._since.pop(key, None)
+        return incident
+
+    def overdue(self, mono: float, alive: Iterable[Key]) -> list[Incident]:
+        """Return inherited incidents that nothing holds open any more.
+
+        Args:
+            mono: now.
+            alive: what the engines hold at a level above ok.
+        """
+        alive = set(alive)
+        found = []
+        for key, since in list(self._inherited.items()):
+            incident = self.open.get(key)
+            if incident is None:
+                del self._inherited[key]
+            elif incident.rule == MEMORY and key not in alive and mono - since > GRACE_SECONDS:
+                found.append(incident)
+            elif rule_named(incident.rule) is None and incident.rule not in (MEMORY, UNCLEAN_END):
+                found.append(incident)  # a rule of another version
+        for key, incident in self.open.items():
+            if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
+                found.append(incident)
+        return found

@@ -1,0 +1,233 @@
+"""What the rules measure: small functions from a tick to (resource, value, facts)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport
+from wslgpud.sources import disk, gpu, memory, pressure
+
+#: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
+#: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
+SWAP_BYTES_PER_SECOND = 20 << 20
+#: Xids that say the card or its memory is ill, not that a program made a mistake (13, 31, 43, 45):
+#: https://docs.nvidia.com/deploy/xid-errors/
+ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
+#: what slows a card down against its owner's wish; a power cap is normal under full load
+_HARMFUL_REASONS = frozenset(
+    {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+_WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
+WANTED = frozenset(spec.name for spec in (gpu.UP, gpu.THROTTLED, disk.AVAILABLE, disk.READ_ONLY))
+#: sources with a rule of their own
+_OWN_RULE = frozenset({"gpu"})
+
+
+class Signal(NamedTuple):
+    """What a rule sees of one resource now; ``facts`` are for people and fill the texts."""
+
+    resource: str
+    value: float
+    facts: Mapping[str, str | Number] = {}
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the measures must remember from tick to tick."""
+
+    state_folder: str = "/"
+    since_wall: float = math.inf
+    last: Snapshot | None = None
+    gpu_seen: bool = False
+    silent_since: dict[str, float] = field(default_factory=dict)
+
+    def remember(self, snapshot: Snapshot) -> None:
+        """Note the tick that has just been looked at."""
+        self.last = snapshot
+        self.gpu_seen = self.gpu_seen or bool(snapshot.gpus)
+
+
+@dataclass(slots=True)
+class Look:
+    """One tick, as the measures see it."""
+
+    snapshot: Snapshot
+    memory: Memory
+    store_error: str = ""
+    _index: dict[str, list[Reading]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Sort the readings once: a dozen rules look for theirs at every tick."""
+        for reading in self.snapshot.readings():
+            if reading.spec.name in WANTED:
+                self._index.setdefault(reading.spec.name, []).append(reading)
+
+    def events(self, kind: str) -> Iterator[Event]:
+        """Yield what happened since the last tick, and what happened while no daemon ran."""
+        for event in self.snapshot.events:
+            if event.kind == kind and (not event.fields.get("past") or event.wall > self.memory.since_wall):
+                yield event
+
+    def readings(self, spec: MetricSpec) -> list[Reading]:
+        """Return what is known of a metric, one of ``WANTED``."""
+        return self._index.get(spec.name, [])
+
+    def report(self, name: str) -> SourceReport | None:
+        """Return how a source fared."""
+        return next((r for r in self.snapshot.reports if r.name == name), None)
+
+    def rate(self, spec: MetricSpec) -> float | None:
+        """Return how fast a counter without labels has grown since the last tick; None where not known."""
+        last = self.memory.last
+        if last is None or self.snapshot.mono <= last.mono:
+            return None
+        before, now = last.value(spec), self.snapshot.value(spec)
+        if before is None or now is None or now < before:
+            return None
+        return (now - before) / (self.snapshot.mono - last.mono)
+
+
+Measure = Callable[[Look], Iterable[Signal]]
+
+
+def oom_kills(look: Look) -> Iterator[Signal]:
+    """A process was killed because memory had run out: from the kernel's log, else from its counter."""
+    heard = False
+    for event in look.events("oom_kill"):
+        heard = True
+        fields = event.fields
+        limited = fields.get("constraint") == "CONSTRAINT_MEMCG"
+        # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
+        group = str(fields.get("cgroup", ""))
+        resource = f"cgroup:{group}" if limited and group not in ("", "/wsl-user") else "ram"
+        yield Signal(resource, 1.0, {**fields, "text": event.text})
+    log = look.report("kernel_log")
+    if not heard and (log is None or log.health != "ok") and (rate := look.rate(memory.OOM_KILLS)):
+        yield Signal("ram", 1.0, {"kills_per_second": rate})
+
+
+def residency_failures(look: Look) -> Iterator[Signal]:
+    """WSL's GPU driver could not bring memory of the card in."""
+    for event in look.events("dxg_error"):
+        if "make_resident" in str(event.fields.get("function")) and event.fields.get("error") == "ENOMEM":
+            gpus = look.snapshot.gpus
+            resource = f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu"
+            yield Signal(resource, 1.0, {"text": event.text})
+
+
+def xids(look: Look) -> Iterator[Signal]:
+    """NVIDIA's driver reports an illness of a card."""
+    for event in look.events("nvidia_xid"):
+        if str(event.fields.get("xid")) in ILL_XIDS:
+            facts = {"xid": event.fields["xid"], "device": event.fields.get("device", ""), "text": event.text}
+            yield Signal(f"gpu {event.fields.get('device', '')}".strip(), 1.0, facts)
+
+
+def lost_gpus(look: Look) -> Iterator[Signal]:
+    """A card that was there does not answer."""
+    for reading in look.readings(gpu.UP):
+        yield Signal(f"gpu{reading.labels[0]}", 1.0 - reading.value, {"uuid": reading.labels[1]})
+
+
+def silent_driver(look: Look) -> Iterator[Signal]:
+    """Return for how long the driver has been silent, once it has spoken."""
+    report = look.report("gpu")
+    if report is None or not look.memory.gpu_seen:
+        return
+    yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
+
+
+def thrashing(look: Look) -> Iterator[Signal]:
+    """Return the share of time lost to a lack of memory."""
+    stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
+    into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
+    facts: dict[str, str | Number] = {}
+    if into is not None and out is not None:
+        facts = {"in_bytes_per_second": into, "out_bytes_per_second": out}
+    if stalled is not None:
+        yield Signal("ram", stalled, {**facts, "stalled_ratio": stalled})
+    elif into is not None and out is not None:
+        both = min(into, out)
+        yield Signal("ram", 0.2 * both / SWAP_BYTES_PER_SECOND, facts)
+
+
+def throttling(look: Look) -> Iterator[Signal]:
+    """A card is slowed down by heat or its power supply."""
+    reasons: dict[str, list[str]] = {}
+    for reading in look.readings(gpu.THROTTLED):
+        card, _, reason = reading.labels
+        found = reasons.setdefault(card, [])
+        if reading.value and reason in _HARMFUL_REASONS:
+            found.append(reason)
+    for card, found in reasons.items():
+        sample = next((g for g in look.snapshot.gpus if str(g.index) == card), None)
+        facts: dict[str, str | Number] = {"reasons": ", ".join(sorted(found))}
+        if sample is not None and sample.temperature_celsius is not None:
+            facts["temperature_celsius"] = sample.temperature_celsius
+        yield Signal(f"gpu{card}", float(bool(found)), facts)
+
+
+def state_space(look: Look) -> Iterator[Signal]:
+    """Return the space left where our own data lies."""
+    reading = _holder(look, disk.AVAILABLE)
+    if reading is not None:
+        yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
+
+
+def windows_space(look: Look) -> Iterator[Signal]:
+    """Return the space left on each drive of Windows."""
+    for reading in look.readings(disk.AVAILABLE):
+        if reading.labels[1] in _WINDOWS_TYPES:
+            yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
+
+
+def read_only(look: Look) -> Iterator[Signal]:
+    """The disk where our own data lies cannot be written."""
+    reading = _holder(look, disk.READ_ONLY)
+    if reading is not None:
+        yield Signal("disk:" + reading.labels[0], reading.value)
+
+
+def silent_sources(look: Look) -> Iterator[Signal]:
+    """Return for how long each source that once answered has not."""
+    for report in look.snapshot.reports:
+        if report.name not in _OWN_RULE and report.last_success_wall is not None:
+            yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
+
+
+def clock_jumps(look: Look) -> Iterator[Signal]:
+    """The wall clock was set, or the machine slept."""
+    for event in look.events("clock_jump"):
+        yield Signal("clock", 1.0, {"seconds": event.fields.get("seconds", 0), "text": event.text})
+
+
+def failing_store(look: Look) -> Iterator[Signal]:
+    """The database takes nothing."""
+    yield Signal(
+        "store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {}
+    )
+
+
+def _silent_seconds(look: Look, report: SourceReport, *, also_absent: bool = False) -> float:
+    """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
+    silent = report.health in ("failed", "late") or (also_absent and report.health == "absent")
+    if not silent:
+        look.memory.silent_since.pop(report.name, None)
+        return 0.0
+    return look.snapshot.mono - look.memory.silent_since.setdefault(report.name, look.snapshot.mono)
+
+
+def _holder(look: Look, spec: MetricSpec) -> Reading | None:
+    """Return the reading of the file system that holds our own data."""
+    folder = PurePosixPath(look.memory.state_folder)
+    inside = [
+        r
+        for r in look.readings(spec)
+        if r.labels[1] not in _WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
+    ]
+    return max(inside, key=lambda r: len(r.labels[0]), default=None)

@@ -1,0 +1,196 @@
+"""The report of an incident: what was growing, what was left, what was said, what the kernel did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from wslgpud.alerts import blackbox
+from wslgpud.alerts.incidents import Incident, fold
+from wslgpud.alerts.message import iso
+from wslgpud.alerts.rules import MEMORY, UNCLEAN_END
+from wslgpud.alerts.score import false_alarm, lead_seconds
+from wslgpud.alerts.texts import compose
+from wslgpud.model import Event, Level, Transition
+
+BEFORE_SECONDS = 600.0
+AFTER_SECONDS = 60.0
+#: points of a curve; more than a screen or a picture shows
+_MOST_POINTS = 300
+_MOST_GROWTHS = 5
+_MOST_EVENTS = 50
+Rows = Sequence[tuple[int, Transition]]
+
+
+class History(Protocol):
+    """What is needed of the store's reader; series and points are those of ``wslgpud.store``."""
+
+    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
+        """Return the changes of level."""
+
+    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
+        """Return what happened."""
+
+    def deliveries(self, start_wall: float, end_wall: float) -> Sequence[Any]:
+        """Return how it went with messages."""
+
+    def processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
+        """Return recorded processes."""
+
+    def series(self, pattern: str = "*") -> Sequence[Any]:
+        """Return series."""
+
+    def read(
+        self, series: Any, start_wall: float, end_wall: float, step: float | None = None
+    ) -> Sequence[Any]:
+        """Return points."""
+
+
+class Curve(NamedTuple):
+    """Headroom of a resource over time: (seconds since the epoch, bytes left, level)."""
+
+    resource: str
+    capacity_bytes: float
+    points: list[tuple[float, float, Level]]
+
+
+class Report(NamedTuple):
+    """All that is known of an incident; ``moment`` is what its curves lead to."""
+
+    incident: Incident
+    moment: float
+    document: dict[str, Any]
+    curves: list[Curve]
+
+
+def summary(incident: Incident) -> dict[str, Any]:
+    """Return an incident in a few words, as JSON."""
+    facts = {
+        "id": incident.id,
+        "rule": incident.rule,
+        "resource": incident.resource,
+        "level": incident.level.label,
+        "worst_level": incident.worst.label,
+        "opened": iso(incident.opened_wall),
+        "closed": iso(incident.closed_wall) if incident.closed_wall is not None else None,
+        "headline": incident.headline,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def report(history: History, number: int, language: str) -> Report | None:
+    """Return the report of an incident; None when there is none of that number."""
+    rows = history.transitions()
+    incidents = fold(rows)
+    incident = next((i for i in incidents if i.id == number), None)
+    if incident is None:
+        return None
+    found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
+    box = found[0] if incident.rule == UNCLEAN_END and found else None
+    moment = float(box.fields["ended_wall"]) if box is not None else incident.opened_wall
+    end = moment if box is not None else min(incident.closed_wall or moment, moment + BEFORE_SECONDS)
+    start = moment - BEFORE_SECONDS
+    curves = _curves(history, start, end + AFTER_SECONDS, incident.resource)
+    text = compose(incident.transitions[0], language)
+    document = {
+        **summary(incident),
+        "moment": iso(moment),
+        "advice": text.advice or None,
+        "warned_seconds_before": lead_seconds(incident, incidents) if incident.rule == "oom_kill" else None,
+        "false_alarm": false_alarm(incident, incidents) if incident.rule == MEMORY else None,
+        "trouble": box.fields.get("trouble") if box is not None else None,
+        "growing": [_growth(g) for g in _growing(history, start, moment)],
+        "levels": [_step(t) for _, t in _about(rows, incident, start, end)],
+        "messages": _messages(history, rows, incident, start, end),
+        "events": [
+            {"at": iso(e.wall), "kind": e.kind, "text": e.text}
+            for e in history.events(start, end + AFTER_SECONDS)[-_MOST_EVENTS:]
+            if e.kind != blackbox.EVENT
+        ],
+        "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
+        "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
+        "headroom": [
+            {
+                "resource": c.resource,
+                "capacity_bytes": c.capacity_bytes,
+                "points": [[round(wall, 3), left] for wall, left, _ in c.points],
+            }
+            for c in curves
+        ],
+    }
+    return Report(incident, moment, {k: v for k, v in document.items() if v is not None}, curves)
+
+
+def _growing(history: History, start: float, moment: float) -> list[blackbox.Growth]:
+    return blackbox.growths(history.processes(start, moment))[:_MOST_GROWTHS]
+
+
+def _growth(growth: blackbox.Growth) -> dict[str, Any]:
+    return {
+        "name": growth.name,
+        "pid": growth.pid,
+        "grown_bytes": growth.grown_bytes,
+        "seconds": round(growth.seconds, 1),
+    }
+
+
+def _about(rows: Rows, incident: Incident, start: float, end: float) -> Rows:
+    """Return the rows of the incident and those near it that may explain it."""
+    return [(n, t) for n, t in rows if t in incident.transitions or start <= t.wall <= end]
+
+
+def _step(row: Transition) -> dict[str, Any]:
+    facts = {
+        "at": iso(row.wall),
+        "rule": row.rule,
+        "resource": row.resource,
+        "level": row.new.label,
+        "headline": row.headline,
+        "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _messages(
+    history: History, rows: Rows, incident: Incident, start: float, end: float
+) -> list[dict[str, Any]]:
+    """Return what was sent of all that was going on, and what was not."""
+    about = {number for number, _ in _about(rows, incident, start, end)}
+    last = max(end, incident.changed_wall) + AFTER_SECONDS
+    found = []
+    for d in history.deliveries(min(start, incident.opened_wall) - 1.0, last):
+        if d.transition_id in about:
+            facts = {
+                "channel": d.channel,
+                "at": iso(d.created_wall),
+                "sent": iso(d.done_wall) if d.done_wall is not None and not d.error else None,
+                "attempts": d.attempts,
+                "error": d.error or None,
+            }
+            found.append({name: value for name, value in facts.items() if value is not None})
+    return found
+
+
+def _curves(history: History, start: float, end: float, resource: str) -> list[Curve]:
+    """Return headroom over time, of the resource in question first."""
+    step = max(1.0, (end - start) / _MOST_POINTS)
+    levels = {dict(s.labels)["resource"]: s for s in history.series("risk_level")}
+    sizes = {dict(s.labels)["resource"]: s for s in history.series("headroom_capacity_bytes")}
+    curves = []
+    for series in history.series("headroom_bytes"):
+        name = dict(series.labels)["resource"]
+        points = history.read(series, start, end, step)
+        capacity = history.read(sizes[name], start, end, step) if name in sizes else ()
+        if not points or not capacity:
+            continue
+        known = {
+            p.wall: p.value for p in (history.read(levels[name], start, end, step) if name in levels else ())
+        }
+        curves.append(
+            Curve(
+                name,
+                capacity[-1].value,
+                [(p.wall, p.value, Level(min(4, round(known.get(p.wall, 0))))) for p in points],
+            )
+        )
+    return sorted(curves, key=lambda c: (c.resource != resource, c.resource != "ram", c.resource))

@@ -1,0 +1,205 @@
+"""Every rule beyond the memory forecast, declared once as data, and the engine that evaluates them.
+
+A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
+that number deserves a level. Texts and advice for a rule are in ``alerts/texts`` under its name, what to do
+at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
+would watch.
+
+Not here: spill into shared memory, and stress runs that fail or regress. Their sources do not exist yet; each
+will be one more line of ``RULES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wslgpud.alerts import measures
+from wslgpud.alerts.measures import Look, Measure, Signal
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Level, Number, Snapshot
+from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure
+
+#: the rule of the risk engine, whose levels come from forecasts and not from here
+MEMORY = "memory_exhaustion"
+#: how the daemon or the machine ended; opened once at the start, see ``blackbox``
+UNCLEAN_END = "unclean_end"
+#: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
+FORGET_SECONDS = 3600.0
+
+
+class Step(NamedTuple):
+    """From ``value`` on, once it has held for ``for_seconds``, the level is at least ``level``."""
+
+    level: Level
+    value: float
+    for_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One kind of trouble.
+
+    ``clear`` is the value below which (above, where ``falling``) it begins to be over, so that a value that
+    trembles about a threshold does not open and close; ``clear_seconds`` how long it must stay there.
+    ``momentary`` trouble happens and is over: not measured means not happening, its end is not worth a
+    message, and it stays open for ``clear_seconds`` only to keep a burst together.
+    """
+
+    name: str
+    measure: Measure
+    steps: tuple[Step, ...]
+    clear: float
+    clear_seconds: float
+    metrics: tuple[MetricSpec, ...]
+    falling: bool = False
+    momentary: bool = False
+
+    def beyond(self, value: float, threshold: float) -> bool:
+        """Tell whether ``value`` is as bad as ``threshold``, or worse."""
+        return value <= threshold if self.falling else value >= threshold
+
+
+_GIB = float(1 << 30)
+_HAPPENED = 1.0
+_W, _C = Level.WARNING, Level.CRITICAL
+
+
+def _happens(
+    name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...], open_seconds: float = 600.0
+) -> Rule:
+    """Declare something that happens at a moment and lasts no time."""
+    step = Step(level, _HAPPENED)
+    return Rule(name, measure, (step,), _HAPPENED, open_seconds, metrics, momentary=True)
+
+
+RULES: tuple[Rule, ...] = (
+    _happens("oom_kill", measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
+    # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
+    # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
+    _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,)),
+    _happens("gpu_error", measures.xids, _W, (kernel_log.XIDS,)),
+    Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5, (gpu.UP, gpu.LOST)),
+    # Longer than a driver update or a reset by Windows (TDR) takes.
+    Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5, (gpu.UP,)),
+    # Share of time in which nothing got done: what ``wslgpud_pressure_stalled_ratio`` calls thrashing.
+    # Kernels without PSI: both directions of swap at once, see ``measures``.
+    Rule("swap_thrash", measures.thrashing, (Step(_W, 0.2, 10), Step(_C, 0.5, 20)), 0.1, 30,
+         (pressure.STALLED_RATIO, memory.SWAP_IN, memory.SWAP_OUT)),
+    # Short dips are how a card regulates itself.
+    Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120, (gpu.THROTTLED,)),
+    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
+         2.5 * _GIB, 30, (disk.AVAILABLE,), falling=True),
+    # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
+    # https://github.com/microsoft/WSL/issues/6986
+    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
+         12 * _GIB, 60, (disk.AVAILABLE,), falling=True),
+    Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10, (disk.READ_ONLY,)),
+    Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
+    _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,)),
+    Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
+)  # fmt: skip
+
+
+class Change(NamedTuple):
+    """A rule wants another level for a resource."""
+
+    rule: str
+    resource: str
+    old: Level
+    new: Level
+    facts: Mapping[str, str | Number]
+
+
+@dataclass(slots=True)
+class _State:
+    level: Level = Level.OK
+    since: dict[Level, float] = field(default_factory=dict)
+    better_since: float | None = None
+    seen: float = -math.inf
+    facts: Mapping[str, str | Number] = field(default_factory=dict)
+
+
+class RuleEngine:
+    """Evaluates the rules at each tick. Pure: time is what the snapshots say, and monotonic."""
+
+    def __init__(
+        self, rules: Sequence[Rule] = RULES, *, state_folder: str = "/", since_wall: float = math.inf
+    ) -> None:
+        """Begin with nothing seen.
+
+        Args:
+            rules: what to evaluate.
+            state_folder: where the daemon's own data lies, whose disk is watched.
+            since_wall: kernel messages from before the first look count when they are newer than this: what
+                happened while no daemon ran.
+        """
+        self._rules = rules
+        self._memory = measures.Memory(state_folder, since_wall)
+        self._states: dict[tuple[str, str], _State] = {}
+
+    def resume(self, levels: Mapping[tuple[str, str], Level], mono: float) -> None:
+        """Take over what an earlier run left open, by (rule, resource), as if it had been measured now."""
+        known = {rule.name for rule in self._rules}
+        for key, level in levels.items():
+            if key[0] in known:
+                self._states[key] = _State(level=level, seen=mono, better_since=None)
+
+    def observe(self, snapshot: Snapshot, *, store_error: str = "") -> list[Change]:
+        """Take the next snapshot; return the changes of level it leads to."""
+        look = Look(snapshot, self._memory, store_error)
+        changes: list[Change] = []
+        for rule in self._rules:
+            signals = {s.resource: s for s in rule.measure(look)}
+            known = {resource for name, resource in self._states if name == rule.name}
+            for resource in sorted(known | signals.keys()):
+                change = self._step(rule, resource, signals.get(resource), snapshot.mono)
+                if change is not None:
+                    changes.append(change)
+        self._memory.remember(snapshot)
+        return changes
+
+    def _step(self, rule: Rule, resource: str, signal: Signal | None, now: float) -> Change | None:
+        key = (rule.name, resource)
+        state = self._states.setdefault(key, _State())
+        old = state.level
+        if signal is not None:
+            state.seen = now
+            if signal.facts:
+                state.facts = signal.facts
+        if signal is not None or rule.momentary:
+            state.level = self._level(rule, state, None if signal is None else signal.value, now)
+        elif now - state.seen > FORGET_SECONDS:
+            state.level, state.since = Level.OK, {}
+        level = state.level
+        if level == Level.OK and not state.since:
+            del self._states[key]
+        # What happens a second time while it is still open is news as well: another victim.
+        again = rule.momentary and signal is not None and old == level
+        return Change(rule.name, resource, old, level, state.facts) if level != old or again else None
+
+    @staticmethod
+    def _level(rule: Rule, state: _State, value: float | None, now: float) -> Level:
+        reached = Level.OK
+        for step in rule.steps:
+            if value is not None and rule.beyond(value, step.value):
+                since = state.since.setdefault(step.level, now)
+                if now - since >= step.for_seconds:
+                    reached = max(reached, step.level)
+            else:
+                state.since.pop(step.level, None)
+        held = rule.steps[0].level if value is not None and rule.beyond(value, rule.clear) else Level.OK
+        target = max(reached, held)
+        if target >= state.level:
+            state.better_since = None
+            return max(reached, state.level)
+        if state.better_since is None:
+            state.better_since = now
+        return target if now - state.better_since >= rule.clear_seconds else state.level
+
+
+def rule_named(name: str, rules: Iterable[Rule] = RULES) -> Rule | None:
+    """Return the rule of this name; None for those of other engines and of other versions."""
+    return next((rule for rule in rules if rule.name == name), None)

@@ -1,0 +1,76 @@
+"""The daemon's own score: how many exhaustions it warned of in time, and how often it cried wolf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.rules import MEMORY
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Level, Reading
+
+#: a warning that came later left nobody the time to do anything
+IN_TIME_SECONDS = 5.0
+#: one that is over for longer was about something else
+RELATED_SECONDS = 600.0
+#: an alarm was worth it, too, when less than this share of the memory was left while it held
+CLOSE_CALL_SHARE = 0.10
+
+EXHAUSTIONS = MetricSpec(
+    "exhaustions", "counter", "",
+    "Processes killed for lack of memory, by whether a warning of that resource came at least 5 s before.",
+    ("warned",), stored=False,
+)  # fmt: skip
+FALSE_ALARMS = MetricSpec(
+    "false_alarms", "counter", "",
+    "Memory warnings that ended without a kill and with more than 10 % of the memory left all the time.",
+    stored=False,
+)  # fmt: skip
+LEAD = MetricSpec(
+    "warning_lead_seconds", "gauge", "seconds",
+    "How long before the last kill the warning came; absent while there was none.", decimals=1, stored=False,
+)  # fmt: skip
+METRICS = (EXHAUSTIONS, FALSE_ALARMS, LEAD)
+
+
+def lead_seconds(kill: Incident, incidents: Iterable[Incident]) -> float | None:
+    """Return how long before a kill the first warning that led to it came; None without one."""
+    found = [
+        kill.opened_wall - t.wall
+        for incident in incidents
+        if incident.rule == MEMORY and incident.resource == kill.resource and incident.worst >= Level.WARNING
+        if incident.closed_wall is None or incident.closed_wall > kill.opened_wall - RELATED_SECONDS
+        for t in incident.transitions
+        if t.new >= Level.WARNING and t.wall <= kill.opened_wall
+    ]
+    return max(found, default=None)
+
+
+def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
+    """Tell whether a closed memory warning was about nothing."""
+    if incident.rule != MEMORY or incident.worst < Level.WARNING or incident.closed_wall is None:
+        return False
+    end = incident.closed_wall
+    if any(
+        kill.rule == "oom_kill" and kill.resource == incident.resource
+        and incident.opened_wall <= kill.opened_wall <= end + 60.0
+        for kill in incidents
+    ):  # fmt: skip
+        return False
+    return not any(
+        t.forecast is not None and t.forecast.headroom_bytes < CLOSE_CALL_SHARE * t.forecast.capacity_bytes
+        for t in incident.transitions
+    )
+
+
+def readings(incidents: Iterable[Incident]) -> Iterator[Reading]:
+    """Turn incidents into the score."""
+    incidents = list(incidents)
+    kills = [i for i in incidents if i.rule == "oom_kill"]
+    leads = [lead_seconds(kill, incidents) for kill in kills]
+    in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
+    yield Reading(EXHAUSTIONS, in_time, ("yes",))
+    yield Reading(EXHAUSTIONS, len(kills) - in_time, ("no",))
+    yield Reading(FALSE_ALARMS, sum(false_alarm(i, incidents) for i in incidents))
+    if leads and leads[-1] is not None:
+        yield Reading(LEAD, round(leads[-1], 1))

@@ -1,0 +1,116 @@
+"""Asking the program that grows to save itself: a signal, and only where the user has configured one.
+
+It goes to a process of the configured user that is still the one that grew (by pid and start time), through a
+pidfd, so that a pid used again meanwhile is never hit. SIGUSR1 and SIGUSR2 end a program that does not expect
+them; those go only to one that catches them.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import signal
+from collections.abc import Sequence
+
+from wslgpud.alerts.rules import MEMORY
+from wslgpud.config import Alerts, ConfigError
+from wslgpud.model import Level, ProcessSample, Transition
+
+_PID = re.compile(r"\(pid (\d{1,10})\)$")
+_HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+
+
+def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> ProcessSample | None:
+    """Return the one process that a memory warning blames; None for groups, pools and guesses."""
+    forecast = transition.forecast
+    if transition.rule != MEMORY or forecast is None or forecast.who_kind != "process":
+        return None
+    found = _PID.search(forecast.who)
+    return next((p for p in processes if found is not None and p.pid == int(found[1])), None)
+
+
+class SelfSave:
+    """Sends the signal once per incident and process; lets a stopped process go on when it is over."""
+
+    def __init__(self, settings: Alerts) -> None:
+        """Understand the configuration.
+
+        Raises:
+            ConfigError: there is no such user.
+        """
+        self._signal = signal.Signals[settings.save_signal] if settings.save_signal else None
+        self._rules = frozenset(settings.save_rules)
+        self._level = Level[settings.save_level.upper()]
+        self._user = _user(settings.save_user)
+        self._asked: dict[str, set[tuple[int, int]]] = {}
+
+    def note(self, transition: Transition, processes: Sequence[ProcessSample]) -> str:
+        """Act on a change of level; return what was done, for the log, or nothing."""
+        if self._signal is None or transition.rule not in self._rules:
+            return ""
+        asked = self._asked.setdefault(transition.resource, set())
+        if transition.new <= Level.INFO:
+            self._asked.pop(transition.resource)
+            return self._let_go_on(asked) if self._signal == signal.SIGSTOP else ""
+        process = culprit(transition, processes)
+        if transition.new < self._level or process is None or process.key in asked:
+            return ""
+        problem = send(process.key, self._signal, self._user)
+        if problem:
+            return f"{process.name} (pid {process.pid}) was not sent {self._signal.name}: {problem}"
+        asked.add(process.key)
+        return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
+
+    def _let_go_on(self, stopped: set[tuple[int, int]]) -> str:
+        going = [pid for pid, start in stopped if not send((pid, start), signal.SIGCONT, self._user)]
+        return f"sent SIGCONT to pid {', '.join(map(str, going))}" if going else ""
+
+
+def send(  # noqa: PLR0911 - one line for each reason not to
+    key: tuple[int, int], number: signal.Signals, user: int
+) -> str:
+    """Send a signal to exactly this process; return why not, or nothing when it was sent."""
+    pid, start_ticks = key
+    if pid in (0, 1, os.getpid()):
+        return "it is the system's or our own"
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError as error:
+        return f"{error.strerror}"
+    try:
+        # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
+        start, uid, caught = _identity(pid)
+        if start != start_ticks:
+            return "its pid belongs to another process now"
+        if uid != user:
+            return "it is another user's"
+        if number in _HARMLESS_ONLY_IF_CAUGHT and not caught >> (number - 1) & 1:
+            return f"it does not catch {number.name} and would be ended by it"
+        signal.pidfd_send_signal(handle, number)
+    except (OSError, ValueError, IndexError) as error:
+        return f"{error}"
+    finally:
+        os.close(handle)
+    return ""
+
+
+def _identity(pid: int) -> tuple[int, int, int]:
+    """Return a process's start time in ticks, its real user, and the mask of signals that it catches.
+
+    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html, proc_pid_status.5.html
+    """
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - a file of the kernel's
+        start = int(file.read().rpartition(b")")[2].split()[19])
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - same
+        lines = dict(line.partition(":")[::2] for line in file.read().splitlines())
+    return start, int(lines["Uid"].split()[0]), int(lines["SigCgt"].strip(), 16)
+
+
+def _user(name: str) -> int:
+    if not name:
+        return os.geteuid()
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise ConfigError(f"alerts.save_user: there is no user {name} here") from error

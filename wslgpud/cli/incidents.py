@@ -1,0 +1,184 @@
+"""``wslgpud incidents``: what happened, as a list or as the report of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded
+from wslgpud.units import duration, resource_name, size
+
+if TYPE_CHECKING:
+    from wslgpud.alerts.report import Curve, Report
+    from wslgpud.store import Reader
+
+StateOption = Annotated[Path | None, typer.Option(help="folder of the daemon's database")]
+_ROWS, _COLUMNS = 10, 72
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def incidents(
+    number: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="number of the incident to show")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    plot: Annotated[Path | None, typer.Option(help="draw headroom and levels into this PNG")] = None,
+    days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
+    state: StateOption = None,
+) -> None:
+    """List what went wrong, or show one: the minutes before it, who grew, what was said."""
+    from wslgpud.alerts.report import report, summary  # noqa: PLC0415 - the database only when asked for
+    from wslgpud.alerts.texts import language  # noqa: PLC0415
+
+    reader = open_reader(config, state)
+    try:
+        if number is None:
+            found = [summary(i) for i in recent(reader, days)]
+            print(json.dumps(found, indent=2) if as_json else _list(found))
+            return
+        tongue = language(loaded(config).config.alerts.language, os.environ)
+        shown = report(reader, number, tongue)
+    finally:
+        reader.close()
+    if shown is None:
+        raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
+    if plot is not None:
+        _draw(shown, plot)
+    print(json.dumps(shown.document, indent=2) if as_json else _readable(shown))
+
+
+def open_reader(config: Path | None, state: Path | None) -> Reader:
+    """Open the daemon's history.
+
+    Raises:
+        Fault: there is none, or it cannot be read.
+    """
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - see above
+
+    try:
+        return Reader(database_of(config, state))
+    except StoreError as error:
+        raise Fault(str(error)) from error
+
+
+def recent(reader: Reader, days: float) -> list[Any]:
+    """Return the incidents of so many days and those still open, the newest first."""
+    from wslgpud.alerts.incidents import fold  # noqa: PLC0415 - see above
+
+    now = datetime.now().astimezone().timestamp()
+    found = [
+        i for i in fold(reader.transitions()) if i.closed_wall is None or i.changed_wall > now - days * 86400
+    ]
+    return found[::-1]
+
+
+def _list(found: list[dict[str, Any]]) -> str:
+    lines = [f"{'ID':>8}  {'began':<16}  {'lasted':>7}  {'worst':<9}  what"]
+    for i in found:
+        lasted = _seconds(i["opened"], i["closed"]) if "closed" in i else "open"
+        lines.append(
+            f"{i['id']:>8}  {_local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
+        )
+    return "\n".join(lines) if found else "nothing went wrong"
+
+
+def _readable(shown: Report) -> str:
+    d = shown.document
+    lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
+    lines = [
+        f"Incident {d['id']}: {d['headline']}",
+        f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}; began "
+        f"{_local(d['opened'])}, {lasted}",
+    ]
+    if d["rule"] == "unclean_end":
+        lines.append(f"Last sample before the end: {_local(d['moment'])}")
+    if "trouble" in d:
+        lines.append(f"What it looks like: {d['trouble']}")
+    if d["rule"] == "oom_kill":
+        lead = d.get("warned_seconds_before")
+        lines.append(
+            "Not warned before it." if lead is None else f"First warning {duration(lead)} before it."
+        )
+    if d.get("false_alarm"):
+        lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
+    for curve in shown.curves[:2]:
+        lines += ["", *chart(curve, shown.moment)]
+    lines += _section("Growing", (f"{g['name']} (pid {g['pid']})  +{size(g['grown_bytes'])} in "
+                                  f"{duration(g['seconds'])}" for g in d["growing"]))  # fmt: skip
+    lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
+    lines += _section("Messages", (_message(m) for m in d["messages"]))
+    lines += _section("Events", (f"{_local(e['at'])}  {e['text']}" for e in d["events"]))
+    lines += _section("Kernel, previous boot", d.get("kernel", ()))
+    lines += _section("Crash dumps of Windows", d.get("crash_dumps", ()))
+    if "advice" in d:
+        lines += ["", f"What to do: {d['advice']}"]
+    return "\n".join(lines)
+
+
+def _section(title: str, entries: Iterable[str]) -> list[str]:
+    found = list(entries)
+    return ["", f"{title}:", *(f"  {entry}" for entry in found)] if found else []
+
+
+def _message(message: dict[str, Any]) -> str:
+    if "sent" in message:
+        fate = f"sent after {_seconds(message['at'], message['sent'])}"
+    else:
+        fate = f"not sent: {message['error']}" if "error" in message else "not sent yet"
+    return f"{_local(message['at'])}  {message['channel']:<20}  {fate}"
+
+
+def chart(curve: Curve, moment: float) -> list[str]:
+    """Draw headroom over time with block characters; the moment in question is marked below."""
+    walls = [wall for wall, _, _ in curve.points]
+    start, span = walls[0], max(walls[-1] - walls[0], 1.0)
+    cells: list[list[float]] = [[] for _ in range(_COLUMNS)]
+    for wall, left, _ in curve.points:
+        cells[min(_COLUMNS - 1, int((wall - start) / span * _COLUMNS))].append(left)
+    top = max(curve.capacity_bytes, 1.0)
+    # The least of each cell: a dip is what one looks for. A cell without a sample stays empty.
+    heights = [8 * _ROWS * max(0.0, min(1.0, min(c) / top)) if c else 0.0 for c in cells]
+    lines = [f"{resource_name(curve.resource)} left, of {size(top)}"]
+    for row in reversed(range(_ROWS)):
+        label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
+        bars = "".join(_EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
+        lines.append(f"{label:>8} |{bars}")
+    position = max(0, min(_COLUMNS - 1, int((moment - start) / span * _COLUMNS)))
+    lines.append(" " * 10 + "-" * position + "^" + "-" * (_COLUMNS - position - 1))
+    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{_COLUMNS - 8}}")
+    return lines
+
+
+def _draw(shown: Report, path: Path) -> None:
+    from wslgpud.plots import PlotError, plot_replays  # noqa: PLC0415 - matplotlib only for a picture
+
+    name = f"incident {shown.incident.id}"
+    series = {
+        c.resource: [
+            (w - shown.moment, left / max(c.capacity_bytes, 1.0), None, level) for w, left, level in c.points
+        ]
+        for c in shown.curves
+    }
+    try:
+        plot_replays([(name, series)], {name: dict.fromkeys(series, 0.0)}, path)
+    except PlotError as error:
+        raise Fault(str(error)) from error
+
+
+def _local(at: str, characters: int = 19) -> str:
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]
+
+
+def _clock(wall: float) -> str:
+    return datetime.fromtimestamp(wall).astimezone().strftime("%H:%M:%S")
+
+
+def _seconds(start: str, end: str) -> str:
+    return duration((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())

@@ -1,0 +1,41 @@
+"""Figures as people write them: sizes, speeds, times, resources."""
+
+from __future__ import annotations
+
+#: a cgroup is known by the end of its path
+LONGEST_PATH = 24
+
+
+def size(count: float) -> str:
+    """Write bytes the way people do: ``310 MB``, ``3.1 GB``."""
+    for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
+        if count >= scale:
+            value = count / scale
+            return f"{value:.1f} {unit}" if value < 10 and unit != "MB" else f"{value:.0f} {unit}"
+    return f"{max(0.0, count) / 1024:.0f} kB"
+
+
+def speed(rate: float) -> str:
+    """Write a rate so that it has a few digits before the point: ``+310 MB/min``."""
+    return f"+{size(rate)}/s" if rate >= 50 << 20 else f"+{size(60 * rate)}/min"
+
+
+def duration(seconds: float) -> str:
+    """Write a time to come: ``8 s``, ``4 min``, ``2 h``."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.0f} h"
+
+
+def resource_name(resource: str) -> str:
+    """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
+    if resource == "ram":
+        return "RAM"
+    if resource.startswith("gpu"):
+        return f"GPU {resource[3:].strip()}".strip()
+    if not resource.startswith("cgroup:"):
+        return resource
+    path = resource.removeprefix("cgroup:")
+    return f"cgroup {path}" if len(path) <= LONGEST_PATH else f"cgroup …{path[1 - LONGEST_PATH :]}"
