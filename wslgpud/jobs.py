@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.store.stress_rows import from_json, to_json
 from wslgpud.stress import metrics
-from wslgpud.stress.levels import RULE, level_of
+from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
 
@@ -132,7 +133,18 @@ class Nightly:
             (old, _), (new, headline) = level_of(earlier), level_of([*earlier, result])
             if old != new:
                 wall, mono = self._host.clock.wall(), self._host.clock.mono()
-                changes.append(Transition(wall, mono, f"gpu{result.gpu}", RULE, old, new, headline))
+                changes.append(
+                    Transition(
+                        wall,
+                        mono,
+                        f"gpu{result.gpu}",
+                        VRAM_STRESS,
+                        old,
+                        new,
+                        headline,
+                        facts={"text": headline},
+                    )
+                )
         return changes
 
     def close(self) -> None:

@@ -102,4 +102,4 @@ def test_skipped_nights_are_no_alarm_until_the_fourth():
     assert level_of(nights[:4])[0] is Level.OK
     level, headline = level_of(nights)
     assert level is Level.WARNING
-    assert "no stress run has passed for 4 days (the GPU is busy)" in headline
+    assert "no run has passed for 4 days (the GPU is busy)" in headline

@@ -8,7 +8,6 @@ from wslgpud.model import Level, StressResult
 
 #: Alert on the age of the last success, not on one failure: a GPU that was in use one night is no fault.
 LATE_SECONDS = 3 * 86400.0
-RULE = "vram_stress"
 
 
 def level_of(runs: Sequence[StressResult]) -> tuple[Level, str]:
@@ -20,7 +19,7 @@ def level_of(runs: Sequence[StressResult]) -> tuple[Level, str]:
         if trouble:
             severe = any(finding.kind in ("errors", "hung") for finding in trouble)
             text = "; ".join(finding.text for finding in trouble)
-            return (Level.CRITICAL if severe else Level.WARNING), f"VRAM of {last.name}: {text}"
+            return (Level.CRITICAL if severe else Level.WARNING), text
     if runs:
         good = [run.wall for run in runs if run.verdict == "passed"]
         age = runs[-1].wall - (good[-1] if good else runs[0].wall)
@@ -28,6 +27,6 @@ def level_of(runs: Sequence[StressResult]) -> tuple[Level, str]:
             why = runs[-1].reason or runs[-1].verdict
             return (
                 Level.WARNING,
-                f"VRAM of {runs[-1].name}: no stress run has passed for {age / 86400:.0f} days ({why})",
+                f"no run has passed for {age / 86400:.0f} days ({why})",
             )
-    return Level.OK, "VRAM: the last stress run passed"
+    return Level.OK, "the last run passed"
