@@ -82,9 +82,8 @@ def battery() -> None:
     print("## whole battery:", said(result, done))
     phases = {name: round(seconds, 3) for name, seconds in result.detail["phases"].items()}
     print(f"phases {phases}, together {sum(phases.values()):.2f} s")
-    print(
-        f"verified {v['verified_bytes'] / v['free_bytes']:.4%} of free; checked {v['checked_bytes'] / 1e12:.2f} TB"
-    )
+    share = v["verified_bytes"] / v["free_bytes"]
+    print(f"verified {share:.4%} of free; checked {v['checked_bytes'] / 1e12:.2f} TB")
     print({name: value >> 20 for name, value in v.items() if name.endswith("_bytes")}, "MiB")
     for kind in ("write", "change", "read"):
         print(f"{kind}: median {v[f'{kind}_median'] / peak:.1%} of peak, least {v[f'{kind}_min'] / peak:.1%}")

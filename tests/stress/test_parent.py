@@ -57,7 +57,7 @@ def test_a_worker_is_told_to_leave_and_keeps_the_reason():
         ("sys.exit(0)", "the worker ended with status 0"),
         ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not a line of ours: b'CUDA says hello'"),
         ("print('[1]', flush=True)\ntime.sleep(60)", "not a line of ours: b'[1]'"),
-        ("sys.stdout.write('x' * 300000)\nsys.stdout.flush()\ntime.sleep(60)", "said more than a worker says"),
+        ("print('x' * 300000, end='', flush=True)\ntime.sleep(60)", "said more than a worker says"),
         ('for n in range(60000): say("chunk", index=n)\ntime.sleep(60)', "said more than a worker says"),
     ],
     ids=["crash", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],

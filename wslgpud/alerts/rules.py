@@ -5,8 +5,8 @@ that number deserves a level. Texts and advice for a rule are in ``alerts/texts`
 at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
 would watch.
 
-Not here: what stress runs find (``wslgpud.jobs`` says so), and spill into shared memory, whose source does not
-exist yet and which will be one more line of ``RULES``.
+Not here: what stress runs find (``wslgpud.jobs`` says so), and spill into shared memory, whose source does
+not exist yet and which will be one more line of ``RULES``.
 """
 
 from __future__ import annotations
