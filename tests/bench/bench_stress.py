@@ -2,7 +2,7 @@
 
 Restated from their sources at the commits that were read: gpu-burn 3ead140 (every result block is compared
 with the first), cuda_memtest 025bc92 (test 10 as ``--stress`` runs it: a size in 32 bits, so only size modulo
-with the first), cuda_memtest 025bc92 (test 10 as ``--stress`` runs it: a size in 32 bits, so only size modulo
+4 GiB is checked), DCGM 4.6.0 (five constant bytes). On a CPU: 64 MiB stand for a card, 40 MiB for 4 GiB.
 """
 
 from __future__ import annotations
