@@ -113,7 +113,7 @@ class Daemon:
             self._config.alerts, channels, self._store, self._host.clock, place, rows=self._rows(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )  # fmt: skip
-        stack.callback(self._desk.dispatcher.close, STOP_SECONDS)
+        stack.callback(self._desk.close, STOP_SECONDS)
         if run is not None and not run.clean:
             blackbox.examine_in_background(self._host, self._store, run, boot_id, self._desk)
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)

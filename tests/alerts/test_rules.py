@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import rules
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
+from wslgpud.catalogue import catalogue
 from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot
 from wslgpud.sources import disk, gpu, memory, pressure
 
@@ -202,6 +203,7 @@ def test_every_rule_has_a_page_in_the_runbook_and_rising_steps() -> None:
 
     assert sorted(re.findall(r"^## (\w+)$", runbook, re.MULTILINE)) == sorted(names)
     for rule in RULES:
+        assert set(rule.metrics) <= set(catalogue())
         for worse, milder in zip(rule.steps[1:], rule.steps, strict=False):
             assert worse.level > milder.level
             assert rule.beyond(worse.value, milder.value)

@@ -14,7 +14,7 @@ from wslgpud.alerts import build, metrics, score
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher, Outbox
+from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
@@ -41,8 +41,19 @@ _LOG_LEVEL = {
 }
 
 
+class Waiting(Delivery, Protocol):
+    """A message that waits, and where for."""
+
+    @property
+    def channel(self) -> str:
+        """Name of its channel."""
+
+
 class Rows(Outbox, Protocol):
     """What the desk needs of the store."""
+
+    def unsent(self, channel: str | None = None) -> Sequence[Waiting]:
+        """Return what waits, for one channel or all."""
 
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
@@ -106,8 +117,12 @@ class Desk:
         self._journal = Journal()
         self._selfsave = SelfSave(settings)
         self._told: dict[str, tuple[float, float]] = {}
+        for delivery in store.unsent():
+            if delivery.channel not in self._levels:
+                store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
+        self._keep_score()
 
     def report(self, transition: Transition) -> None:
         """Have something announced at the next tick; safe from any thread."""
@@ -150,13 +165,17 @@ class Desk:
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
 
+    def close(self, timeout_seconds: float) -> None:
+        """Stop sending; what waits is sent by the next run."""
+        self._selfsave.close()
+        self.dispatcher.close(timeout_seconds)
+
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
-        incidents = [*list(self._past), *list(self._ledger.open.values())]
         yield from metrics.readings(
             list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
         )
-        yield from score.readings(sorted(incidents, key=lambda i: i.id))
+        yield from self._score
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
@@ -175,8 +194,13 @@ class Desk:
         if row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
+        self._keep_score()
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
+
+    def _keep_score(self) -> None:
+        incidents = sorted([*self._past, *self._ledger.open.values()], key=lambda i: i.id)
+        self._score = tuple(score.readings(incidents))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
         """Say it again when half of the time is gone."""
