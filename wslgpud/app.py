@@ -21,6 +21,7 @@ from wslgpud.alerts.texts import language
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import Publisher, ServeError, Server, routes
@@ -124,6 +125,9 @@ class Daemon:
         stack.callback(self._server.stop, STOP_SECONDS)
         self._monitor = Monitor(self._config, self._host)
         stack.callback(self._monitor.close)
+        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        stack.callback(self._nightly.close)
+        publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
         note = self._folder / "daemon.json"
         note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
@@ -153,8 +157,10 @@ class Daemon:
         first = self._state is None
         state, transitions = self._monitor.tick()
         self._state = state
+        self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        self._desk.tick(state.snapshot, state.forecasts, transitions, self._store.stats().error)
+        changes = (*transitions, *self._nightly.news())
+        self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
