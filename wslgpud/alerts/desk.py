@@ -130,8 +130,8 @@ class Desk:
 
     @property
     def open(self) -> list[Incident]:
-        """Open incidents, the worst first."""
-        return sorted(self._ledger.open.values(), key=lambda i: (-i.level, i.id))
+        """Open incidents, the worst first; from any thread."""
+        return sorted(self._open, key=lambda i: (-i.level, i.id))
 
     def tick(
         self,
@@ -172,9 +172,7 @@ class Desk:
 
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
-        yield from metrics.readings(
-            list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
-        )
+        yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
     def _announce(self, wanted: Transition) -> None:
@@ -199,7 +197,9 @@ class Desk:
             log.warning("%s", done)
 
     def _keep_score(self) -> None:
-        incidents = sorted([*self._past, *self._ledger.open.values()], key=lambda i: i.id)
+        """Make ready what other threads ask for: they must not walk through what changes meanwhile."""
+        self._open = tuple(self._ledger.open.values())
+        incidents = sorted([*self._past, *self._open], key=lambda i: i.id)
         self._score = tuple(score.readings(incidents))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
