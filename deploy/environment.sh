@@ -32,10 +32,13 @@ debian_packages() {
     command -v apt-get >/dev/null || { echo "please install: $missing" >&2; return 1; }
     echo "installing Debian packages: $missing" >&2
     # Without package lists nothing can be found, with old ones nothing downloaded.
-    quietly as_root apt-get -qq update || return
     # shellcheck disable=SC2086 # a list of names
-    quietly as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq install --yes --no-install-recommends $missing || return
+    if ! quietly as_root apt-get -qq update ||
+        ! quietly as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get -qq install --yes --no-install-recommends $missing; then
+        echo "please install: $missing" >&2
+        return 1
+    fi
 }
 
 # unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
