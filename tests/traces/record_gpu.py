@@ -4,8 +4,8 @@
 
 Needs an NVIDIA card with 100 GiB and torch; takes three minutes. Every scenario is a process of its own that
 torch lets have so much that it and its CUDA context fill 8 GiB, and NVML's figure for that process is taken
-as the use of a card of 8 GiB: a dozen small cards in one. Writes traces and truths in the format that ``wslgpud
-replay --score`` reads.
+as the use of a card of 8 GiB: a dozen small cards in one. Writes traces and truths in the format that
+``wslgpud replay --score`` reads.
 """
 
 from __future__ import annotations
