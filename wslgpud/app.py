@@ -106,7 +106,7 @@ class Daemon:
         run = self._store.previous_run
         channels = build.channels(self._config.alerts, self._host, self._environ)
         place = Place(
-            socket.gethostname(), self._folder.resolve(), self.database.resolve().parent,
+            socket.gethostname(), self._folder.resolve(), self._data_folder().resolve(),
             language(self._config.alerts.language, self._environ),
         )  # fmt: skip
         self._desk = Desk(
@@ -132,6 +132,11 @@ class Daemon:
         note = self._folder / "daemon.json"
         note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
         stack.callback(note.unlink, missing_ok=True)
+
+    def _data_folder(self) -> Path:
+        """Return where the database lies, as far as that is here at all."""
+        path = self._config.store.path
+        return Path(path).parent if path and "://" not in path else self._folder
 
     def _rows(self) -> list[tuple[int, Transition]]:
         """Return what earlier runs announced; a disk that fails must not keep us from warning."""

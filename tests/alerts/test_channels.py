@@ -22,7 +22,7 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, urls_from
 from wslgpud.alerts.channels.desktop import DesktopChannel
-from wslgpud.alerts.channels.journal import Journal
+from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel, automount_root
 from wslgpud.alerts.message import iso
 from wslgpud.config import Alerts, ConfigError
@@ -306,6 +306,14 @@ def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> No
     assert fields["MESSAGE"] == "evil\nPRIORITY=0"
     assert (fields["PRIORITY"], fields["WSLGPUD_RULE"]) == ("3", "oom_kill")
     assert not Journal(tmp_path / "none").write("x", "ok", {})
+
+
+def test_a_daemon_in_a_terminal_prints_its_warnings_there() -> None:
+    stream = os.fstat(2)
+
+    assert is_where_we_log({"JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"})
+    assert not is_where_we_log({"JOURNAL_STREAM": "1:2"})
+    assert not is_where_we_log({})
 
 
 class TestConfiguration:

@@ -99,6 +99,15 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
 
 
+def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victim() -> None:
+    engine = RuleEngine()
+    engine.observe(tick(1, Reading(memory.OOM_KILLS, 3), kernel_log="late"))
+
+    assert engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="late")) == []
+    (change,) = engine.observe(tick(3, Reading(memory.OOM_KILLS, 4), events=(oom_kill("cc1plus"),)))
+    assert change.facts["victim"] == "cc1plus"
+
+
 def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys() -> None:
     def line(function: str, error: str) -> Event:
         return Event("dxg_error", START, "misc dxg", {"function": function, "error": error})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from wslgpud.alerts import build, metrics, score
 from wslgpud.alerts.channels import Channel
-from wslgpud.alerts.channels.journal import Journal
+from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
@@ -114,7 +115,7 @@ class Desk:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
         self._rules.resume(self._ledger.levels(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
-        self._journal = Journal()
+        self._journal = Journal() if is_where_we_log(os.environ) else None
         self._selfsave = SelfSave(settings)
         self._told: dict[str, tuple[float, float]] = {}
         for delivery in store.unsent():
@@ -130,8 +131,8 @@ class Desk:
 
     @property
     def open(self) -> list[Incident]:
-        """Open incidents, the worst first."""
-        return sorted(self._ledger.open.values(), key=lambda i: (-i.level, i.id))
+        """Open incidents, the worst first; from any thread."""
+        return sorted(self._open, key=lambda i: (-i.level, i.id))
 
     def tick(
         self,
@@ -172,9 +173,7 @@ class Desk:
 
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
-        yield from metrics.readings(
-            list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
-        )
+        yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
     def _announce(self, wanted: Transition) -> None:
@@ -199,7 +198,9 @@ class Desk:
             log.warning("%s", done)
 
     def _keep_score(self) -> None:
-        incidents = sorted([*self._past, *self._ledger.open.values()], key=lambda i: i.id)
+        """Make ready what other threads ask for: they must not walk through what changes meanwhile."""
+        self._open = tuple(self._ledger.open.values())
+        incidents = sorted([*self._past, *self._open], key=lambda i: i.id)
         self._score = tuple(score.readings(incidents))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
@@ -259,5 +260,5 @@ class Desk:
         levels = {"level": row.new.label, "previous_level": row.old.label}
         fields = {"rule": row.rule, "resource": row.resource, **levels}
         line = f"{row.new.label}: {row.headline}"
-        if not self._journal.write(line, row.new.label, fields):
+        if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)
