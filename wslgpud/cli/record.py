@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import threading
 import time
@@ -56,9 +55,10 @@ def record(
 
 def _created(file: Path) -> IO[str]:
     try:
-        plain = file.open("xb")
+        if file.suffix == ".gz":
+            return gzip.open(file, "xt", encoding="utf-8")
+        return file.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise Fault(f"{file} exists already; it is left as it is") from error
     except OSError as error:
         raise Fault(f"cannot write {file}: {error.strerror}") from error
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=plain) if file.suffix == ".gz" else plain)
