@@ -185,7 +185,7 @@ def test_an_extra_tick_reads_only_what_is_cheap_and_needed() -> None:
 def test_a_tick_that_comes_late_says_by_how_much() -> None:
     clock = SteppingClock()
     with sampling(source(counting()), clock=clock) as sampler:
-        sampler.tick(next_in_seconds=1.0)
+        sampler.tick()
         clock.now += 4.5
         snapshot = sampler.tick()
 

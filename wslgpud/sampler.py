@@ -27,7 +27,7 @@ INTERVAL = MetricSpec(
     "tick_interval_seconds",
     "gauge",
     "seconds",
-    "Time to the next sample; shorter while memory shrinks fast.",
+    "Planned time between the last two samples; shorter while memory shrinks fast.",
     decimals=3,
     stored=False,
 )
@@ -51,18 +51,19 @@ class Sampler:
         self._slots = [_Slot(source) for source in sources]
         self._lanes = {name: _Lane(name) for name in dict.fromkeys(s.source.lane for s in self._slots)}
         self._sequence = 0
-        self._scheduled: float | None = None
+        self._started: float | None = None
 
-    def tick(self, *, fast: bool = False, next_in_seconds: float | None = None) -> Snapshot:
+    def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
         """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
 
-        ``next_in_seconds`` is when the caller will tick again; a tick that comes later than announced says
-        so in ``lateness_seconds``, which is evidence of a stalled machine.
+        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default); one
+        that comes later says so in ``lateness_seconds``, which is evidence of a stalled machine. It is told
+        now and not beforehand, because the plan follows from what the last tick saw.
         """
         started, wall = self._clock.mono(), self._clock.wall()
-        lateness = max(0.0, started - self._scheduled) if self._scheduled is not None else 0.0
-        step = next_in_seconds or self._interval
-        self._scheduled = started + step
+        step = planned_seconds or self._interval
+        lateness = 0.0 if self._started is None else max(0.0, started - self._started - step)
+        self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
         jobs = [self._lanes[lane].start(slots, self._clock) for lane, slots in _by_lane(due).items()]
         for job in jobs:

@@ -34,7 +34,7 @@ def record(
     try:
         with stream:
             first: float | None = None
-            while time.monotonic() < end:
+            while (began := time.monotonic()) < end:
                 state, _ = monitor.tick()
                 seen = state.observation
                 if first is None:
@@ -45,7 +45,7 @@ def record(
                 stream.write(json.dumps(row, separators=(",", ":")) + "\n")
                 stream.flush()  # the last lines before a crash are the ones wanted
                 count += 1
-                wait.wait(min(monitor.delay_seconds, max(0.0, end - time.monotonic())))
+                wait.wait(max(0.0, min(began + monitor.delay_seconds, end) - time.monotonic()))
     except KeyboardInterrupt:
         pass
     finally:
