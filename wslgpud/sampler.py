@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,11 @@ log = logging.getLogger(__name__)
 TREND_SECONDS = 5.0
 #: aim at this many samples before the memory is gone at the present rate
 SAMPLES_BEFORE_END = 20
+
+
+#: A tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
+#: processes that are being swapped, must not keep us from looking at RAM again.
+PATIENCE_SECONDS = 0.5
 
 
 INTERVAL = MetricSpec(
@@ -56,9 +62,9 @@ class Sampler:
     def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
         """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
 
-        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default); one
-        that comes later says so in ``lateness_seconds``, which is evidence of a stalled machine. It is told
-        now and not beforehand, because the plan follows from what the last tick saw.
+        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default);
+        one that comes later says so in ``lateness_seconds``, which is evidence of a stalled machine. It is
+        told now and not beforehand, because the plan follows from what the last tick saw.
         """
         started, wall = self._clock.mono(), self._clock.wall()
         step = planned_seconds or self._interval
@@ -68,7 +74,10 @@ class Sampler:
         jobs = [self._lanes[lane].start(slots, self._clock) for lane, slots in _by_lane(due).items()]
         for job in jobs:
             if job is not None:
-                job.done.wait(max(0.0, started + job.deadline_seconds - self._clock.mono()))
+                # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
+                patience = min(job.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
+                done = job.done.wait(max(0.0, started + patience - self._clock.mono()))
+                job.overdue = not done and patience == job.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
         reports = tuple(slot.report(ended) for slot in self._slots)
@@ -104,6 +113,7 @@ class _Slot:
         # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
         self.arrived: deque[SourceReport] = deque()
         self.running_since: float | None = None
+        self.job: _Job | None = None
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
@@ -147,12 +157,12 @@ class _Slot:
         self.running_since = None
 
     def report(self, now: float) -> SourceReport:
-        """Return the newest report; a source that does not come back is late and says nothing else."""
+        """Return the newest report; a source that has not come back in time says that and nothing else."""
         if self.arrived:
             self.last = self.arrived.popleft()
             return self.last
-        since = self.running_since
-        if since is not None:
+        since, job = self.running_since, self.job
+        if since is not None and job is not None and job.is_overdue(now - since):
             waited = now - since
             if self.last is None or self.last.health != "late":
                 self.failures += 1
@@ -183,6 +193,11 @@ class _Job:
     slots: list[_Slot]
     done: threading.Event
     deadline_seconds: float
+    overdue: bool = False
+
+    def is_overdue(self, waited_seconds: float) -> bool:
+        """Tell whether it has had all the time that it may take."""
+        return self.overdue or waited_seconds >= self.deadline_seconds
 
 
 class _Lane:
@@ -201,9 +216,9 @@ class _Lane:
         if self._current is not None and not self._current.done.is_set():
             return None
         now = clock.mono()
-        for slot in slots:
-            slot.started = slot.running_since = now
         job = _Job(slots, threading.Event(), max(slot.source.deadline_seconds for slot in slots))
+        for slot in slots:
+            slot.job, slot.started, slot.running_since = job, now, now
         self._current = job
         self._jobs.put((job, clock))
         return job
