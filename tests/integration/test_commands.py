@@ -50,6 +50,14 @@ def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: 
     assert "a recorded machine" in shown
 
 
+def test_status_does_not_call_a_full_card_fine(tmp_path: Path) -> None:
+    seen = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
+
+    assert "full: GPU 0" in seen
+    assert "memory is fine" not in seen
+    assert "steady" not in seen  # one look cannot know
+
+
 def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     done = wslgpud("capture", str(folder), home=tmp_path)
