@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
-from tests.support.daemons import wslgpud
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
 from wslgpud.config import declared_keys
 from wslgpud.host import RecordedHost
 
@@ -79,3 +80,13 @@ def test_record_writes_a_header_and_samples_and_never_overwrites(tmp_path: Path)
     assert json.loads(first)["t"] == 0
     assert json.loads(first)["ram"]["total"] > 0
     assert "exists already" in again.stderr
+
+
+def test_a_recording_that_is_told_to_end_can_be_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "live.jsonl.gz"
+    recording = subprocess.Popen([*WSLGPUD, "record", str(trace)], env=clean_environment(tmp_path))
+    eventually(lambda: trace.exists() and trace.stat().st_size > 300, "the first samples")
+    recording.terminate()
+
+    assert recording.wait(PATIENCE_SECONDS) == 0
+    assert wslgpud("replay", str(trace), home=tmp_path).stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -31,6 +32,8 @@ def record(
     monitor = Monitor(settings, host)
     count, end = 0, time.monotonic() + (seconds or float("inf"))
     wait = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not ended cannot be replayed
+        signal.signal(number, signal.default_int_handler)
     try:
         with stream:
             first: float | None = None
