@@ -10,7 +10,7 @@ from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.monitor import Monitor, State
 
-MACHINE = Path(__file__).parent / "hosts" / "bare-linux"
+HOSTS = Path(__file__).parent / "hosts"
 
 
 class SteppingClock:
@@ -41,9 +41,9 @@ class Watched:
 
 
 @contextmanager
-def watching() -> Iterator[Watched]:
+def watching(machine: str = "bare-linux") -> Iterator[Watched]:
     clock = SteppingClock()
-    monitor = Monitor(Config(), RecordedHost(MACHINE, clock))
+    monitor = Monitor(Config(), RecordedHost(HOSTS / machine, clock))
     try:
         monitor.tick()
         yield Watched(monitor, clock)
@@ -76,3 +76,13 @@ def test_ten_ticks_a_second_read_the_dear_sources_once_a_second() -> None:
         seen = [is_fresh(machine.next_tick(planned_seconds=0.1), "cpu") for _ in range(30)]
 
     assert sum(seen) == 3
+
+
+def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None:
+    with watching("cgroup-limit") as machine:
+        state = machine.next_tick(planned_seconds=0.1)
+
+    resources = {forecast.resource.partition(":")[0] for forecast in state.forecasts}
+    assert resources == {"ram", "gpu0", "cgroup"}
+    assert all(is_fresh(state, source) for source in ("memory", "gpu", "cgroups"))
+    assert not is_fresh(state, "cpu")
