@@ -32,10 +32,13 @@ debian_packages() {
     command -v apt-get >/dev/null || { echo "please install: $missing" >&2; return 1; }
     echo "installing Debian packages: $missing" >&2
     # Without package lists nothing can be found, with old ones nothing downloaded.
-    quietly as_root apt-get -qq update || return
     # shellcheck disable=SC2086 # a list of names
-    quietly as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq install --yes --no-install-recommends $missing || return
+    if ! quietly as_root apt-get -qq update ||
+        ! quietly as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get -qq install --yes --no-install-recommends $missing; then
+        echo "please install: $missing" >&2
+        return 1
+    fi
 }
 
 # unpacked_packages FOLDER NAME...: Debian packages as mere files in FOLDER/NAME. Servers come this way:
@@ -56,13 +59,13 @@ unpacked_packages() {
     done
 }
 
-# find_python: print the first Python that will do.
+# find_python: print the first Python that will do. Of a virtual environment (our own, when it is on PATH) the
+# Python it was made with: the environment may be about to be replaced.
 find_python() {
     for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
-        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-            command -v "$python"
-            return
-        fi
+        "$python" -c 'import sys
+sys.version_info < (3, 10) and sys.exit(1)
+print(sys._base_executable or sys.executable)' 2>/dev/null && return
     done
     echo "wslgpud needs Python 3.10 or newer: install python3, or name one with PYTHON=" >&2
     return 1

@@ -44,6 +44,9 @@ HOMES = {
     "apprise": {"alerts"},
 }
 
+# One file by design: a Python that has torch and nothing of ours is given it as it is.
+LENGTHS = {"stress/worker.py": 680}
+
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -80,7 +83,9 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_a_module_is_short_enough_to_be_read_at_one_sitting(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 420
+    longest = LENGTHS.get(str(path.relative_to(PACKAGE)), 420)
+
+    assert len(path.read_text().splitlines()) <= longest
 
 
 def test_no_file_names_a_place_on_its_authors_machine() -> None:

@@ -22,6 +22,7 @@ from wslgpud.alerts.texts import language
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import Publisher, ServeError, Server, routes
@@ -116,7 +117,7 @@ class Daemon:
             self._config.alerts, channels, self._store, self._host.clock, place, rows=earlier,
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )  # fmt: skip
-        stack.callback(self._desk.dispatcher.close, STOP_SECONDS)
+        stack.callback(self._desk.close, STOP_SECONDS)
         if run is not None and not run.clean:
             blackbox.examine_in_background(self._host, self._store, run, boot_id, self._desk)
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
@@ -131,6 +132,9 @@ class Daemon:
             watched = replace(watched, store=replace(watched.store, path=str(file)))
         self._monitor = Monitor(watched, self._host)
         stack.callback(self._monitor.close)
+        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        stack.callback(self._nightly.close)
+        publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
         note = self._folder / "daemon.json"
         try:
@@ -165,8 +169,10 @@ class Daemon:
         first = self._state is None
         state, transitions = self._monitor.tick()
         self._state = state
+        self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        self._desk.tick(state.snapshot, state.forecasts, transitions, self._store.stats().error)
+        changes = (*transitions, *self._nightly.news())
+        self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)

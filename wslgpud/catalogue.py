@@ -9,6 +9,7 @@ from wslgpud.risk import metrics as risk
 from wslgpud.serve import health
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import metrics as store
+from wslgpud.stress import metrics as stress
 
 
 def catalogue() -> Catalogue:
@@ -19,7 +20,15 @@ def catalogue() -> Catalogue:
     """
     sources = (spec for source in SOURCES for spec in source.metrics)
     return Catalogue(
-        (*sources, *sampler.METRICS, *risk.METRICS, *alerts.METRICS, *store.METRICS, *health.METRICS)
+        (
+            *sources,
+            *sampler.METRICS,
+            *risk.METRICS,
+            *stress.METRICS,
+            *alerts.METRICS,
+            *store.METRICS,
+            *health.METRICS,
+        )
     )
 
 

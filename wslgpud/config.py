@@ -153,6 +153,31 @@ class Alerts:
 
 
 @dataclass(frozen=True)
+class Stress:
+    """The nightly test of the GPU's memory."""
+
+    schedule: str = key("30 3 * * *", 'when: minute hour day month weekday, as in a crontab; or "off"')
+    jitter_minutes: float = key(
+        20.0, "start up to this much later, another time each night", minimum=0, maximum=720
+    )
+    retries: int = key(
+        3, "how often a run is tried again the same night when the GPU was busy", minimum=0, maximum=20
+    )
+    retry_minutes: float = key(30.0, "time between these tries", minimum=1, maximum=720)
+    python: str = key("", "Python that has torch; empty means to look for one in the usual places")
+    reserve_bytes: int = key(
+        0, "VRAM that stays free; 0 means 128 MiB, under WSL2 512 MiB or a sixteenth of the card", minimum=0
+    )
+    settle_seconds: float = key(30.0, "the GPU must have been idle for this long", minimum=1, maximum=3600)
+    deadline_seconds: float = key(120.0, "longest time for a whole run", minimum=10, maximum=3600)
+    max_celsius: float = key(75.0, "no run on a GPU hotter than this", minimum=20, maximum=110)
+    probe_beyond: bool = key(
+        False,
+        "go up to 512 MiB past the limit to find where memory spills into RAM; may page out the desktop",
+    )
+
+
+@dataclass(frozen=True)
 class Log:
     """What is printed."""
 
@@ -168,6 +193,7 @@ class Config:
     server: Server = Server()
     risk: Risk = Risk()
     alerts: Alerts = Alerts()
+    stress: Stress = Stress()
     log: Log = Log()
 
 

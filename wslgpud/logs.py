@@ -34,6 +34,11 @@ def set_up(level: str, environ: Mapping[str, str] | None = None) -> None:
     logging.getLogger("apscheduler").setLevel(logging.WARNING)
 
 
+def journal_prefix(level: int) -> str:
+    """Return what marks a line of this importance in the journal; nothing where a person reads."""
+    return f"<{_PRIORITY[level]}>" if _is_journal(os.environ.get("JOURNAL_STREAM", "")) else ""
+
+
 def _is_journal(stream: str) -> bool:
     """Tell whether standard error is the stream that systemd made (``device:inode``, systemd.exec(5))."""
     try:

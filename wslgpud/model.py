@@ -319,3 +319,41 @@ class Observation:
     wsl: bool = False
     gap_expected: bool = False
     exhausted: tuple[str, ...] = ()
+
+
+StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]
+FindingKind = Literal["errors", "spill", "bandwidth", "usable", "leak", "hung", "changed"]
+
+
+class Finding(NamedTuple):
+    """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
+
+    kind: FindingKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StressResult:
+    """One stress run of a GPU's memory.
+
+    Only ``passed`` and ``findings`` are complete runs; ``left`` gave way to somebody else, ``skipped`` never
+    began, ``failed`` broke down; ``reason`` says why. ``key`` is what runs must share to be compared (driver,
+    torch, ...). ``values`` holds the figures by name: bytes, bytes a second, seconds, counts; what was not
+    measured is not in it. ``detail`` holds the rows behind them (ladder, chunks, patterns, errors).
+    """
+
+    wall: float
+    uuid: str
+    gpu: int
+    name: str
+    verdict: StressVerdict
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    key: Mapping[str, str] = field(default_factory=_nothing)
+    values: Mapping[str, Number] = field(default_factory=_nothing)
+    detail: Mapping[str, Any] = field(default_factory=_nothing)
+
+    @property
+    def complete(self) -> bool:
+        """Tell whether all was done: a skipped run is not a passed one."""
+        return self.verdict in ("passed", "findings")

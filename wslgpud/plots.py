@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
-from wslgpud.model import Level
+from wslgpud.model import Level, StressResult
 
 LEVEL_COLOURS = {
     Level.INFO: "#dbe9f6",
@@ -86,3 +87,44 @@ def _shade_levels(axes: object, series: Sequence[RiskPoint]) -> None:
             if level in LEVEL_COLOURS:
                 axes.axvspan(start, t, color=LEVEL_COLOURS[level], linewidth=0)  # type: ignore[attr-defined]
             start, level = t, now
+
+
+def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
+    """Draw usable VRAM, bandwidth and errors of stress runs over time; a line marks each new driver.
+
+    Raises:
+        PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
+    """
+    runs = [run for run in runs if run.complete]
+    if not runs:
+        raise PlotError("nothing to draw: no stress run has been completed yet")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    size, speed, errors = figure.subplots(3, 1, sharex=True)
+    for uuid in dict.fromkeys(run.uuid for run in runs):
+        mine = [run for run in runs if run.uuid == uuid]
+        times = [datetime.fromtimestamp(run.wall, timezone.utc) for run in mine]
+        name = f"gpu{mine[0].gpu} {mine[0].name}"
+        size.plot(
+            times, [run.values.get("usable_bytes", float("nan")) / 2**30 for run in mine], "o-", label=name
+        )
+        for kind in ("write", "change", "read"):
+            rates = [run.values.get(f"{kind}_median", float("nan")) / 1e9 for run in mine]
+            speed.plot(times, rates, "o-", label=f"{name} {kind}")
+        errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
+        drivers = [run.key.get("driver", "") for run in mine]
+        for number in range(1, len(mine)):
+            if drivers[number] != drivers[number - 1]:
+                for axes in (size, speed, errors):
+                    axes.axvline(times[number], color="black", linestyle="--", linewidth=1)
+                size.text(times[number], size.get_ylim()[0], f" {drivers[number]}", fontsize=8, va="bottom")
+    for axes, label in ((size, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
+        axes.set_ylabel(label)
+        axes.legend(fontsize=7)
+    try:
+        figure.savefig(path, dpi=80)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"cannot write {path}: {error}") from error

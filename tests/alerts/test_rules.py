@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import rules
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
+from wslgpud.catalogue import catalogue
 from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot
 from wslgpud.sources import disk, gpu, memory, pressure
 
@@ -96,6 +97,15 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     (change,) = engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="failed"))
 
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
+
+
+def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victim() -> None:
+    engine = RuleEngine()
+    engine.observe(tick(1, Reading(memory.OOM_KILLS, 3), kernel_log="late"))
+
+    assert engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="late")) == []
+    (change,) = engine.observe(tick(3, Reading(memory.OOM_KILLS, 4), events=(oom_kill("cc1plus"),)))
+    assert change.facts["victim"] == "cc1plus"
 
 
 def test_a_residency_failure_is_the_only_cards_and_noise_of_the_boot_is_nobodys() -> None:
@@ -198,10 +208,11 @@ def test_changes_form_a_chain_from_ok_whatever_is_measured(values: list[float]) 
 
 def test_every_rule_has_a_page_in_the_runbook_and_rising_steps() -> None:
     runbook = (Path(rules.__file__).parent / "RUNBOOK.md").read_text()
-    names = [*(r.name for r in RULES), rules.MEMORY, rules.UNCLEAN_END]
+    names = [*(r.name for r in RULES), rules.MEMORY, rules.UNCLEAN_END, rules.VRAM_STRESS]
 
     assert sorted(re.findall(r"^## (\w+)$", runbook, re.MULTILINE)) == sorted(names)
     for rule in RULES:
+        assert set(rule.metrics) <= set(catalogue())
         for worse, milder in zip(rule.steps[1:], rule.steps, strict=False):
             assert worse.level > milder.level
             assert rule.beyond(worse.value, milder.value)

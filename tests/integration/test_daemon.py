@@ -154,7 +154,7 @@ def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     recorded = wslgpud("record", str(trace), "--seconds", "2.5", home=tmp_path)
     replayed = wslgpud("replay", "--json", str(trace), home=tmp_path)
 
-    assert re.match(r"[23] samples in ", recorded.stdout), recorded.stderr
+    assert re.match(r"\d+ samples in ", recorded.stdout), recorded.stderr
     assert (replayed.returncode, replayed.stderr) == (0, "")
 
 

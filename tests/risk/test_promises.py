@@ -1,5 +1,7 @@
 """What the user is promised, said on recordings and on families drawn from seeds."""
 
+from pathlib import Path
+
 import pytest
 
 from wslgpud.model import (
@@ -20,6 +22,7 @@ from wslgpud.risk.score import Truth
 from wslgpud.risk.trace import read_trace
 
 GIB = 1 << 30
+TRACES = Path(__file__).parent.parent / "traces"
 SEEDS = range(100, 108)
 
 
@@ -46,6 +49,16 @@ def test_of_the_recordings_nine_in_ten_are_warned_of_in_time_and_none_in_vain(tr
 def test_most_events_are_called_critical_before_they_happen(traces):
     line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in traces))
     assert sum(lead > 0 for lead in line.critical.leads) >= 0.8 * len(line.critical.leads)
+
+
+def test_recordings_that_no_threshold_has_seen_are_judged_well():
+    """A dozen PyTorch programs on an H200, 2026-11-21: see record_gpu.py. Do not tune on them."""
+    paths = sorted((TRACES / "h200").glob("*.jsonl.gz"))
+    line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
+    assert (line.warning.in_time, len(line.warning.leads)) == (5, 5), line.warning.late
+    assert line.critical.false_alarms == 0, line.critical.noisy
+    # A data set that fills 71 % of the card in a straight line, and then no more: until it stops, a leak.
+    assert line.warning.noisy == ["h200-dataset_on_the_card-1"]
 
 
 def family_score(family):

@@ -83,6 +83,15 @@ def test_a_limit_beyond_what_the_machine_has_cannot_bite_and_is_left_out(machine
         CgroupSource(machine(files), Config()).read()
 
 
+def test_our_own_service_is_not_watched(machine):
+    ours = v2("/system.slice/wslgpud.service", str(256 * MIB), 60 * MIB)
+    host = machine(
+        {"/proc/self/mounts": V2, **MEMINFO, "/sys/fs/cgroup/system.slice/memory.max": "max\n", **ours}
+    )
+    with pytest.raises(NoData):
+        CgroupSource(host, Config()).read()
+
+
 def test_of_many_the_tightest_stay_and_wsls_own_limit_always(machine):
     files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/wsl-user", str(60 << 30), MIB)}
     for i in range(1, 41):

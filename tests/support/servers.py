@@ -87,3 +87,64 @@ def prometheus(folder: Path, config: str) -> Iterator[Prometheus]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+class Alertmanager:
+    """A running Alertmanager, and what it has sent to its receiver."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Return what it holds: alerts that fire."""
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=30) as answer:
+            found: list[dict[str, Any]] = json.load(answer)
+        return found
+
+
+def _with_templates() -> list[str]:
+    """Return what to put before Alertmanager: Debian's looks for its templates in /usr/share alone."""
+    if Path("/usr/share/prometheus/alertmanager/default.tmpl").exists():
+        return []
+    mounts = 'mount -t tmpfs none /usr/share && cp -r "$0/usr/share/prometheus" /usr/share && exec "$@"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("Alertmanager's templates are not installed and a mount namespace cannot be had")
+    return [*command, mounts, str(UNPACKED / "prometheus-alertmanager")]
+
+
+@contextmanager
+def alertmanager(folder: Path, receiver: str, port: int = 0) -> Iterator[Alertmanager]:
+    """Run Alertmanager with its data in ``folder``; it notifies ``receiver`` of what fires and resolves."""
+    config = {
+        "route": {"receiver": "test", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s"},
+        "receivers": [{"name": "test", "webhook_configs": [{"url": receiver, "send_resolved": True}]}],
+    }
+    (folder / "alertmanager.yml").write_text(json.dumps(config))
+    url = f"http://127.0.0.1:{port or free_port()}"
+    command = [
+        *_with_templates(),
+        program("prometheus-alertmanager", "prometheus-alertmanager"),
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--storage.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--cluster.listen-address=",
+        "--log.level=warn",
+    ]
+    with (folder / "alertmanager.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def ready() -> bool:
+        assert process.poll() is None, (folder / "alertmanager.log").read_text()
+        try:
+            with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    try:
+        eventually(ready, "Alertmanager's readiness")
+        yield Alertmanager(url)
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS = 120  # bounds what never comes; says nothing about how long things take
+
 CONFIGURATION_FILE = "/etc/wslgpud/wslgpud.toml"
 DROP_INS = "/etc/systemd/system/wslgpud.service.d"
 ON_WARNING = "#!/bin/sh\ncat >> /var/lib/warnings\necho >> /var/lib/warnings\nsync /var/lib/warnings\n"
@@ -52,7 +54,7 @@ with urllib.request.urlopen("http://127.0.0.1:9655/-/ready") as answer:
 
 
 def eventually(look: Callable[[], T], what: str) -> T:
-    end = time.monotonic() + 240
+    end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if found := look():
             return found
@@ -120,9 +122,13 @@ def test_systemctl_status_says_how_things_stand(service: Service) -> None:
 
 def test_status_finds_the_service_for_whoever_asks(service: Service) -> None:
     as_nobody = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
-    said = service.machine.run(*as_nobody, "/opt/wslgpud/bin/wslgpud", "status", "--json").stdout
 
-    assert json.loads(said)["seen_by"] == "daemon"
+    def seen_by() -> str:
+        said = service.machine.run(*as_nobody, "/opt/wslgpud/bin/wslgpud", "status", "--json").stdout
+        return str(json.loads(said)["seen_by"])
+
+    # A busy emulated machine may take longer to answer than status waits.
+    eventually(lambda: seen_by() == "daemon", "an answer of the daemon")
 
 
 def test_the_daemon_is_the_last_that_the_kernel_kills(service: Service) -> None:
@@ -149,14 +155,14 @@ def test_what_is_killed_comes_back_and_what_hangs_is_replaced(service: Service) 
 
 
 def test_a_stop_comes_about_in_time_with_everything_committed(service: Service) -> None:
-    asked_ms = 1000 * float(service.machine.python("import time; print(time.time())").stdout)
+    asked = float(service.machine.python("import time; print(time.time())").stdout)
     service.ctl("stop", "wslgpud")
     (newest,) = service.query("select clean, stopped_ms from daemon_run order by id desc limit 1")
-    ((last_tick_ms,),) = service.query("select max(ms) from tick")
+    ((last_tick,),) = service.query("select max(time) from recent")
 
     assert service.property("Result") == "success"  # else systemd had to kill it
     assert newest[0] == 1
-    assert last_tick_ms > asked_ms - 5000  # the batch that was open then
+    assert last_tick > asked - 5  # the batch that was open then
 
 
 def test_a_mistake_in_the_configuration_is_told_once_and_ends_in_failure(service: Service) -> None:
@@ -164,7 +170,8 @@ def test_a_mistake_in_the_configuration_is_told_once_and_ends_in_failure(service
     service.ctl("restart", "wslgpud", check=False)
 
     line = f"wslgpud: {CONFIGURATION_FILE}: unknown key server.prot; did you mean server.port?"
-    assert [entry["MESSAGE"] for entry in service.journal("-u", "wslgpud")].count(line) == 1
+    errors = [entry["MESSAGE"] for entry in service.journal("-u", "wslgpud", "-p", "3..3")]
+    assert errors.count(line) == 1
     assert service.property("ActiveState") == "failed"
     assert service.property("ExecMainStatus") == "2"
     assert service.property("NRestarts") == "0"

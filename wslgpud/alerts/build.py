@@ -29,7 +29,9 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
         settings.windows_toast == "auto" and host.live and toast.available()
     ):
         found.append(toast)
-    if settings.desktop == "on" or (settings.desktop == "auto" and host.live and desktop.available()):
+    # Under WSL a desktop has nobody who shows notifications; Windows does.
+    local = host.live and not found and desktop.available()
+    if settings.desktop == "on" or (settings.desktop == "auto" and local):
         found.append(desktop)
     found += [AppriseChannel(url) for url in urls_from(settings.urls, settings.urls_file)]
     found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]

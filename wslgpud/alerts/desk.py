@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +13,9 @@ from typing import Any, Protocol
 
 from wslgpud.alerts import build, metrics, score
 from wslgpud.alerts.channels import Channel
-from wslgpud.alerts.channels.journal import Journal
+from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Dispatcher, Outbox
+from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
@@ -41,8 +42,19 @@ _LOG_LEVEL = {
 }
 
 
+class Waiting(Delivery, Protocol):
+    """A message that waits, and where for."""
+
+    @property
+    def channel(self) -> str:
+        """Name of its channel."""
+
+
 class Rows(Outbox, Protocol):
     """What the desk needs of the store."""
+
+    def unsent(self, channel: str | None = None) -> Sequence[Waiting]:
+        """Return what waits, for one channel or all."""
 
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
@@ -103,11 +115,15 @@ class Desk:
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
         self._rules.resume(self._ledger.levels(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
-        self._journal = Journal()
+        self._journal = Journal() if is_where_we_log(os.environ) else None
         self._selfsave = SelfSave(settings)
         self._told: dict[str, tuple[float, float]] = {}
+        for delivery in store.unsent():
+            if delivery.channel not in self._levels:
+                store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
+        self._keep_score()
 
     def report(self, transition: Transition) -> None:
         """Have something announced at the next tick; safe from any thread."""
@@ -115,8 +131,8 @@ class Desk:
 
     @property
     def open(self) -> list[Incident]:
-        """Open incidents, the worst first."""
-        return sorted(self._ledger.open.values(), key=lambda i: (-i.level, i.id))
+        """Open incidents, the worst first; from any thread."""
+        return sorted(self._open, key=lambda i: (-i.level, i.id))
 
     def tick(
         self,
@@ -150,13 +166,15 @@ class Desk:
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
 
+    def close(self, timeout_seconds: float) -> None:
+        """Stop sending; what waits is sent by the next run."""
+        self._selfsave.close()
+        self.dispatcher.close(timeout_seconds)
+
     def readings(self) -> Iterator[Reading]:
         """Return what there is to say of alerts as metrics; from any thread."""
-        incidents = [*list(self._past), *list(self._ledger.open.values())]
-        yield from metrics.readings(
-            list(self._ledger.open.values()), dict(self.dispatcher.counts), self.dispatcher.waiting()
-        )
-        yield from score.readings(sorted(incidents, key=lambda i: i.id))
+        yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
+        yield from self._score
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
@@ -175,8 +193,15 @@ class Desk:
         if row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
+        self._keep_score()
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
+
+    def _keep_score(self) -> None:
+        """Make ready what other threads ask for: they must not walk through what changes meanwhile."""
+        self._open = tuple(self._ledger.open.values())
+        incidents = sorted([*self._past, *self._open], key=lambda i: i.id)
+        self._score = tuple(score.readings(incidents))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
         """Say it again when half of the time is gone."""
@@ -235,5 +260,5 @@ class Desk:
         levels = {"level": row.new.label, "previous_level": row.old.label}
         fields = {"rule": row.rule, "resource": row.resource, **levels}
         line = f"{row.new.label}: {row.headline}"
-        if not self._journal.write(line, row.new.label, fields):
+        if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)

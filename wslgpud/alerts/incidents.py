@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, rule_named
+from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, VRAM_STRESS, rule_named
 from wslgpud.model import Level, Transition
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
@@ -148,7 +148,11 @@ class Ledger:
                 del self._inherited[key]
             elif incident.rule == MEMORY and key not in alive and mono - since > GRACE_SECONDS:
                 found.append(incident)
-            elif rule_named(incident.rule) is None and incident.rule not in (MEMORY, UNCLEAN_END):
+            elif rule_named(incident.rule) is None and incident.rule not in (
+                MEMORY,
+                UNCLEAN_END,
+                VRAM_STRESS,
+            ):
                 found.append(incident)  # a rule of another version
         for key, incident in self.open.items():
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:

@@ -107,7 +107,9 @@ def oom_kills(look: Look) -> Iterator[Signal]:
         resource = f"cgroup:{group}" if limited and group not in ("", "/wsl-user") else "ram"
         yield Signal(resource, 1.0, {**fields, "text": event.text})
     log = look.report("kernel_log")
-    if not heard and (log is None or log.health != "ok") and (rate := look.rate(memory.OOM_KILLS)):
+    # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
+    mute = log is None or log.health in ("failed", "absent")
+    if not heard and mute and (rate := look.rate(memory.OOM_KILLS)):
         yield Signal("ram", 1.0, {"kills_per_second": rate})
 
 

@@ -102,11 +102,7 @@ def report(history: History, number: int, language: str) -> Report | None:
         "growing": [_growth(g) for g in _growing(history, start, moment)],
         "levels": [_step(t) for _, t in _about(rows, incident, start, end)],
         "messages": _messages(history, rows, incident, start, end),
-        "events": [
-            {"at": iso(e.wall), "kind": e.kind, "text": e.text}
-            for e in history.events(start, end + AFTER_SECONDS)[-_MOST_EVENTS:]
-            if e.kind != blackbox.EVENT
-        ],
+        "events": _events(history, start, end + AFTER_SECONDS),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
         "headroom": [
@@ -119,6 +115,16 @@ def report(history: History, number: int, language: str) -> Report | None:
         ],
     }
     return Report(incident, moment, {k: v for k, v in document.items() if v is not None}, curves)
+
+
+def _events(history: History, start: float, end: float) -> list[dict[str, Any]]:
+    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew."""
+    found = {
+        (round(e.wall), e.text): {"at": iso(e.wall), "kind": e.kind, "text": e.text}
+        for e in reversed(history.events(start, end))
+        if e.kind != blackbox.EVENT
+    }
+    return list(found.values())[::-1][-_MOST_EVENTS:]
 
 
 def _growing(history: History, start: float, moment: float) -> list[blackbox.Growth]:

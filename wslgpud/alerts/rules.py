@@ -5,8 +5,8 @@ that number deserves a level. Texts and advice for a rule are in ``alerts/texts`
 at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
 would watch.
 
-Not here: spill into shared memory, and stress runs that fail or regress. Their sources do not exist yet; each
-will be one more line of ``RULES``.
+Not here: what stress runs find (``wslgpud.jobs`` says so), and spill into shared memory, whose source does
+not exist yet and which will be one more line of ``RULES``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure
 MEMORY = "memory_exhaustion"
 #: how the daemon or the machine ended; opened once at the start, see ``blackbox``
 UNCLEAN_END = "unclean_end"
+#: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.jobs``
+VRAM_STRESS = "vram_stress"
 #: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
 FORGET_SECONDS = 3600.0
 

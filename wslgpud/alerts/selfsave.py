@@ -62,6 +62,13 @@ class SelfSave:
         asked.add(process.key)
         return f"{process.name} (pid {process.pid}) was sent {self._signal.name}"
 
+    def close(self) -> None:
+        """Let all that were stopped go on: without us nobody would."""
+        if self._signal == signal.SIGSTOP:
+            for asked in self._asked.values():
+                self._let_go_on(asked)
+        self._asked.clear()
+
     def _let_go_on(self, stopped: set[tuple[int, int]]) -> str:
         going = [pid for pid, start in stopped if not send((pid, start), signal.SIGCONT, self._user)]
         return f"sent SIGCONT to pid {', '.join(map(str, going))}" if going else ""

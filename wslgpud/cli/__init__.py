@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status
+from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
 
 app = typer.Typer(
     name="wslgpud",
@@ -42,3 +42,4 @@ app.command("replay")(replay.replay_command)
 app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
+app.add_typer(stress.app, name="stress")

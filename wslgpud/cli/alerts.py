@@ -67,11 +67,11 @@ def show(
     """Show one, as 'wslgpud incidents ID' does."""
     from wslgpud.cli.incidents import incidents  # noqa: PLC0415
 
-    incidents(number, config=config, as_json=as_json, plot=None, days=0.0, state=state)
+    incidents(number, config=config, as_json=as_json, plot=None, state=state)
 
 
-@app.command()
-def test(config: ConfigOption = None) -> None:
+@app.command("test")
+def try_channels(config: ConfigOption = None) -> None:
     """Send a test message through every channel, now, and say which took it."""
     from wslgpud.alerts import build  # noqa: PLC0415
     from wslgpud.alerts.channels import DeliveryError  # noqa: PLC0415
@@ -88,8 +88,8 @@ def test(config: ConfigOption = None) -> None:
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
     message = {
-        "at": iso(time.time()), "since": iso(time.time()), "kind": "closed", "rule": "test", "resource": "test",
-        "level": "ok", "previous_level": "ok", "host": socket.gethostname(),
+        "at": iso(time.time()), "since": iso(time.time()), "kind": "closed", "rule": "test",
+        "resource": "test", "level": "ok", "previous_level": "ok", "host": socket.gethostname(),
         "headline": "Test message from wslgpud: alerts arrive here",
         "evidence": "Sent by 'wslgpud alerts test'. Nothing is wrong.",
     }  # fmt: skip
@@ -153,6 +153,4 @@ def _write(file: ControlFile, change: Callable[[Control], Control]) -> None:
     try:
         file.change(change)
     except OSError as error:
-        raise Fault(
-            f"cannot write {file.path}: {error.strerror}; is the daemon another user's? Try sudo"
-        ) from error
+        raise Fault(f"cannot write {file.path}: {error.strerror}; is it another user's?") from error

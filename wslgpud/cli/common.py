@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import config as configuration
+from wslgpud import logs
 from wslgpud.host import Host, RecordedHost
 
 
@@ -17,7 +19,7 @@ class Fault(typer.Exit):
 
     def __init__(self, text: str) -> None:
         """Print the line; raising this ends the command."""
-        typer.echo(f"wslgpud: {text}", err=True)
+        typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {text}", err=True)
         super().__init__(2)
 
 

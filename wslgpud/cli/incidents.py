@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded
+from wslgpud.model import Level
 from wslgpud.units import duration, resource_name, size
 
 if TYPE_CHECKING:
+    from wslgpud.alerts.incidents import Incident
     from wslgpud.alerts.report import Curve, Report
     from wslgpud.store import Reader
 
@@ -31,6 +33,7 @@ def incidents(
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="draw headroom and levels into this PNG")] = None,
     days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
+    all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
     state: StateOption = None,
 ) -> None:
     """List what went wrong, or show one: the minutes before it, who grew, what was said."""
@@ -40,7 +43,7 @@ def incidents(
     reader = open_reader(config, state)
     try:
         if number is None:
-            found = [summary(i) for i in recent(reader, days)]
+            found = [summary(i) for i in recent(reader, days) if all_ or _notable(i)]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
         tongue = language(loaded(config).config.alerts.language, os.environ)
@@ -68,7 +71,7 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
         raise Fault(str(error)) from error
 
 
-def recent(reader: Reader, days: float) -> list[Any]:
+def recent(reader: Reader, days: float) -> list[Incident]:
     """Return the incidents of so many days and those still open, the newest first."""
     from wslgpud.alerts.incidents import fold  # noqa: PLC0415 - see above
 
@@ -77,6 +80,11 @@ def recent(reader: Reader, days: float) -> list[Any]:
         i for i in fold(reader.transitions()) if i.closed_wall is None or i.changed_wall > now - days * 86400
     ]
     return found[::-1]
+
+
+def _notable(incident: Incident) -> bool:
+    """Leave out what happens every day: a model that loads, a clock that was set."""
+    return incident.worst > Level.INFO or incident.rule == "unclean_end"
 
 
 def _list(found: list[dict[str, Any]]) -> str:
@@ -92,11 +100,8 @@ def _list(found: list[dict[str, Any]]) -> str:
 def _readable(shown: Report) -> str:
     d = shown.document
     lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
-    lines = [
-        f"Incident {d['id']}: {d['headline']}",
-        f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}; began "
-        f"{_local(d['opened'])}, {lasted}",
-    ]
+    what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
+    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {_local(d['opened'])}, {lasted}"]
     if d["rule"] == "unclean_end":
         lines.append(f"Last sample before the end: {_local(d['moment'])}")
     if "trouble" in d:
@@ -110,8 +115,7 @@ def _readable(shown: Report) -> str:
         lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
     for curve in shown.curves[:2]:
         lines += ["", *chart(curve, shown.moment)]
-    lines += _section("Growing", (f"{g['name']} (pid {g['pid']})  +{size(g['grown_bytes'])} in "
-                                  f"{duration(g['seconds'])}" for g in d["growing"]))  # fmt: skip
+    lines += _section("Growing", (_grown(g) for g in d["growing"]))
     lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
     lines += _section("Messages", (_message(m) for m in d["messages"]))
     lines += _section("Events", (f"{_local(e['at'])}  {e['text']}" for e in d["events"]))
@@ -127,6 +131,11 @@ def _section(title: str, entries: Iterable[str]) -> list[str]:
     return ["", f"{title}:", *(f"  {entry}" for entry in found)] if found else []
 
 
+def _grown(growth: dict[str, Any]) -> str:
+    over = f"+{size(growth['grown_bytes'])} in {duration(growth['seconds'])}"
+    return f"{growth['name']} (pid {growth['pid']})  {over}"
+
+
 def _message(message: dict[str, Any]) -> str:
     if "sent" in message:
         fate = f"sent after {_seconds(message['at'], message['sent'])}"
@@ -139,9 +148,10 @@ def chart(curve: Curve, moment: float) -> list[str]:
     """Draw headroom over time with block characters; the moment in question is marked below."""
     walls = [wall for wall, _, _ in curve.points]
     start, span = walls[0], max(walls[-1] - walls[0], 1.0)
-    cells: list[list[float]] = [[] for _ in range(_COLUMNS)]
+    columns = min(_COLUMNS, max(len(walls), 24))
+    cells: list[list[float]] = [[] for _ in range(columns)]
     for wall, left, _ in curve.points:
-        cells[min(_COLUMNS - 1, int((wall - start) / span * _COLUMNS))].append(left)
+        cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
     top = max(curve.capacity_bytes, 1.0)
     # The least of each cell: a dip is what one looks for. A cell without a sample stays empty.
     heights = [8 * _ROWS * max(0.0, min(1.0, min(c) / top)) if c else 0.0 for c in cells]
@@ -150,9 +160,9 @@ def chart(curve: Curve, moment: float) -> list[str]:
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
         bars = "".join(_EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
         lines.append(f"{label:>8} |{bars}")
-    position = max(0, min(_COLUMNS - 1, int((moment - start) / span * _COLUMNS)))
-    lines.append(" " * 10 + "-" * position + "^" + "-" * (_COLUMNS - position - 1))
-    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{_COLUMNS - 8}}")
+    position = max(0, min(columns - 1, int((moment - start) / span * columns)))
+    lines.append(" " * 10 + "-" * position + "^" + "-" * (columns - position - 1))
+    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{columns - 8}}")
     return lines
 
 

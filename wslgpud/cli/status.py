@@ -28,8 +28,10 @@ def status(
 ) -> None:
     """Show how things stand: from the running daemon, else from a look of its own."""
     settings = loaded(config).config
-    folder = state_folder(state)
-    document = None if host_root else _from_daemon(folder)
+    # One's own daemon, else the service: it runs as root, and who asks need not.
+    folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
+    asked = () if host_root else (_from_daemon(folder) for folder in folders)
+    document = next(filter(None, asked), None)
     if document is None:
         seen_by = "recording" if host_root else "own look"
         document = {"seen_by": seen_by, **_own_look(settings, host_root)}

@@ -161,6 +161,14 @@ MIGRATIONS = (
                 FROM ({recent}) newest""",
         ),
     ),
+    Migration(
+        2,
+        "stress runs",
+        (
+            """CREATE TABLE stress_run (id {int8} PRIMARY KEY, ms {int8} NOT NULL, gpu TEXT NOT NULL,
+                verdict TEXT NOT NULL, document TEXT NOT NULL) {strict}""",
+        ),
+    ),
 )
 
 _RECORD = (

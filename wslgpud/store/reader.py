@@ -13,9 +13,9 @@ from typing import Any, final
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
 
-from wslgpud.model import Event, Level, Number, Transition
+from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import history, migrations, schema
+from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import Bucket, DeliveryRecord, Point, ProcessPoint, SeriesRef
 
@@ -233,6 +233,11 @@ class Reader:
         query = select(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
         with self._connected() as connection:
             return [(row.id, _transition(row)) for row in connection.execute(query)]
+
+    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
+        """Return the stress runs since a moment with their ids, by time; of an older database none."""
+        with self._connected() as connection:
+            return stress_rows.select(connection, since_wall)
 
     @staticmethod
     def _all_series(connection: Connection) -> dict[int, tuple[SeriesRef, str, int]]:

@@ -22,7 +22,7 @@ SLICE_ROWS = 300
 #: what other rows refer to comes first, then what is worth most
 _IDENTITY = (schema.host, schema.series, schema.outbox)
 _CONTENT = (
-    schema.transition, schema.daemon_run, schema.event, schema.batch, schema.rollup_hour,
+    schema.transition, schema.stress_run, schema.daemon_run, schema.event, schema.batch, schema.rollup_hour,
     schema.rollup_minute, schema.chunk, schema.block,
 )  # fmt: skip
 _FAR = 1 << 61

@@ -190,6 +190,17 @@ outbox = Table(
     Column("done_ms", BigInteger),
 )
 
+# One row a stress run; there is one a night, and it stays.
+stress_run = Table(
+    "stress_run",
+    metadata,
+    _id(),
+    Column("ms", BigInteger, nullable=False),
+    Column("gpu", Text, nullable=False),  # UUID
+    Column("verdict", Text, nullable=False),
+    Column("document", Text, nullable=False),  # JSON object: the result
+)
+
 daemon_run = Table(
     "daemon_run",
     metadata,

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, func, select, update
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
-from wslgpud.model import Snapshot, Transition
+from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, schema
+from wslgpud.store import migrations, schema, stress_rows
 from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
@@ -140,6 +140,13 @@ class Store:
         self._writer.flush(TRANSITION_SECONDS)
         return number
 
+    def record_stress(self, result: StressResult) -> int:
+        """Keep a stress run; return its id."""
+        number = self._intake.next_row()
+        self._journal.run(lambda connection: stress_rows.insert(connection, number, result))
+        self._writer.wake(urgent=True)
+        return number
+
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Put anything else into the outbox of a channel; return the delivery's id."""
         number = self._journal.post(channel, payload)
@@ -189,6 +196,10 @@ class Store:
         """See Reader.transitions."""
         return self._read().transitions(since_wall)
 
+    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
+        """See Reader.stress_runs."""
+        return self._read().stress_runs(since_wall)
+
     def check(self) -> list[str]:
         """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
 
@@ -235,6 +246,7 @@ class Store:
                 schema.transition,
                 schema.outbox,
                 schema.daemon_run,
+                schema.stress_run,
             )
             newest = (
                 connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low

@@ -28,8 +28,8 @@ class DesktopChannel:
         self._folders = runtime_folders
 
     def available(self) -> bool:
-        """Tell whether there is anybody to show a notification to."""
-        return shutil.which("notify-send") is not None and bool(self._sessions())
+        """Tell whether notifications can be shown; a session may come later, and messages wait for it."""
+        return shutil.which("notify-send") is not None
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Show it.

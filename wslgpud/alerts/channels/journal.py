@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Mapping
@@ -39,6 +40,18 @@ class Journal:
         except OSError:
             return False
         return True
+
+
+def is_where_we_log(environ: Mapping[str, str]) -> bool:
+    """Tell whether standard error goes to the journal: in a terminal one wants to see the line there.
+
+    https://www.freedesktop.org/software/systemd/man/latest/systemd.exec.html#%24JOURNAL_STREAM
+    """
+    try:
+        stream = os.fstat(2)
+    except OSError:
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
 
 
 def _field(name: str, value: str) -> bytes:

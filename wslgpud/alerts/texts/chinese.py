@@ -6,6 +6,13 @@ from wslgpud.alerts.texts.words import MemoryText, RuleText, Words
 
 RULES = {
     "memory_exhaustion": RuleText("内存将耗尽", (), (), ""),
+    "vram_stress": RuleText(
+        "显存压力测试",
+        ("{resource} 的显存压力测试：{text}",),
+        (),
+        "用 wslgpud stress history 查看历次结果，用 wslgpud stress show ID 查看某次的明细。若数据出错：先取消超频，"
+        "再运行 wslgpud stress --full；仍然出错则应更换显卡。",
+    ),
     "oom_kill": RuleText(
         "内存不足，进程被杀",
         ("内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})", "内存不足，内核杀死了一个进程"),

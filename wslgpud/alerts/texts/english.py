@@ -6,6 +6,13 @@ from wslgpud.alerts.texts.words import MemoryText, RuleText, Words
 
 RULES = {
     "memory_exhaustion": RuleText("memory running out", (), (), ""),
+    "vram_stress": RuleText(
+        "VRAM stress run",
+        ("VRAM stress run of {resource}: {text}",),
+        (),
+        "'wslgpud stress history' shows all nights, 'wslgpud stress show ID' the rows behind one. Wrong data: take "
+        "back any overclocking and run 'wslgpud stress --full' again; what stays is a card to be replaced.",
+    ),
     "oom_kill": RuleText(
         "out-of-memory kill",
         (

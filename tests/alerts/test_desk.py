@@ -1,0 +1,377 @@
+"""From a tick to rows, messages and the score, over restarts, with the real store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.alerts.ticks import START, oom_kill, tick
+from wslgpud.alerts import blackbox, score
+from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.control import Control, ControlFile, Silence
+from wslgpud.alerts.desk import Desk, Place
+from wslgpud.alerts.incidents import fold
+from wslgpud.config import Alerts
+from wslgpud.host import Host
+from wslgpud.model import Forecast, Level, Reading, Transition
+from wslgpud.risk.metrics import CAPACITY, HEADROOM
+from wslgpud.store import Store
+
+ROOT = Path(__file__).parents[2]
+OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self) -> None:
+        self.t = 0.0
+        self.jump = 0.0
+
+    def wall(self) -> float:
+        return START + self.t + self.jump
+
+    def mono(self) -> float:
+        return 1000.0 + self.t
+
+
+class Recorder:
+    """A channel that notes what it gets, and is down when it is told to be."""
+
+    def __init__(self, name: str = "people", *, human: bool = True) -> None:
+        self.name = name
+        self.human = human
+        self.down = False
+        self.got: list[Mapping[str, Any]] = []
+        self.changed = threading.Condition()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        if self.down:
+            raise DeliveryError("down")
+        with self.changed:
+            self.got.append(message)
+            self.changed.notify()
+
+    def wait_for(self, count: int) -> list[Mapping[str, Any]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.got) >= count, timeout=60), self.got
+        return self.got
+
+    @property
+    def kinds(self) -> list[str]:
+        return [m["kind"] for m in self.got]
+
+
+class Life:
+    """One run of the daemon's alerting half: a store, a desk, and channels that do not run by themselves."""
+
+    def __init__(
+        self, folder: Path, *channels: Recorder, clock: Clock | None = None, **settings: Any
+    ) -> None:
+        self.clock = clock or Clock()
+        self.channels = channels or (Recorder(),)
+        self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
+        run = self.store.previous_run
+        self.desk = Desk(
+            Alerts(**settings), self.channels, self.store, self.clock, Place("pc", folder, folder, "en"),
+            rows=self.store.transitions(),
+            unseen_since_wall=float("inf") if run is None else run.stopped_wall or run.started_wall,
+        )  # fmt: skip
+
+    def memory(self, t: float, old: Level, new: Level, *, eta: float | None = None, left: int = 50) -> None:
+        self.clock.t = t
+        forecast = Forecast("ram", new, left, 100, eta_seconds=eta, who="python (pid 7)", who_kind="process")
+        row = Transition(
+            self.clock.wall(),
+            self.clock.mono(),
+            "ram",
+            "memory_exhaustion",
+            old,
+            new,
+            f"RAM {new.label}",
+            forecast,
+        )
+        self.desk.tick(self.tick(), [forecast], [row] if old != new else [])
+
+    def tick(self, *readings: Reading, **more: Any) -> Any:
+        snapshot = tick(self.clock.t, *readings, **more)
+        return replace(snapshot, wall=self.clock.wall(), mono=self.clock.mono())
+
+    def kill(self, t: float, victim: str = "python") -> None:
+        self.clock.t = t
+        self.desk.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
+
+    def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
+        return [d.payload for d in self.store.unsent(channel)]
+
+    def rows(self) -> list[tuple[int, Transition]]:
+        assert self.store.flush(30)
+        return self.store.transitions()
+
+    def end(self) -> None:
+        self.desk.close(5)
+        self.store.close()
+
+
+def die(how: Callable[[Path], None], folder: Path) -> None:
+    """Do that in a process of its own, which then is killed without a chance to tidy up."""
+    code = (
+        f"from pathlib import Path; from {__name__} import {how.__name__} as end; end(Path({str(folder)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def warn_and_die(folder: Path) -> None:
+    """Write the row and its messages, and die before any channel was asked."""
+    Life(folder).memory(1, OK, CRITICAL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grow_and_die(folder: Path) -> None:
+    """Grow for a minute, warn, and die."""
+    life = Life(folder)
+    for t in range(60):
+        life.memory(t, OK if t < 50 else WARNING, OK if t < 49 else WARNING)
+        left = Reading(HEADROOM, (60 - t) << 30, ("ram",)), Reading(CAPACITY, 64 << 30, ("ram",))
+        life.store.append(life.tick(*left), urgent=True)
+    life.store.flush(30)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    one = Life(tmp_path)
+    yield one
+    one.end()
+
+
+def test_an_incident_is_told_from_its_opening_to_its_end(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.memory(2, WARNING, CRITICAL)
+    life.memory(3, CRITICAL, WARNING)
+    life.memory(4, WARNING, OK)
+    life.desk.dispatcher.start()
+    (message,) = life.channels[0].wait_for(1)
+    (incident,) = fold(life.rows())
+
+    assert message["headline"] == "4 alerts: RAM critical"
+    assert message["count"] == 4
+    assert message["incident"] == incident.id
+    assert (incident.worst, incident.closed_wall) == (CRITICAL, START + 4)
+
+
+def test_each_channel_gets_its_own_levels(tmp_path: Path) -> None:
+    calm, all_ = Recorder("calm"), Recorder("all", human=False)
+    life = Life(tmp_path, calm, all_, channel_levels=("calm=critical",), minimum_level="warning")
+    life.memory(1, OK, Level.INFO)
+    life.memory(2, Level.INFO, WARNING)
+    life.memory(3, WARNING, OK)
+    life.memory(4, OK, CRITICAL)
+    life.memory(5, CRITICAL, OK)
+
+    assert [m["kind"] for m in life.waiting("all")] == ["escalated", "closed", "opened", "closed"]
+    assert [m["kind"] for m in life.waiting("calm")] == ["opened", "closed"]
+    life.end()
+
+
+def test_it_is_told_again_when_half_the_time_left_is_gone_but_not_faster_than_it_can_be_read(
+    life: Life,
+) -> None:
+    life.memory(1, OK, WARNING, eta=400)
+    for t in range(2, 60):
+        life.memory(t, WARNING, WARNING, eta=400 - 7 * t)
+
+    repeated = [m for m in life.waiting() if m["kind"] == "repeated"]
+    times = [400.0, *(m["eta_seconds"]["middle"] for m in repeated)]
+    assert len(times) == 4
+    assert all(later <= earlier / 2 for earlier, later in pairwise(times))
+    assert repeated[0]["headline"].startswith("Again: RAM full in ~3 min")
+    assert len(life.rows()) == 1
+
+
+def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(tmp_path: Path) -> None:
+    people, system = Recorder(), Recorder("system", human=False)
+    life = Life(tmp_path, people, system)
+    life.kill(1)
+    for t in range(2, 700):
+        life.clock.t = t
+        life.desk.tick(life.tick(), [], [])
+
+    assert [m["kind"] for m in life.waiting("people")] == ["opened"]
+    assert [m["kind"] for m in life.waiting("system")] == ["opened", "closed"]
+    life.end()
+
+
+def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tmp_path: Path) -> None:
+    control = ControlFile(tmp_path)
+    control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
+    life.kill(1)
+    life.memory(2, OK, WARNING, eta=1000)
+    (incident,) = [i for i in life.desk.open if i.rule == "memory_exhaustion"]
+    control.change(lambda c: replace(c, acknowledged=(incident.id,)))
+    life.memory(20, WARNING, WARNING, eta=100)
+    life.memory(30, WARNING, CRITICAL)
+
+    assert [(m["rule"], m["kind"]) for m in life.waiting()] == [
+        ("memory_exhaustion", "opened"),
+        ("memory_exhaustion", "escalated"),
+    ]
+    assert len(life.rows()) == 3
+
+
+def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    control = ControlFile(tmp_path, said.append)
+    control.path.write_text('{"silences": [{"rule": 1')
+
+    assert [control.now() for _ in range(3)] == [Control()] * 3
+    assert len(said) == 1
+
+
+def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(
+    tmp_path: Path,
+) -> None:
+    die(warn_and_die, tmp_path)
+    life = Life(tmp_path)
+    (incident,) = life.desk.open
+    life.desk.dispatcher.start()
+    (message,) = life.channels[0].wait_for(1)
+
+    assert (message["level"], message["incident"]) == ("critical", incident.id)
+    life.end()
+
+
+def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_open(tmp_path: Path) -> None:
+    clock = Clock()
+    first = Life(tmp_path, clock=clock)
+    first.memory(1, OK, CRITICAL)
+    first.end()
+    second = Life(tmp_path, clock=clock)
+    second.memory(10, OK, WARNING)  # its engine began anew
+    second.memory(11, WARNING, OK)
+    second.end()
+
+    third = Life(tmp_path, clock=clock)
+    (incident,) = fold(third.rows())
+    third.end()
+
+    assert [t.new for t in incident.transitions] == [CRITICAL, WARNING, OK]
+    assert incident.closed_wall == START + 11
+
+
+def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    life = Life(tmp_path, Recorder("system", human=False))
+    life.memory(1, OK, WARNING)
+    life.clock.jump = -7200.0
+    life.memory(2, WARNING, CRITICAL)
+    life.clock.jump = 7200.0
+    life.memory(3, CRITICAL, OK)
+    life.desk.dispatcher.start()
+    life.channels[0].wait_for(3)
+    (incident,) = fold(life.rows())
+
+    assert life.channels[0].kinds == ["opened", "escalated", "closed"]
+    assert [t.new for t in incident.transitions] == [WARNING, CRITICAL, OK]
+    life.end()
+
+
+def test_a_channel_that_is_down_delays_no_other_and_gets_all_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
+    monkeypatch.setattr(Clock, "mono", lambda self: time.monotonic())
+    down, up = Recorder("down", human=False), Recorder("up", human=False)
+    down.down = True
+    life = Life(tmp_path, down, up)
+    life.desk.dispatcher.start()
+    for n in range(10):
+        life.memory(n, *((OK, WARNING) if n % 2 == 0 else (WARNING, OK)))
+    up.wait_for(10)
+    assert down.got == []
+    down.down = False
+    life.desk.dispatcher.wake()
+    down.wait_for(10)
+
+    assert down.kinds == up.kinds == ["opened", "closed"] * 5
+    assert life.desk.dispatcher.counts["up", "sent"] == 10
+    assert life.desk.dispatcher.counts["down", "failed"] >= 1
+    life.end()
+
+
+def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.kill(31)
+    life.memory(32, WARNING, OK)
+    for t in range(40, 700, 2):
+        life.clock.t = t
+        life.desk.tick(life.tick(), [], [])
+    life.kill(1500, "unseen")
+    life.memory(3000, OK, WARNING, left=60)
+    life.memory(3001, WARNING, OK, left=70)
+    life.memory(4000, OK, WARNING, left=60)
+    life.memory(4001, WARNING, CRITICAL, left=5)
+    life.memory(4002, CRITICAL, OK, left=70)
+
+    found = {(r.spec.name, *r.labels): r.value for r in life.desk.readings()}
+    assert found[score.EXHAUSTIONS.name, "yes"] == 1
+    assert found[score.EXHAUSTIONS.name, "no"] == 1
+    assert found[score.FALSE_ALARMS.name,] == 1
+
+
+class TestBlackBox:
+    def test_a_machine_that_died_is_reported_with_what_was_going_on(self, tmp_path: Path) -> None:
+        clock = Clock()
+        die(grow_and_die, tmp_path)
+        clock.t = 300
+        life = Life(tmp_path, clock=clock)
+        run = life.store.previous_run
+        assert run is not None
+        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.open)
+
+        assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
+        assert "RAM warning" in str(row.facts["trouble"])
+        assert abs(float(row.facts["ended_wall"]) - (START + 59)) < 2
+        assert kept.events[0].kind == blackbox.EVENT
+        life.end()
+
+    def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
+        clock = Clock()
+        life = Life(tmp_path, clock=clock)
+        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
+        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "boot", [])
+
+        assert (row.resource, row.new) == ("daemon", Level.INFO)
+        life.end()
+
+    def test_dumps_that_windows_made_since_are_found_and_older_ones_are_not(self, tmp_path: Path) -> None:
+        folder = tmp_path / "mnt/c/Users/me/AppData/Local/Temp/wsl-crashes"
+        folder.mkdir(parents=True)
+        (folder / "kernel-panic-1-vm.txt").write_text("")
+        (folder / "old.dmp").write_text("")
+        os.utime(folder / "old.dmp", (1, 1))
+
+        (found,) = blackbox.crash_dumps(Host(tmp_path), time.time() - 3600)
+        assert found.endswith("kernel-panic-1-vm.txt")
+
+
+def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_given_up(tmp_path: Path) -> None:
+    clock = Clock()
+    first = Life(tmp_path, Recorder("old"), clock=clock)
+    first.memory(1, OK, WARNING)
+    first.end()
+    second = Life(tmp_path, Recorder("new"), clock=clock)
+
+    assert second.store.unsent() == []
+    second.end()

@@ -1,0 +1,78 @@
+"""People are left alone when they want it, and never flooded; what matters most always comes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.alerts.message import digest, level_of
+from wslgpud.alerts.policy import Manners, quiet_hours
+from wslgpud.config import ConfigError
+from wslgpud.model import Level
+
+DAY = 86400.0
+NIGHT = quiet_hours("22:00-07:00")
+
+
+@pytest.mark.parametrize(("hour", "left"), [(21.9, 0), (22, 9), (23, 8), (0, 7), (6.5, 0.5), (7, 0), (12, 0)])
+def test_quiet_hours_reach_over_midnight(hour: float, left: float) -> None:
+    assert NIGHT is not None
+    assert NIGHT.left(hour * 3600) == pytest.approx(left * 3600)
+
+
+@given(st.floats(0, DAY, exclude_max=True), st.integers(0, 1439), st.integers(0, 1439))
+def test_quiet_hours_end_when_they_say(second: float, start: int, end: int) -> None:
+    quiet = quiet_hours(f"{start // 60}:{start % 60:02}-{end // 60}:{end % 60:02}")
+    assert quiet is not None
+    left = quiet.left(second)
+
+    assert 0 <= left <= DAY
+    assert quiet.left((second + left) % DAY) == 0 or left == 0 or start == end
+
+
+@pytest.mark.parametrize("text", ["22-7", "25:00-07:00", "22:00-07:60", "night"])
+def test_hours_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="like 22:00-07:00"):
+        quiet_hours(text)
+
+
+def manners(per_hour: int = 100) -> Manners:
+    return Manners(NIGHT, Level.CRITICAL, per_hour, day=lambda wall: wall % DAY)
+
+
+def test_in_quiet_hours_only_what_is_bad_enough_comes() -> None:
+    midnight = 10 * DAY
+
+    assert manners().wait(Level.WARNING, midnight, 0.0) == 7 * 3600
+    assert manners().wait(Level.CRITICAL, midnight, 0.0) == 0
+    assert manners().wait(Level.WARNING, midnight + 12 * 3600, 0.0) == 0
+
+
+def test_more_than_the_limit_an_hour_waits_except_in_an_emergency() -> None:
+    polite, noon = manners(per_hour=2), 12 * 3600.0
+    polite.sent(100.0)
+    polite.sent(200.0)
+
+    assert polite.wait(Level.CRITICAL, noon, 300.0) == 3400.0
+    assert polite.wait(Level.EMERGENCY, noon, 300.0) == 0
+    assert polite.wait(Level.CRITICAL, noon, 3701.0) == 0
+
+
+def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
+    messages = [
+        {
+            "headline": f"alert {n}",
+            "at": f"2026-11-21T0{n}:00:00+00:00",
+            "level": level,
+            "previous_level": "ok",
+        }
+        for n, level in enumerate(["warning", "critical", "ok"])
+    ]
+    joined = digest(messages, "en")
+
+    assert joined["headline"] == "3 alerts: alert 1"
+    assert joined["evidence"].splitlines() == [f"2026-11-21T0{n}:00:00  alert {n}" for n in range(3)]
+    assert level_of(joined) == Level.CRITICAL
+    assert digest(messages[:1], "en") == messages[0]
+    assert len(digest(messages * 100, "zh")["evidence"].splitlines()) <= 13

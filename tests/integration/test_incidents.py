@@ -1,0 +1,142 @@
+"""What somebody sees who asks what happened: the real daemon, killed, and the commands after it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from tests.support.daemons import daemon, eventually, wslgpud
+from tests.support.receivers import webhook
+
+
+def ask(home: Path, *arguments: str) -> list | dict:
+    done = wslgpud(*arguments, "--json", "--state", str(home / "state"), home=home)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def unclean(incidents: list[dict]) -> dict | None:
+    """Return the one that is ours: the kernel's log, and so its kills, are shared with other tests."""
+    return next((i for i in incidents if i["rule"] == "unclean_end"), None)
+
+
+def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_the_minutes_before(
+    tmp_path: Path,
+) -> None:
+    settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.2"}
+    with daemon(tmp_path, settings=settings) as running:
+        eventually(lambda: running.samples().get("wslgpud_ticks_total", 0) >= 15, "fifteen ticks")
+        killed = time.time()
+        running.end(signal.SIGKILL)
+    with daemon(tmp_path, settings=settings) as running:
+        incident = eventually(lambda: unclean(running.status().get("incidents", [])), "the incident")
+        series = 'wslgpud_alert_level{resource="daemon",rule="unclean_end"}'
+        eventually(lambda: running.samples().get(series) == 1, "the metric")
+        running.end()
+    listed = unclean(ask(tmp_path, "incidents"))
+    report = ask(tmp_path, "incidents", str(listed["id"]))
+    picture = tmp_path / "incident.png"
+    shown = wslgpud(
+        "incidents", str(listed["id"]), "--plot", str(picture), "--state", str(running.state), home=tmp_path
+    )
+
+    assert (incident["rule"], incident["level"]) == ("unclean_end", "info")
+    assert listed["headline"].startswith("wslgpud was killed at ")
+    curve = next(h for h in report["headroom"] if h["resource"] == "ram")
+    before = [wall for wall, _ in curve["points"] if wall <= killed]
+    assert len(before) >= 2
+    assert killed - before[-1] < 4
+    assert "RAM left, of" in shown.stdout
+    assert "Last sample before the end" in shown.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        running.end()
+    missing = wslgpud("incidents", "12345", "--state", str(running.state), home=tmp_path)
+    nowhere = wslgpud("incidents", "--state", str(tmp_path / "none"), home=tmp_path)
+
+    assert (missing.returncode, missing.stderr) == (
+        2, "wslgpud: there is no incident 12345; 'wslgpud incidents' lists them\n"
+    )  # fmt: skip
+    assert nowhere.returncode == 2
+    assert len(nowhere.stderr.splitlines()) == 1
+
+
+def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None:
+    with webhook() as server:
+        url = server.url.replace("http://", "json://")
+        settings = {"WSLGPUD_ALERTS__URLS": url, "WSLGPUD_ALERTS__COMMAND": "/bin/false"}
+        done = wslgpud("alerts", "test", home=tmp_path, settings=settings)
+
+    assert done.returncode == 1
+    took, failed = done.stdout.splitlines()
+    assert "took it (gets warning and worse)" in took
+    assert "failed: /bin/false ended with 1" in failed
+    assert server.got[0]["title"] == "Test message from wslgpud: alerts arrive here"
+
+
+def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        running.end()
+    state = ("--state", str(running.state))
+    said = wslgpud(
+        "alerts", "silence", "swap_thrash", "--for", "2h", "--resource", "ram", *state, home=tmp_path
+    )
+    wrong = wslgpud("alerts", "silence", "swap_trash", *state, home=tmp_path)
+    wslgpud("alerts", "ack", "7", *state, home=tmp_path)
+    (silence,) = ask(tmp_path, "alerts", "list")["silences"]
+    wslgpud("alerts", "silence", "swap_thrash", "--for", "0", "--resource", "ram", *state, home=tmp_path)
+
+    assert said.stdout == "swap_thrash of ram: silent for 2h\n"
+    assert "there is no rule swap_trash" in wrong.stderr
+    assert (silence["rule"], silence["resource"]) == ("swap_thrash", "ram")
+    assert 7100 < silence["until_seconds"] <= 7200
+    assert ask(tmp_path, "alerts", "list")["silences"] == []
+    assert json.loads((running.state / "alerts.json").read_text())["acknowledged"] == [7]
+
+
+def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp_path: Path) -> None:
+    """The row and the message are on disk before any channel is asked; the channel comes back a run later."""
+    with webhook() as server:
+        server.mood = "refuse"
+        settings = {
+            "WSLGPUD_ALERTS__URLS": server.url.replace("http://", "json://"),
+            "WSLGPUD_ALERTS__MINIMUM_LEVEL": "info",
+        }
+        for _ in range(2):
+            with daemon(tmp_path, settings=settings) as running:
+                eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+                running.end(signal.SIGKILL)
+        with daemon(tmp_path, settings=settings) as running:
+            eventually(lambda: server.asked, "a try")
+            assert server.got == []
+            running.end(signal.SIGKILL)
+        server.mood = "take"
+        with daemon(tmp_path, settings=settings) as running:
+            eventually(lambda: server.got, "the message")
+            eventually(
+                lambda: (
+                    running.samples().get(
+                        f'wslgpud_alert_deliveries_waiting{{channel="{channel(running.database)}"}}'
+                    )
+                    == 0
+                ),
+                "an empty outbox",
+            )
+            running.end()
+
+    assert "wslgpud was killed at" in "".join(m["title"] + m["message"] for m in server.got)
+
+
+def channel(database: Path) -> str:
+    with closing(sqlite3.connect(database)) as connection:
+        (name,) = connection.execute("select distinct channel from outbox").fetchone()
+    return name

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import gpu
+from wslgpud.stress.verdict import Frame, digest
+
+MIB = 1 << 20
+FOLDER = Path(__file__).parent
+#: some 48 MiB in six chunks; the whole battery takes a third of a second
+SMALL = {
+    "device": "cpu", "cpu_bytes": 56 * MIB, "reserve": 4 * MIB, "chunk": 8 * MIB, "scratch": 2 * MIB,
+    "repeats": 2, "retention_seconds": 0.01, "slow_ratio": 0.0, "seed": 7,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def faulty():
+    """The worker with faults planted, in this process; only where torch is."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip(
+            "torch is not installed: pip install torch==2.13.0 into .venv-test to run the stress worker"
+        )
+    spec = importlib.util.spec_from_file_location("faulty_worker", FOLDER / "faulty_worker.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["faulty_worker"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Done:
+    """What a run said."""
+
+    def __init__(self, lines, left):
+        self.lines, self.left = lines, left
+
+    def of(self, event):
+        return [line for line in self.lines if line["event"] == event]
+
+    @property
+    def result(self):
+        end = {"event": "end", "outcome": "left" if self.left else "done", "why": self.left}
+        return digest([*self.lines, end], Frame(1.0, gpu(), {}))
+
+
+@pytest.fixture
+def run(faulty):
+    """Run the whole worker on the CPU, with faults planted."""
+
+    def do(faults=None, stop=None, **job):
+        lines = []
+        worker = faulty.Faulty(
+            faulty.worker.Job(**SMALL | job),
+            lambda event, **facts: lines.append({"event": event, **facts}),
+            stop or threading.Event(),
+        )
+        worker.faults = faults or {}
+        left = ""
+        try:
+            worker.run()
+        except faulty.worker.Leave as leave:
+            left = str(leave)
+        worker.let_go()
+        assert worker.own_bytes() == 0
+        return Done(lines, left)
+
+    return do

@@ -1,0 +1,100 @@
+"""``wslgpud stress`` and its history."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.stress.support import night
+from wslgpud.cli import app
+from wslgpud.cli.stress_screen import print_run
+from wslgpud.config import StoreSettings
+from wslgpud.store import Store
+
+NIGHTS = [
+    night(1),
+    night(2, verdict="skipped", reason="the GPU is busy (93% in the last 30 s)"),
+    night(3, driver="581.15", write_median=790e9, usable_bytes=13790 << 20),
+    night(
+        4, driver="581.15", verdict="findings", findings=[("errors", "3 wrong words: weak cells")], errors=3
+    ),
+]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+        for run in NIGHTS:
+            store.record_stress(run)
+
+    def do(*arguments):
+        done = CliRunner().invoke(
+            app, ["stress", *arguments, "--state", str(tmp_path)], env={"COLUMNS": "200"}
+        )
+        return done.exit_code, done.output
+
+    return do
+
+
+def test_history_keeps_every_figure(ask):
+    status, text = ask("history", "--json")
+    runs = json.loads(text)
+
+    assert status == 0
+    assert [run["verdict"] for run in runs] == ["passed", "skipped", "passed", "findings"]
+    assert runs[2]["values"]["usable_bytes"] == 13790 << 20
+    assert runs[3]["findings"] == [{"kind": "errors", "text": "3 wrong words: weak cells"}]
+
+
+def test_history_is_one_line_a_night(ask):
+    _, text = ask("history")
+
+    assert len(text.splitlines()) == 1 + len(NIGHTS)
+    assert "the GPU is busy (93% in the last 30 s)" in text
+    assert "13.47 GiB" in text
+
+
+def test_one_night_can_be_looked_at(ask):
+    runs = json.loads(ask("history", "--json")[1])
+    status, text = ask("show", str(runs[3]["id"]))
+
+    assert status == 0
+    assert "FOUND SOMETHING" in text
+    assert "3 wrong words: weak cells" in text
+    assert ask("show", "999")[0] == 2
+
+
+def test_drivers_are_compared_without_being_named(ask):
+    status, text = ask("compare", "--json")
+    table = json.loads(text)
+
+    assert status == 0
+    assert table["columns"] == ["gpu0 576.88 torch 2.13.0", "gpu0 581.15 torch 2.13.0"]
+    assert {row["name"]: round(row["change"], 4) for row in table["rows"]}["write bandwidth"] < 0
+
+
+def test_a_picture_can_be_drawn(ask, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "nights.png"
+
+    assert ask("history", "--plot", str(picture))[0] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_gpu_there_is_nothing_to_test(tmp_path):
+    done = CliRunner().invoke(
+        app, ["stress", "--state", str(tmp_path)], env={"WSLGPUD_SAMPLING__NVML_LIBRARY": "/no/such/library"}
+    )
+
+    assert done.exit_code == 2
+    assert "GPU" in done.output
+
+
+def test_a_verdict_can_be_read_aloud(capsys):
+    print_run(NIGHTS[0])
+
+    said = capsys.readouterr().out
+    assert "passed" in said
+    assert "every byte kept what was written" in said

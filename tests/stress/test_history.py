@@ -1,0 +1,105 @@
+"""Nights are compared: what got worse is found soon, and noise is not reported."""
+
+from __future__ import annotations
+
+import random
+
+from tests.stress.support import MIB, night
+from wslgpud.model import Level
+from wslgpud.stress.history import by_key, change_of_driver, differences, judged, regressions
+from wslgpud.stress.levels import level_of
+
+
+def noisy(number, noise, factor=1.0, **changes):
+    rates = {
+        k: 800e9 * factor * noise.gauss(1, 0.01) for k in ("write_median", "change_median", "read_median")
+    }
+    return night(number, usable_bytes=14000 * MIB * noise.gauss(1, 0.002), **rates | changes)
+
+
+def test_a_loss_of_five_percent_is_found_within_two_nights():
+    found = 0
+    for seed in range(100):
+        noise = random.Random(seed)
+        before = [noisy(n, noise) for n in range(20)]
+        first, second = noisy(20, noise, 0.95), noisy(21, noise, 0.95)
+        found += any(
+            f.kind == "bandwidth"
+            for f in [*regressions(first, before), *regressions(second, [*before, first])]
+        )
+
+    assert found >= 95
+
+
+def test_ten_years_of_noise_raise_less_than_one_false_alarm_a_year():
+    noise = random.Random(1)
+    nights = [noisy(n, noise) for n in range(3650)]
+    alarms = sum(bool(list(regressions(nights[n], nights[max(0, n - 20) : n]))) for n in range(3650))
+
+    assert alarms < 10
+
+
+def test_one_bad_night_is_no_regression_and_a_very_bad_one_is():
+    nights = [night(n) for n in range(10)]
+
+    assert list(regressions(night(10, write_median=760e9), nights)) == []
+    [severe] = regressions(night(10, write_median=600e9), nights)
+    assert severe.text == "write bandwidth fell by 25.0% at once: 600 GB/s, usually 800 GB/s"
+
+
+def test_nights_with_another_driver_are_another_measure():
+    nights = [night(n) for n in range(10)]
+
+    assert list(regressions(night(10, driver="581.15", write_median=400e9), nights)) == []
+
+
+def test_a_contended_or_broken_off_run_says_nothing_of_the_card():
+    nights = [night(n) for n in range(10)]
+
+    assert list(regressions(night(10, write_median=100e9, contended=1), nights)) == []
+    assert list(regressions(night(10, verdict="left"), nights)) == []
+
+
+def test_what_a_new_driver_changed_is_told_once_when_it_is_sure():
+    old = [night(n) for n in range(8)]
+    new = [night(8 + n, driver="581.15", usable_bytes=13790 * MIB, write_median=790.4e9) for n in range(4)]
+    told = [change_of_driver(new[n], [*old, *new[:n]]) for n in range(4)]
+
+    assert [finding is None for finding in told] == [True, True, False, True]
+    assert told[2].text.startswith("driver 576.88 -> 581.15: write bandwidth -1.2%,")
+    assert "usable VRAM -210 MiB" in told[2].text
+
+
+def test_news_of_a_driver_leaves_a_passed_run_passed():
+    runs = [night(n) for n in range(8)] + [night(8, driver="b"), night(9, driver="b")]
+
+    assert judged(night(10, driver="b"), runs).verdict == "passed"
+    assert judged(night(10, write_median=500e9), runs).verdict == "findings"
+
+
+def test_drivers_can_be_compared_side_by_side():
+    runs = [night(1), night(2), night(3, driver="581.15", write_median=720e9)]
+    columns = by_key(runs)
+    [write, *_] = differences(columns)
+
+    assert list(columns) == ["gpu0 576.88 torch 2.13.0", "gpu0 581.15 torch 2.13.0"]
+    assert write["values"] == [800e9, 720e9]
+    assert round(write["change"], 3) == -0.1
+
+
+def test_wrong_data_is_critical_and_a_passed_run_ends_the_alarm():
+    broken = night(2, verdict="findings", findings=[("errors", "3 wrong words")])
+
+    assert level_of([night(1), broken])[0] is Level.CRITICAL
+    assert level_of([night(1), broken, night(3, verdict="skipped")])[0] is Level.CRITICAL
+    assert level_of([night(1), broken, night(3)])[0] is Level.OK
+    assert level_of([night(1, verdict="findings", findings=[("spill", "768 MiB")])])[0] is Level.WARNING
+
+
+def test_skipped_nights_are_no_alarm_until_the_fourth():
+    nights = [night(0)] + [night(n, verdict="skipped", reason="the GPU is busy") for n in (1, 2, 3, 4)]
+
+    assert level_of(nights[:4])[0] is Level.OK
+    level, headline = level_of(nights)
+    assert level is Level.WARNING
+    assert "no run has passed for 4 days (the GPU is busy)" in headline

@@ -1,0 +1,152 @@
+"""The nights: when runs begin, what becomes of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.stress.support import gpu, night
+from tests.support.daemons import eventually
+from wslgpud import jobs
+from wslgpud.config import ConfigError, Stress
+from wslgpud.host import Host
+from wslgpud.jobs import Nightly, leave
+from wslgpud.model import Level, Sample, Snapshot, SourceReport
+
+
+class Shelf:
+    """Keeps runs as the store does."""
+
+    def __init__(self, runs=()):
+        self.kept = list(runs)
+
+    def record_stress(self, result):
+        self.kept.append(result)
+        return len(self.kept)
+
+    def stress_runs(self, since_wall=0.0):
+        return list(enumerate(self.kept, 1))
+
+
+def tick(*gpus):
+    report = SourceReport("gpu", "ok", Sample(gpus=gpus or None), time.monotonic(), 0.0)
+    return Snapshot(time.time(), time.monotonic(), 1, (report,))
+
+
+@pytest.fixture
+def nightly(tmp_path):
+    opened = []
+
+    def make(runs=(), **settings):
+        opened.append(Nightly(Stress(**settings), Host(), tmp_path, Shelf(runs)))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.close()
+
+
+def planned(nightly):
+    return {job.id: job for job in nightly._scheduler.get_jobs()}
+
+
+def test_a_night_is_planned_once_there_is_a_gpu(nightly):
+    one = nightly()
+    one.observe(tick())
+    assert one._scheduler is None
+    one.observe(tick(gpu()))
+
+    [job] = planned(one).values()
+    assert job.max_instances == 1
+    assert job.coalesce
+    assert job.trigger.jitter == 20 * 60
+    assert (job.next_run_time.hour, job.next_run_time.minute) >= (3, 30)
+
+
+def test_off_is_off(nightly):
+    one = nightly(schedule="off")
+    one.observe(tick(gpu()))
+
+    assert one._scheduler is None
+
+
+def test_the_scheduler_is_not_even_loaded_without_a_gpu():
+    code = "import sys, wslgpud.app; sys.exit('apscheduler' in sys.modules or 'torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("schedule", ["nightly", "61 3 * * *", "0 3 * *", ""])
+def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
+    with pytest.raises(ConfigError, match=r'stress\.schedule: .* is neither "off" nor minute hour'):
+        nightly(schedule=schedule)
+
+
+def test_missed_nights_are_caught_up_once(nightly):
+    weeks_ago = replace(night(0), wall=time.time() - 20 * 86400)
+    one = nightly([weeks_ago])
+    one.observe(tick(gpu()))
+
+    assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
+
+
+def test_nothing_is_caught_up_when_last_night_was_tested(nightly):
+    one = nightly([replace(night(0), wall=time.time() - 60)], schedule="30 3 * * 0", jitter_minutes=0.0)
+    one.observe(tick(gpu()))
+
+    assert sorted(planned(one)) == ["vram-stress"]
+
+
+def test_a_busy_gpu_is_tried_again_the_same_night_and_then_given_up(nightly):
+    one = nightly(retries=2)
+    one.observe(tick(gpu(utilization_ratio=0.9)))
+    one._night()
+    assert "vram-stress-again" in planned(one)
+    assert one.news() == []
+    assert one._history.kept == []
+    one._night(attempt=2)
+    one.news()
+
+    assert [run.verdict for run in one._history.kept] == ["skipped"]
+
+
+def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tmp_path):
+    one = nightly()
+    leave(tmp_path, night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
+    one.observe(tick())
+    [change] = one.news()
+    one._news.put(night(2))
+    [end] = one.news()
+
+    assert (change.resource, change.rule, change.new) == ("gpu0", "vram_stress", Level.CRITICAL)
+    assert "3 wrong words" in change.headline
+    assert (end.old, end.new) == (Level.CRITICAL, Level.OK)
+    assert len(one._history.kept) == 2
+
+
+def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):
+    one = nightly()
+    leave(tmp_path, night(1))
+    (jobs.inbox(tmp_path) / "0.json").write_text("{")
+    one.observe(tick())
+    one.news()
+
+    assert len(one._history.kept) == 1
+    eventually(lambda: not list(jobs.inbox(tmp_path).iterdir()), "an empty inbox")
+
+
+def test_the_last_run_is_there_as_metrics(nightly):
+    one = nightly([night(1), night(2, verdict="skipped", reason="busy")])
+    found = {(r.spec.name, r.labels[2:]): r.value for r in one.readings()}
+
+    assert found["vram_stress_last_success_timestamp_seconds", ()] == night(1).wall
+    assert found["vram_stress_last_run_timestamp_seconds", ()] == night(2).wall
+    assert found["vram_stress_result", ("skipped",)] == 1
+    assert found["vram_stress_result", ("passed",)] == 0
+    assert found["vram_stress_bytes", ("usable",)] == 14000 << 20
+    assert found["vram_stress_bandwidth_bytes_per_second", ("write", "median")] == 800e9
+    assert 0.99 < found["vram_stress_coverage_ratio", ()] < 1

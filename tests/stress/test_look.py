@@ -1,0 +1,130 @@
+"""What the gates decide on is gathered from the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import gpu
+from tests.support.daemons import eventually
+from wslgpud.host import Host
+from wslgpud.model import Event
+from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
+
+
+@pytest.fixture
+def machine(tmp_path):
+    (tmp_path / "proc").mkdir()
+    return Host(tmp_path)
+
+
+def process(host, pid, name, device, **facts):
+    folder = Path(host.path(f"/proc/{pid}"))
+    (folder / "fd").mkdir(parents=True)
+    (folder / "fd" / "7").symlink_to(device)
+    (folder / "stat").write_text(f"{pid} ({name}) S {facts.get('parent', 1)} {pid} {pid} 0 -1 4194560")
+    (folder / "maps").write_text(facts.get("maps", ""))
+    (folder / "cmdline").write_text(facts.get("command", ""))
+
+
+def test_programs_that_compute_are_told_from_those_that_look(machine):
+    process(machine, 10, "python3", "/dev/nvidia-uvm")
+    process(machine, 11, "Xorg", "/dev/nvidiactl")
+    process(machine, 12, "worker", "/dev/nvidia-uvm", parent=99)
+    process(machine, 13, "bash", "/dev/pts/0")
+
+    assert users(machine, own_pid=99) == ["python3 (10)"]
+
+
+def test_under_wsl_everybody_has_the_same_device(machine):
+    Path(machine.path("/dev")).mkdir()
+    Path(machine.path("/dev/dxg")).touch()
+    process(machine, 10, "python3", "/dev/dxg")
+    process(machine, 11, "Xwayland", "/dev/dxg")
+    process(machine, 12, "python3", "/dev/dxg", command="python3\0-m\0wslgpud.probes.nvml_probe\0")
+
+    assert users(machine, own_pid=99) == ["python3 (10)"]
+
+
+def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
+    torch = "7f00-7f01 r-xp 0 08:01 1 /venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so"
+    process(machine, 10, "old", "/dev/null", maps=torch)
+    known = machine.names("/proc")
+    process(machine, 11, "python3", "/dev/null", maps=torch)
+    process(machine, 12, "bash", "/dev/null", maps="7f00-7f01 r-xp 0 08:01 1 /usr/lib/libc.so.6")
+    process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
+
+    assert newcomers(machine, known, own_pid=99) == ["python3 (11)"]
+
+
+@pytest.mark.parametrize(
+    ("supplies", "answer"),
+    [
+        ({}, None),
+        ({"AC1": {"type": "Mains", "online": "1"}, "BAT1": {"type": "Battery", "status": "Full"}}, False),
+        (
+            {"AC1": {"type": "Mains", "online": "0"}, "BAT1": {"type": "Battery", "status": "Discharging"}},
+            True,
+        ),
+        ({"BAT1": {"type": "Battery", "status": "Discharging"}}, True),
+    ],
+    ids=["desktop", "plugged in", "unplugged", "no mains listed"],
+)
+def test_power_is_asked_from_the_kernel(machine, supplies, answer):
+    for name, files in supplies.items():
+        folder = Path(machine.path(f"/sys/class/power_supply/{name}"))
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text + "\n")
+
+    assert on_battery(machine) is answer
+
+
+def test_a_training_that_holds_the_lock_keeps_runs_away(tmp_path):
+    lock = GpuLock(0, tmp_path)
+    with lock.held() as ours:
+        assert ours
+    training = subprocess.Popen(["flock", "-s", lock.path, "sh", "-c", "echo training; cat"],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    training.stdout.readline()
+    try:
+        with lock.held() as ours:
+            assert not ours
+    finally:
+        training.communicate(b"")
+
+
+def test_a_training_that_comes_during_a_run_is_seen_waiting(tmp_path):
+    lock, host = GpuLock(0, tmp_path), Host()
+    with lock.held():
+        assert not lock.wanted(host)
+        training = subprocess.Popen(["flock", "-s", lock.path, "echo", "training"], stdout=subprocess.PIPE)
+        eventually(lambda: lock.wanted(host), "the training's waiting")
+    assert training.communicate()[0] == b"training\n"
+    assert lock.path.stat().st_mode & 0o777 == 0o666
+
+
+def test_a_worker_that_hangs_is_remembered_until_it_is_gone(tmp_path):
+    note = HungNote(tmp_path, Host())
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    note.write(child.pid)
+    stood = note.stands()
+    child.communicate(b"\n")
+
+    assert stood
+    assert not note.stands()
+
+
+def test_the_last_minutes_are_kept_by_gpu():
+    recent = Recent()
+    for second in range(100):
+        events = [Event("clock_jump", 0.0, "")] if second == 50 else []
+        recent.note(float(second), [gpu(used_bytes=second), gpu(uuid="GPU-2", index=1)], (), events)
+
+    assert [s.used_bytes for s in recent.since("GPU-1", 97.0)] == [97, 98, 99]
+    assert [s.index for s in recent.gpus()] == [0, 1]
+    assert recent.last_jump_mono == 50.0
+    assert recent.since("GPU-3", 0.0) == []

@@ -1,0 +1,136 @@
+"""Whatever a worker does, its parent ends it in time and says what happened."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import eventually
+from wslgpud.stress.parent import Command, supervise
+
+BEGIN = """
+import json, os, signal, sys, time
+def say(event, **facts): print(json.dumps({"event": event, **facts}), flush=True)
+job = json.loads(sys.stdin.readline())
+"""
+OBEDIENT = """
+say("begin", job=job)
+sys.stdin.readline()
+say("end", outcome="left", why="told to stop")
+"""
+
+
+def start(script, **limits):
+    limits = {"deadline_seconds": 30.0, "stall_seconds": 30.0} | limits
+    command = Command([sys.executable, "-c", BEGIN + script], {"PATH": os.environ["PATH"]})
+    return supervise(command, {"seed": 1}, **limits)
+
+
+def test_a_worker_gets_its_job_and_is_heard_to_its_end():
+    heard = []
+    done = start('say("begin", job=job)\nsay("beat")\nsay("end", outcome="done")', progress=heard.append)
+
+    assert [line["event"] for line in done.lines] == ["begin", "end"]
+    assert done.lines[0]["job"] == {"seed": 1}
+    assert [line["event"] for line in heard] == ["begin", "beat", "end"]
+    assert (done.failure, done.hung_pid) == ("", None)
+
+
+def test_a_worker_is_told_to_leave_and_keeps_the_reason():
+    begun = []
+    done = start(OBEDIENT, watch=lambda: "a program wants the GPU" if begun else "", progress=begun.append)
+
+    assert done.lines[-1] == {"event": "end", "outcome": "left", "why": "a program wants the GPU"}
+    assert done.failure == ""
+    assert done.leave_seconds is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was ended by SIGSEGV"),
+        ('print("no image", file=sys.stderr)\nsys.exit(3)', "ended with status 3: no image"),
+        ("sys.exit(0)", "the worker ended with status 0"),
+        ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not a line of ours: b'CUDA says hello'"),
+        ("print('[1]', flush=True)\ntime.sleep(60)", "not a line of ours: b'[1]'"),
+        ("print('x' * 300000, end='', flush=True)\ntime.sleep(60)", "said more than a worker says"),
+        ('for n in range(60000): say("chunk", index=n)\ntime.sleep(60)', "said more than a worker says"),
+    ],
+    ids=["crash", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
+)  # fmt: skip
+def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.3)
+    done = start(script)
+
+    assert said in done.failure
+    assert done.hung_pid is None
+
+
+def test_a_worker_that_hangs_is_ended_together_with_its_children(monkeypatch):
+    for name in ("OWN_SECONDS", "TERM_SECONDS"):
+        monkeypatch.setattr(f"wslgpud.stress.parent.{name}", 0.2)
+    done = start(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif not (child := os.fork()):\n  time.sleep(600)\n"
+        'say("begin", child=child)\ntime.sleep(600)',
+        stall_seconds=0.5,
+    )
+    child = done.lines[0]["child"]
+
+    assert done.failure == "silent for 0 s"
+    eventually(lambda: not alive(child), "the end of the worker's child")
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_no_run_takes_longer_than_its_deadline(monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.3)
+    done = start('while True:\n  say("beat")\n  time.sleep(0.01)', deadline_seconds=0.5)
+
+    assert done.failure == "not done within 0 s"
+
+
+def test_a_worker_whose_parent_dies_is_told_so_by_the_end_of_its_input(tmp_path):
+    note = tmp_path / "left"
+    pid = os.fork()
+    if pid == 0:
+        start(
+            f'say("begin")\nsys.stdin.read()\nopen({str(note)!r}, "w").close()',
+            progress=lambda _: os._exit(0),
+        )
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+    eventually(note.exists, "the worker's leaving")
+
+
+def test_a_python_that_is_not_there_is_named():
+    done = supervise(Command(["/no/such/python"], {}), {}, deadline_seconds=1.0)
+
+    assert done.failure == "cannot start /no/such/python: No such file or directory"
+
+
+def test_the_real_worker_gives_everything_back_when_told(faulty):
+    """The whole way, over a real pipe."""
+    begun = []
+
+    def watch():
+        return "enough" if any(line["event"] == "pattern" for line in begun) else ""
+
+    job = {"device": "cpu", "cpu_bytes": 64 << 20, "reserve": 4 << 20, "chunk": 8 << 20, "scratch": 2 << 20,
+           "passes": ["walking"] * 10_000, "retention_seconds": 0.0, "slow_ratio": 0.0}  # fmt: skip
+    command = Command([sys.executable, str(faulty.PATH)], {"PATH": os.environ["PATH"]})
+    before = time.monotonic()
+    done = supervise(command, job, deadline_seconds=60.0, watch=watch, progress=begun.append)
+
+    assert done.lines[-1]["why"] == "enough"
+    assert done.failure == ""
+    assert time.monotonic() - before < 60

@@ -1,0 +1,145 @@
+"""A run from the first gate to the result, with a machine that is idle and workers of all kinds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import MIB, gpu
+from wslgpud.config import Stress
+from wslgpud.host import Host
+from wslgpud.stress.find_python import NoTorch, command, find_python
+from wslgpud.stress.look import Recent
+from wslgpud.stress.plan import ladder, reserve_bytes
+from wslgpud.stress.run import Runner
+
+FAITHFUL = """
+import json, sys
+job = json.loads(sys.stdin.readline())
+def say(event, **facts): print(json.dumps({"event": event, **facts}), flush=True)
+say("begin", free=14 << 30, total=16 << 30, torch="2.13.0", cuda="13.0", pid=1)
+say("filled", bytes=13 << 30, chunks=52)
+say("pattern", name="address", verified=13 << 30, bad_words=0, seconds=0.1)
+say("released", still_taken=0, free_less=0, seconds=0.0)
+say("end", outcome="done", why="")
+"""
+
+
+class IdleGpu:
+    """Notes a sample many times a second, as a daemon does each second."""
+
+    def __init__(self, **changes):
+        self.recent, self.changes = Recent(), changes
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._note, daemon=True)
+        self._thread.start()
+        time.sleep(0.05)
+
+    def _note(self):
+        while not self._done.wait(0.01):
+            self.recent.note(time.monotonic(), [gpu(**self.changes)])
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.fixture
+def runner(tmp_path):
+    opened = []
+
+    def make(script=FAITHFUL, settings=None, **changes):
+        idle = IdleGpu(**changes)
+        opened.append(idle)
+        worker = tmp_path / "worker.py"
+        worker.write_text(script)
+        given = settings or Stress(python=sys.executable, settle_seconds=1.0)
+        return Runner(Host(), given, tmp_path, idle.recent, worker=worker, lock_folder=tmp_path,
+                      environ={"PATH": "/usr/bin"})  # fmt: skip
+
+    yield make
+    for idle in opened:
+        idle.close()
+
+
+def test_a_faithful_worker_makes_a_passed_run(runner):
+    result = runner().run(gpu(), "nightly")
+
+    assert (result.verdict, result.reason) == ("passed", "")
+    assert result.values["verified_bytes"] == 13 << 30
+    assert dict(result.key) == {
+        "driver": "",
+        "mode": "nightly",
+        "wsl": "no",
+        "torch": "2.13.0",
+        "cuda": "13.0",
+    }
+
+
+def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
+    started = tmp_path / "started"
+    result = runner(f"open({str(started)!r}, 'w')", utilization_ratio=0.9).run(gpu(), "nightly")
+
+    assert result.verdict == "skipped"
+    assert "the GPU is busy" in result.reason
+    assert not started.exists()
+
+
+def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
+    with pytest.raises(NoTorch, match=r"name yours as stress\.python"):
+        find_python("", {"PATH": ""}, [tmp_path])
+    result = runner(settings=Stress(python="/no/such/python", settle_seconds=1.0)).run(gpu(), "nightly")
+
+    assert (result.verdict, result.reason) == ("skipped", "stress.python: /no/such/python is not a program")
+
+
+def test_a_daemon_that_ends_takes_its_worker_along(runner):
+    waiting = FAITHFUL.replace(
+        'say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsay("x"'
+    )
+    one = runner(waiting.replace('say("x"', 'sys.exit()\nsay("x"'))
+    threading.Timer(0.3, one.stop.set).start()
+    result = one.run(gpu(), "nightly")
+
+    assert (result.verdict, result.reason) == ("left", "wslgpud ends")
+
+
+def test_a_worker_that_crashes_makes_a_failed_run(runner):
+    result = runner("import os; os.kill(os.getpid(), 11)").run(gpu(), "nightly")
+
+    assert (result.verdict, result.reason) == ("failed", "the worker was ended by SIGSEGV")
+
+
+def test_a_python_with_torch_is_found_by_its_files(tmp_path):
+    python = tmp_path / "project" / ".venv" / "bin" / "python"
+    torch = tmp_path / "project" / ".venv" / "lib" / "python3.12" / "site-packages" / "torch"
+    torch.mkdir(parents=True)
+    (torch / "version.py").touch()
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+
+    found = find_python("", {"VIRTUAL_ENV": str(tmp_path / "project" / ".venv"), "PATH": ""}, [])
+    assert found.parent == python.parent
+    assert "project" in str(found)
+
+
+def test_the_worker_sees_its_gpu_alone():
+    assert command(Path(sys.executable), "GPU-7", {}).environment["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+
+
+def test_sizes_follow_the_card():
+    assert [size >> 30 for size in ladder(16303 * MIB)] == [2, 5, 8, 10, 12, 14]
+    assert [round(size / 2**30) for size in ladder(143771 * MIB)][-1] == 122
+
+
+@pytest.mark.parametrize(
+    ("total", "wsl", "expected"),
+    [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 128 << 20)],
+)
+def test_more_is_left_free_under_wsl(total, wsl, expected):
+    assert reserve_bytes(total, 0, wsl=wsl) == expected
+    assert reserve_bytes(total, 777, wsl=wsl) == 777

@@ -1,0 +1,139 @@
+"""What the worker's lines mean."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stress.support import gpu
+from wslgpud.stress.verdict import Frame, classify_chunks, classify_error, digest
+
+CHUNK = 256 << 20
+CARD, BUS = 896e9, 26e9
+
+
+def row(rate, index=0):
+    return {
+        "index": index,
+        "bytes": CHUNK,
+        "sweep": 2,
+        **dict.fromkeys(("write", "change", "read"), CHUNK / rate),
+    }
+
+
+@given(spilled=st.sets(st.integers(8, 59), max_size=30), seed=st.integers())
+def test_exactly_the_chunks_behind_pcie_are_called_spilled(spilled, seed):
+    noise = random.Random(seed)
+    rows = [row((BUS if i in spilled else CARD) * noise.uniform(0.93, 1.07), i) for i in range(60)]
+
+    assert {i for i, kind in enumerate(classify_chunks(rows)) if kind == "spilled"} == spilled
+    assert all(kind == "dedicated" for i, kind in enumerate(classify_chunks(rows)) if i not in spilled)
+
+
+@pytest.mark.parametrize(("card", "bus"), [(360e9, 12e9), (896e9, 26e9), (4800e9, 52e9)])
+def test_a_chunk_of_which_a_tenth_was_moved_out_counts_as_spilled(card, bus):
+    mixed = 1 / (0.9 / card + 0.1 / bus)
+    rows = [row(card)] * 40 + [row(mixed)]
+
+    assert classify_chunks(rows)[-1] == "spilled"
+
+
+def test_a_load_that_slows_everything_is_no_spill():
+    rows = [row(CARD * random.Random(i).choice([0.2, 0.25, 0.3]), i) for i in range(40)] + [row(CARD, 40)] * 2
+
+    assert set(classify_chunks(rows)) == {"contended"}
+
+
+def test_nothing_measured_is_nothing_said():
+    result = digest([], Frame(1.0, gpu(), {}, failure="the worker was ended by SIGSEGV"))
+
+    assert (result.verdict, result.reason) == ("failed", "the worker was ended by SIGSEGV")
+    assert classify_chunks([]) == []
+    assert "usable_bytes" not in result.values
+    assert "verified_bytes" not in result.values
+
+
+def bad(samples, flips, chunk=3):
+    texts = [
+        {"word": n, "expected": f"{e:016x}", "got": f"{g:016x}", "again": f"{a:016x}", "stuck": f"{s:016x}"}
+        for n, (e, g, a, s) in enumerate(samples)
+    ]
+    return {"chunk": chunk, "pattern": "solid", "words": len(samples), "samples": texts, "flips": flips}
+
+
+@pytest.mark.parametrize(
+    ("report", "kind"),
+    [
+        (bad([(0, 1, 1, 0)], {1: 1}), "cell"),
+        (bad([(0, 1, 0, 0)], {1: 1}), "read"),
+        (bad([], {}), "read"),
+        (bad([(0, 1, 1, 1)], {1: 1}), "stuck"),
+        (bad([(0, 0xFF, 0xFF, 0)] * 2, {8: 2}), "inversion"),
+        (bad([(n, ~0 & (2**64 - 1), ~0 & (2**64 - 1), 0) for n in range(5)], {60: 5}), "constant"),
+        (bad([(n * 7, n * 13 ^ 0xF0F0F0F0F0, n, 0) for n in range(9)], {30: 9}), "address"),
+        (bad([(0, 1, 1, 0)], {1: 1}, chunk=9), "address"),
+    ],
+)
+def test_each_kind_of_fault_has_its_signs(report, kind):
+    assert classify_error(report, located={9}) == kind
+
+
+def full(**end):
+    rows = [row(CARD, i) for i in range(40)]
+    return [
+        {
+            "event": "begin",
+            "free": 14000 << 20,
+            "total": 15900 << 20,
+            "torch": "2.13.0",
+            "cuda": "13.0",
+            "pid": 1,
+        },
+        {"event": "filled", "bytes": 40 * CHUNK, "chunks": 40},
+        *({"event": "speed", **r} for r in rows),
+        {"event": "pattern", "name": "address", "verified": 40 * CHUNK, "bad_words": 0, "seconds": 0.1},
+        {"event": "released", "still_taken": 0, "free_less": 0, "seconds": 0.0},
+        {"event": "end", "outcome": "done", "why": "", **end},
+    ]
+
+
+def test_the_layers_of_the_memory_are_told_one_from_another():
+    values = digest(full(), Frame(1.0, gpu(), {}, gpu())).values
+
+    layers = ("total", "reserved", "foreign", "visible", "context", "free")
+
+    assert {name: values[f"{name}_bytes"] >> 20 for name in layers} == {
+        "total": 16303, "reserved": 303, "foreign": 1000, "visible": 15900, "context": 1000, "free": 14000,
+    }  # fmt: skip
+    assert values["usable_bytes"] == values["verified_bytes"] == values["allocated_bytes"] == 40 * CHUNK
+
+
+def test_a_run_that_gave_way_has_not_passed():
+    result = digest(full(outcome="left", why="python wants the GPU"), Frame(1.0, gpu(), {}))
+
+    assert (result.verdict, result.reason, result.complete) == ("left", "python wants the GPU", False)
+
+
+def test_wrong_data_counts_even_when_the_run_gave_way():
+    lines = full(outcome="left", why="python wants the GPU")
+    lines.insert(2, {"event": "bad", **bad([(0, 1, 1, 0)], {1: 1})})
+
+    assert digest(lines, Frame(1.0, gpu(), {})).verdict == "findings"
+
+
+def test_memory_that_does_not_come_back_is_a_finding():
+    result = digest(full(), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
+
+    assert [(f.kind, f.text) for f in result.findings] == [
+        ("leak", "400 MiB did not come back after the run")
+    ]
+
+
+def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
+    result = digest(full(), Frame(1.0, gpu(), {}, failure="silent for 15 s", hung=True))
+
+    assert result.verdict == "failed"
+    assert [f.kind for f in result.findings] == ["hung"]

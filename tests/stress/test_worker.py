@@ -1,0 +1,153 @@
+"""The worker finds what is wrong with memory, and nothing else; on a CPU, where faults can be planted."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wslgpud.stress.parent import WORKER
+from wslgpud.stress.plan import PASSES
+
+MIB = 1 << 20
+WORDS = MIB  # in a chunk of 8 MiB
+CHUNKS = 6
+ALL = PASSES["nightly"]
+
+
+def test_it_needs_nothing_but_torch_and_the_standard_library():
+    tree = ast.parse(WORKER.read_text())
+    names = {
+        n.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names
+    }
+    names |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+
+    assert names - set(sys.stdlib_module_names) == {"torch"}
+
+
+def test_a_sound_memory_passes_every_phase(run):
+    done = run(ladder=[10 * MIB, 50 * MIB, 60 * MIB])
+
+    assert done.result.verdict == "passed"
+    assert [row["phase"] for row in done.of("phase")] == [
+        "ladder", "fragmentation", "fill", "bandwidth", "patterns", "beyond", "release",
+    ]  # fmt: skip
+    assert [row["outcome"] for row in done.of("rung")] == ["ok", "ok", "larger than what may be taken"]
+
+
+def test_what_is_verified_is_counted_by_the_checks_made(run):
+    done = run()
+    taken = done.of("filled")[0]["bytes"]
+
+    assert taken == 52 * MIB
+    assert {row["name"]: row["verified"] // taken for row in done.of("pattern") if row["name"] != "move"} == {
+        "solid": 2, "checkerboard": 2, "walking": 16, "address": 1, "random": 1, "retention": 1,
+    }  # fmt: skip
+    assert done.result.values["verified_bytes"] == taken
+
+
+def test_memory_that_was_not_reached_is_not_called_verified(run, faulty, monkeypatch):
+    monkeypatch.setattr(faulty.worker, "LOOK_SECONDS", 0.0)
+    done = run({"foreign": ["solid", 500 * MIB]})
+
+    assert done.left == "another program took 500 MiB"
+    assert "verified_bytes" not in done.result.values
+    assert done.result.verdict == "left"
+
+
+def test_twenty_runs_over_sound_memory_report_nothing(run):
+    done = run(passes=ALL * 20, cpu_bytes=30 * MIB)
+
+    assert len(done.of("pattern")) == 140
+    assert done.of("bad") == []
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(("chunk", "word"), [(0, 0), (2, WORDS - 1)], ids=["first word", "last word"])
+def test_a_flipped_bit_is_found_wherever_it_is(run, name, chunk, word):
+    mask = 1 << 63
+    done = run({"flips": [[name, chunk, word, mask]]}, passes=[name])
+    [bad] = done.of("bad")
+    [sample] = bad["samples"]
+
+    found_in = chunk + 1 if name == "move" else chunk  # it was copied along
+    assert (bad["chunk"], sample["word"], bad["words"]) == (found_in, word, 1)
+    assert int(sample["expected"], 16) ^ int(sample["got"], 16) == mask
+    assert done.result.detail["errors"][0]["class"] == "cell"
+    assert done.result.verdict == "findings"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from([name for name in ALL if name != "move"]),
+    chunk=st.integers(0, CHUNKS - 1),
+    word=st.integers(0, WORDS - 1),
+    mask=st.integers(1, (1 << 64) - 1),
+)
+def test_any_flip_is_found_with_its_place_and_its_bits(run, name, chunk, word, mask):
+    done = run({"flips": [[name, chunk, word, mask]]}, passes=[name], repeats=1)
+    [bad] = done.of("bad")
+    [sample] = bad["samples"]
+
+    assert (bad["chunk"], sample["word"]) == (chunk, word)
+    assert int(sample["expected"], 16) ^ int(sample["got"], 16) == mask
+    assert bad["flips"] == {len(f"{mask:b}".replace("0", "")): 1}
+
+
+def test_a_bit_that_cannot_change_is_told_from_one_that_was_lost(run):
+    done = run({"stuck": [[2, 77, 1 << 9]]})
+
+    assert {row["class"] for row in done.result.detail["errors"]} == {"stuck"}
+    assert {row["samples"][0]["word"] for row in done.of("bad")} == {77}
+    assert done.of("bad")[0]["samples"][0]["stuck"] == f"{1 << 9:016x}"
+    assert {row["pattern"] for row in done.of("bad")} >= {"solid", "walking", "checkerboard"}
+
+
+def test_chunks_that_share_their_cells_are_called_an_address_fault(run):
+    done = run({"alias": {"3": 1}})
+    [located] = done.of("located")
+
+    assert located["chunk"] == 1
+    assert located["belongs"][0][0] == 3
+    assert {row["class"] for row in done.result.detail["errors"] if "class" in row} == {"address"}
+
+
+def test_chunks_whose_contents_change_places_are_called_an_address_fault(run):
+    done = run({"swap": [["address", 0, 4]]})
+    homes = {bad["chunk"]: bad["samples"][0]["belongs"] for bad in done.of("bad")}
+
+    assert homes == {0: [4, 0], 4: [0, 0]}
+    assert {row["class"] for row in done.result.detail["errors"] if "class" in row} == {"address"}
+
+
+def test_a_broken_card_does_not_fill_the_disk_with_reports(run):
+    done = run({"stuck": [[chunk, 5, 1] for chunk in range(CHUNKS)]}, passes=ALL * 3)
+    detailed = [bad for bad in done.of("bad") if bad["samples"]]
+
+    assert len(detailed) <= 32
+    assert all(len(bad["samples"]) <= 32 for bad in detailed)
+
+
+def test_a_refused_allocation_is_not_tried_again(run):
+    done = run({"do": [["fill", "refuse"]]}, passes=[])
+    [filled] = done.of("filled")
+
+    assert "out of memory" in filled["refused"]
+    assert filled["chunks"] == 0
+
+
+def test_it_leaves_at_once_when_told_to(run):
+    stop = threading.Event()
+    stop.set()
+
+    assert run(stop=stop).left == "told to stop"
+
+
+def test_it_leaves_when_everything_becomes_slow(run, faulty, monkeypatch):
+    monkeypatch.setattr(faulty.worker, "SLOW_SECONDS", 0.0)
+
+    assert "slow" in run(slow_ratio=1e9).left

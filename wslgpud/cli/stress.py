@@ -1,0 +1,240 @@
+"""``wslgpud stress``: test the GPU's memory now, and look at the nights so far."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wslgpud import config as configuration
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded, state_folder
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample, StressResult
+from wslgpud.stress.look import Recent
+from wslgpud.stress.plan import Mode
+
+app = typer.Typer(no_args_is_help=False)
+
+#: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
+SETTLE_SECONDS = 5.0
+#: exit status for each verdict
+STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
+
+StateOption = Annotated[Path | None, typer.Option("--state", help="folder of the daemon's database")]
+
+
+@app.callback(invoke_without_command=True)
+def stress(
+    context: typer.Context,
+    gpu: Annotated[int, typer.Option(help="index of the GPU")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="sizes, speed and addresses only")] = False,
+    full: Annotated[bool, typer.Option("--full", help="more patterns and a longer pause before one")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+) -> None:
+    """Test the GPU's memory now, if nobody needs it: sizes, speed, spill, data.
+
+    Exit status: 0 passed, 1 something was found, 3 not run or given up for another program, 4 it failed.
+    """
+    if context.invoked_subcommand:
+        return
+    if quick and full:
+        raise typer.BadParameter("--quick and --full exclude each other")
+    mode: Mode = "quick" if quick else "full" if full else "nightly"
+    settings, folder = loaded(config).config, state_folder(state)
+    result = _run(settings, folder, gpu, mode, silent=as_json, database=database_of(config, state))
+    if as_json:
+        from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
+
+        print(json.dumps(to_json(result), indent=2))
+    else:
+        from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415 - rich only when somebody looks
+
+        print_run(result)
+    raise typer.Exit(STATUS[result.verdict])
+
+
+def _run(
+    settings: configuration.Config, folder: Path, gpu: int, mode: Mode, *, silent: bool, database: str
+) -> StressResult:
+    from wslgpud.cli.stress_screen import Progress  # noqa: PLC0415
+    from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
+    from wslgpud.stress.run import Runner  # noqa: PLC0415
+
+    host, recent, done = Host(), Recent(), threading.Event()
+    source = GpuSource(host, settings)
+
+    def look() -> str:
+        try:
+            sample = source.read()
+        except (NoData, SourceError) as error:
+            return str(error)
+        recent.note(host.clock.mono(), sample.gpus or (), sample.readings)
+        return ""
+
+    def go_on_looking() -> None:
+        while not done.wait(0.5):
+            look()
+
+    watcher = threading.Thread(target=go_on_looking, daemon=True)
+    try:
+        sample = _gpu(recent, gpu, look())
+        folder.mkdir(parents=True, exist_ok=True)
+        settle = min(settings.stress.settle_seconds, SETTLE_SECONDS)
+        runner = Runner(
+            host, replace(settings.stress, settle_seconds=settle), folder, recent, lambda: _earlier(database)
+        )
+        signal.signal(signal.SIGINT, lambda *_: runner.stop.set())
+        signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
+        watcher.start()
+        with Progress(silent=silent) as progress:
+            progress.say("waiting for the GPU to settle")
+            runner.stop.wait(settle)
+            result = runner.run(sample, mode, progress.line)
+    finally:
+        done.set()
+        if watcher.is_alive():
+            watcher.join(2)
+        source.close()
+    _keep(result, settings, folder, database)
+    return result
+
+
+def _gpu(recent: Recent, index: int, error: str) -> GpuSample:
+    if error:
+        raise Fault(error)
+    known = {sample.index: sample for sample in recent.gpus()}
+    if index not in known:
+        raise Fault(f"there is no GPU {index}; there are {', '.join(map(str, known)) or 'none'}")
+    return known[index]
+
+
+def _earlier(database: str) -> list[StressResult]:
+    return [run for _, run in _runs(database, missing_ok=True)]
+
+
+def _runs(database: str, *, missing_ok: bool = False) -> list[tuple[int, StressResult]]:
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
+
+    try:
+        reader = Reader(database)
+        try:
+            return reader.stress_runs()
+        finally:
+            reader.close()
+    except StoreError as error:
+        if missing_ok:
+            return []
+        raise Fault(str(error)) from error
+
+
+def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
+    """Write the run into the database, or leave it for the daemon that owns it."""
+    from wslgpud.jobs import leave  # noqa: PLC0415
+    from wslgpud.store import LockedError, Store, StoreError  # noqa: PLC0415
+
+    try:
+        with Store(database, settings.store) as store:
+            store.record_stress(result)
+    except LockedError:
+        leave(folder, result)
+    except StoreError as error:
+        typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
+
+
+@app.command()
+def history(
+    config: ConfigOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+    limit: Annotated[int, typer.Option(help="how many runs, the newest", min=1)] = 30,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot", help="draw usable VRAM, bandwidth and errors into this PNG", metavar="FILE.png"
+        ),
+    ] = None,
+) -> None:
+    """Show the runs so far, one a line."""
+    runs = _runs(database_of(config, state))[-limit:]
+    if plot is not None:
+        from wslgpud.plots import PlotError, plot_stress  # noqa: PLC0415
+
+        try:
+            plot_stress([run for _, run in runs], plot)
+        except PlotError as error:
+            raise Fault(str(error)) from error
+        typer.echo(f"drawn: {plot}", err=True)
+    if as_json:
+        print(json.dumps([_summary(number, run) for number, run in runs], indent=2))
+        return
+    from wslgpud.cli.stress_screen import print_history  # noqa: PLC0415
+
+    print_history(runs)
+
+
+def _summary(number: int, run: StressResult) -> dict[str, Any]:
+    from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
+
+    document = to_json(run)
+    del document["detail"]
+    return {"id": number, **document}
+
+
+@app.command()
+def show(
+    number: Annotated[int, typer.Argument(help="the run's id, see history", metavar="ID")],
+    config: ConfigOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run with all its rows."""
+    run = _one(_runs(database_of(config, state)), number)
+    if as_json:
+        from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
+
+        print(json.dumps({"id": number, **to_json(run)}, indent=2))
+        return
+    from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415
+
+    print_run(run, rows=True)
+
+
+def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
+    found = next((run for known, run in runs if known == number), None)
+    if found is None:
+        raise Fault(f"there is no stress run {number}; 'wslgpud stress history' lists them")
+    return found
+
+
+@app.command()
+def compare(
+    one: Annotated[int | None, typer.Argument(help="a run's id; without any: driver by driver")] = None,
+    other: Annotated[int | None, typer.Argument(help="another run's id")] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs, or the medians of each driver and torch."""
+    from wslgpud.stress.history import by_key, differences  # noqa: PLC0415
+
+    runs = _runs(database_of(config, state))
+    if one is not None:
+        if other is None:
+            raise typer.BadParameter("two runs are needed, or none for driver by driver")
+        columns = {str(number): [_one(runs, number)] for number in (one, other)}
+    else:
+        columns = by_key([run for _, run in runs])
+    table = differences(columns)
+    if as_json:
+        print(json.dumps({"columns": list(columns), "rows": table}, indent=2))
+        return
+    from wslgpud.cli.stress_screen import print_differences  # noqa: PLC0415
+
+    print_differences(list(columns), table)

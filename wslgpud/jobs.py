@@ -1,0 +1,208 @@
+"""What runs on a schedule, by APScheduler: the nightly stress run.
+
+The scheduler is imported and started only once there is a GPU to test: it takes memory and a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from wslgpud.alerts.rules import VRAM_STRESS
+from wslgpud.config import ConfigError, Stress
+from wslgpud.host import Host
+from wslgpud.model import Reading, Snapshot, StressResult, Transition
+from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.stress import metrics
+from wslgpud.stress.levels import level_of
+from wslgpud.stress.look import Recent
+from wslgpud.stress.run import Runner
+
+log = logging.getLogger(__name__)
+
+OFF = "off"
+#: After a start, and when nights were missed: let the machine come to rest first.
+CATCH_UP_SECONDS = 900.0
+#: how often runs that somebody started by hand are looked for
+INBOX_SECONDS = 10.0
+_NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
+
+
+class History(Protocol):
+    """Where runs are kept."""
+
+    def record_stress(self, result: StressResult) -> int:
+        """Keep a run."""
+
+    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
+        """Return the runs kept, by time."""
+
+
+def trigger(settings: Stress) -> Any:
+    """Return APScheduler's trigger for the schedule.
+
+    Raises:
+        ConfigError: it is no crontab line.
+    """
+    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - see the module's head
+
+    try:
+        found = CronTrigger.from_crontab(settings.schedule)
+    except ValueError as error:
+        raise ConfigError(
+            f'stress.schedule: {settings.schedule!r} is neither "off" nor minute hour day month weekday:'
+            f" {error}"
+        ) from error
+    found.jitter = settings.jitter_minutes * 60 or None
+    return found
+
+
+def inbox(state_folder: Path) -> Path:
+    """Return the folder in which ``wslgpud stress`` leaves runs for a daemon that owns the database."""
+    return state_folder / "stress-inbox"
+
+
+def leave(state_folder: Path, result: StressResult) -> None:
+    """Leave a run for the daemon."""
+    folder = inbox(state_folder)
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{result.wall:.3f}-{result.uuid}.json"
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(to_json(result)))
+    part.rename(file)  # at once: the daemon never sees half of it
+
+
+class Nightly:
+    """The daemon's stress runs. ``observe`` and ``news`` belong to its tick; a run has its own thread."""
+
+    def __init__(self, settings: Stress, host: Host, state_folder: Path, history: History) -> None:
+        """Start nothing yet.
+
+        Raises:
+            ConfigError: the schedule is none.
+        """
+        self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
+        self._recent = Recent()
+        self._lock = threading.Lock()
+        self._runs = [run for _, run in history.stress_runs()]
+        self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
+        self._runner = Runner(host, settings, state_folder, self._recent, self.runs)
+        self._scheduler: Any = None
+        self._looked = 0.0
+        if settings.schedule not in (OFF, Stress.schedule):
+            trigger(settings)
+
+    def runs(self) -> list[StressResult]:
+        """Return all runs, oldest first."""
+        with self._lock:
+            return list(self._runs)
+
+    def readings(self) -> Iterable[Reading]:
+        """Return the runs as metrics."""
+        return metrics.readings(self.runs())
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take note of a tick; start the scheduler when there is something to test."""
+        self._recent.note(snapshot.mono, snapshot.gpus, snapshot.readings(), snapshot.events)
+        if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
+            self._start()
+        if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
+            self._scheduler.wakeup()  # it sleeps by the monotonic clock, which stood still meanwhile
+        if snapshot.mono - self._looked >= INBOX_SECONDS:
+            self._looked = snapshot.mono
+            self._take_inbox()
+
+    def news(self) -> list[Transition]:
+        """Keep the runs that have ended since, and return the changes of level they make."""
+        changes = []
+        while not self._news.empty():
+            result = self._news.get()
+            earlier = [run for run in self.runs() if run.uuid == result.uuid]
+            with self._lock:
+                self._runs.append(result)
+            self._history.record_stress(result)
+            log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
+            for finding in result.findings:
+                log.warning("stress run of gpu%d: %s", result.gpu, finding.text)
+            (old, _), (new, headline) = level_of(earlier), level_of([*earlier, result])
+            if old != new:
+                wall, mono = self._host.clock.wall(), self._host.clock.mono()
+                changes.append(
+                    Transition(
+                        wall,
+                        mono,
+                        f"gpu{result.gpu}",
+                        VRAM_STRESS,
+                        old,
+                        new,
+                        headline,
+                        facts={"text": headline},
+                    )
+                )
+        return changes
+
+    def close(self) -> None:
+        """End a run under way and the scheduler."""
+        self._runner.stop.set()
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+
+    def _start(self) -> None:
+        from apscheduler.executors.pool import ThreadPoolExecutor  # noqa: PLC0415
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
+        when = trigger(self._settings)
+        logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        # One at a time; however many nights were missed, once; and late rather than never: the gates say
+        # whether the moment is right.
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        self._scheduler.add_job(self._night, when, id=_NIGHTLY)
+        now = datetime.now().astimezone()
+        runs = self.runs()
+        if runs:
+            last = datetime.fromtimestamp(runs[-1].wall, tz=now.tzinfo)
+            due = when.get_next_fire_time(last, last)
+            if due is not None and due + timedelta(minutes=self._settings.jitter_minutes) < now:
+                self._later(CATCH_UP_SECONDS, 0)
+        self._scheduler.start()
+
+    def _later(self, seconds: float, attempt: int) -> None:
+        when = datetime.now().astimezone() + timedelta(seconds=seconds)
+        self._scheduler.add_job(
+            self._night, "date", run_date=when, args=[attempt], id=_AGAIN, replace_existing=True
+        )
+
+    def _night(self, attempt: int = 0) -> None:
+        """Test each GPU; those that were busy, once more later in the night."""
+        busy = False
+        for sample in self._recent.gpus():
+            result = self._runner.run(sample, "nightly")
+            last_try = attempt >= self._settings.retries
+            if result.verdict in ("skipped", "left") and not last_try:
+                busy = True
+                log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
+            if result.verdict != "skipped" or last_try:
+                self._news.put(result)
+        if busy and not self._runner.stop.is_set():
+            self._later(self._settings.retry_minutes * 60, attempt + 1)
+
+    def _take_inbox(self) -> None:
+        """Take over runs that were started by hand while this daemon owned the database."""
+        folder = inbox(self._folder)
+        if not folder.is_dir():
+            return
+        for file in sorted(folder.glob("*.json")):
+            try:
+                self._news.put(from_json(json.loads(file.read_text())))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("%s is no stress run: %s", file, error)
+            file.unlink(missing_ok=True)

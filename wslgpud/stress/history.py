@@ -1,0 +1,144 @@
+"""Compares a run with earlier nights. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from wslgpud.model import Finding, FindingKind, StressResult
+
+MIB = 1 << 20
+#: nights that make the measure, and how many it takes at least
+BASELINE_RUNS, LEAST_RUNS = 14, 5
+#: A run must leave the usual by four of its usual deviations, and by a share that somebody would care about.
+#: Alone a bad night may be anything; two in a row are a regression, and so is one that is very bad.
+DEVIATIONS, LEAST_SPREAD_RATIO = 4.0, 0.005
+SEVERE_RATIO = 0.10
+#: factor that makes the median absolute deviation of a normal distribution its standard deviation
+MAD_SCALE = 1.4826
+#: figure -> what its loss is called, how people call it, and the share and bytes below which it is no matter
+WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
+    ("write_median", "bandwidth", "write bandwidth", 0.03, 0),
+    ("change_median", "bandwidth", "read-and-write bandwidth", 0.03, 0),
+    ("read_median", "bandwidth", "read bandwidth", 0.03, 0),
+    ("usable_bytes", "usable", "usable VRAM", 0.01, 64 * MIB),
+)
+#: how many runs before and after a change of driver are compared
+NEW_RUNS, OLD_RUNS = 3, 7
+
+
+def comparable(one: StressResult, other: StressResult) -> bool:
+    """Tell whether two runs measured the same card with the same driver, torch and kind of run."""
+    return one.uuid == other.uuid and dict(one.key) == dict(other.key)
+
+
+def undisturbed(result: StressResult) -> bool:
+    """Tell whether the figures of a run are the card's own."""
+    return result.complete and not result.values.get("contended")
+
+
+def drop(value: float, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
+    """Return by which share ``value`` lies below the usual; None where that is nothing to speak of."""
+    if len(usual) < LEAST_RUNS:
+        return None
+    middle = median(usual)
+    spread = MAD_SCALE * median(abs(x - middle) for x in usual)
+    lost = middle - value
+    limit = max(DEVIATIONS * max(spread, LEAST_SPREAD_RATIO * middle), least_ratio * middle, least)
+    return lost / middle if lost > limit else None
+
+
+def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterator[Finding]:
+    """Return what has got worse for two nights running, or much worse in one.
+
+    Args:
+        result: the run of tonight.
+        earlier: all runs before it, oldest first.
+    """
+    if not undisturbed(result):
+        return
+    alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
+    last, before = (alike[-1], alike[:-1]) if alike else (None, [])
+    for name, kind, text, least_ratio, least in WATCHED:
+        now = result.values.get(name)
+        if now is None or last is None:
+            continue
+        usual = [run.values[name] for run in before if name in run.values][-BASELINE_RUNS:]
+        lost = drop(now, usual, least_ratio, least)
+        if lost is None:
+            continue
+        again = name in last.values and drop(last.values[name], usual, least_ratio, least) is not None
+        if again or lost > SEVERE_RATIO:
+            nights = "two runs running" if again else "at once"
+            yield Finding(
+                kind,
+                f"{text} fell by {lost:.1%} {nights}:"
+                f" {_shown(name, now)}, usually {_shown(name, median(usual))}",
+            )
+
+
+def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> Finding | None:
+    """Return what a new driver or torch has changed, once, when its third run is done."""
+    alike = [run for run in earlier if run.uuid == result.uuid and undisturbed(run)]
+    if not undisturbed(result):
+        return None
+    new = [run for run in alike if comparable(run, result)]
+    old = [
+        run for run in alike if not comparable(run, result) and run.key.get("mode") == result.key.get("mode")
+    ]
+    if len(new) != NEW_RUNS - 1 or not old or old[-1].wall > new[0].wall:
+        return None
+    old = [run for run in old if comparable(run, old[-1])][-OLD_RUNS:]
+    names = [
+        name for name in ("driver", "torch", "cuda", "wsl") if old[-1].key.get(name) != result.key.get(name)
+    ]
+    titles = [f"{name} {old[-1].key.get(name, '?')} -> {result.key.get(name, '?')}" for name in names]
+    changes = []
+    for name, _, text, _, _ in WATCHED:
+        after = [run.values[name] for run in (*new, result) if name in run.values]
+        before = [run.values[name] for run in old if name in run.values]
+        if after and before:
+            change = median(after) - median(before)
+            shown = (
+                f"{change / MIB:+.0f} MiB" if name.endswith("_bytes") else f"{change / median(before):+.1%}"
+            )
+            changes.append(f"{text} {shown}")
+    return Finding("changed", f"{', '.join(titles)}: {', '.join(changes)}") if titles and changes else None
+
+
+def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
+    """Return ``result`` with what other nights say of it."""
+    found = list(regressions(result, earlier))
+    change = change_of_driver(result, earlier)
+    findings = (*result.findings, *found, *([change] if change else []))
+    return replace(result, findings=findings, verdict="findings" if found else result.verdict)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value / 2**30:.2f} GiB" if name.endswith("_bytes") else f"{value / 1e9:.0f} GB/s"
+
+
+def by_key(runs: Sequence[StressResult]) -> dict[str, list[StressResult]]:
+    """Return the undisturbed runs by driver and torch, in order of their first night."""
+    found: dict[str, list[StressResult]] = {}
+    for run in filter(undisturbed, runs):
+        name = " ".join(
+            filter(None, [f"gpu{run.gpu}", run.key.get("driver"), f"torch {run.key.get('torch')}"])
+        )
+        found.setdefault(name, []).append(run)
+    return found
+
+
+def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str, Any]]:
+    """Return the median of each watched figure in each column, and the change from the first to the last."""
+    rows = []
+    for name, _, text, _, _ in WATCHED:
+        values = [[run.values[name] for run in runs if name in run.values] for runs in columns.values()]
+        medians = [median(known) if known else None for known in values]
+        first, last = (medians[0], medians[-1]) if medians else (None, None)
+        change = last / first - 1 if first and last is not None and len(medians) > 1 else None
+        unit = "bytes" if name.endswith("_bytes") else "bytes_per_second"
+        rows.append({"name": text, "unit": unit, "values": medians, "change": change})
+    return rows

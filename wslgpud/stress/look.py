@@ -1,0 +1,246 @@
+"""Gathers what the gates decide on: recent samples, who uses the GPU, power, the lock file."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import Event, GpuSample, Reading
+from wslgpud.sources import gpu as gpu_source
+from wslgpud.sources.roles import FRAMEWORK
+from wslgpud.stress.gates import Surroundings, Watched
+
+#: how much of the past is kept, in samples: more than the longest settle time is of no use
+MOST_SAMPLES = 4000
+#: These have the device open without computing on it.
+BYSTANDERS = frozenset({
+    "nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "Xwayland", "Xorg",
+    "weston", "gnome-shell", "kwin_wayland", "kwin_x11", "plasmashell", "dcgm-exporter", "nv-hostengine",
+})  # fmt: skip
+#: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
+CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
+RECENT_ERRORS_SECONDS = 60.0
+#: under WSL2 a daemon's probe has the device open as well
+OUR_PROBE = "wslgpud.probes"
+CUDA_LIBRARY = "/libcuda.so"
+
+
+class Recent:
+    """The last minutes of each GPU. One thread notes, another asks."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        self._lock = threading.Lock()
+        self.drivers: dict[str, str] = {}
+        self.last_jump_mono: float | None = None
+        self.last_error_mono: float | None = None
+
+    def note(
+        self,
+        mono: float,
+        gpus: Iterable[GpuSample],
+        readings: Iterable[Reading] = (),
+        events: Iterable[Event] = (),
+    ) -> None:
+        """Take over one tick."""
+        with self._lock:
+            for sample in gpus:
+                self._samples.setdefault(sample.uuid, deque(maxlen=MOST_SAMPLES)).append((mono, sample))
+        for event in events:
+            if event.kind == "clock_jump":
+                self.last_jump_mono = mono
+            elif event.kind in ("dxg_error", "xid"):
+                self.last_error_mono = mono
+        for reading in readings:
+            if reading.spec is gpu_source.INFO:
+                labels = dict(zip(reading.spec.labels, reading.labels, strict=True))
+                self.drivers[labels["uuid"]] = labels["driver_version"]
+
+    def since(self, uuid: str, mono: float) -> list[GpuSample]:
+        """Return the samples taken from ``mono`` on, oldest first."""
+        with self._lock:
+            return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
+
+    def last(self, uuid: str) -> tuple[float, GpuSample] | None:
+        """Return the newest sample and when it was taken."""
+        with self._lock:
+            known = self._samples.get(uuid)
+            return known[-1] if known else None
+
+    def gpus(self) -> list[GpuSample]:
+        """Return the newest sample of every GPU."""
+        with self._lock:
+            return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)
+
+
+def users(host: Host, own_pid: int) -> list[str]:
+    """Return the programs that compute on a GPU, our own children left out, as "name (pid)".
+
+    Of other users' programs an unprivileged daemon sees no files; their memory and load still show.
+    """
+    device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
+    found = []
+    for pid in host.names("/proc"):
+        if not pid.isdecimal() or int(pid) == own_pid:
+            continue
+        try:
+            descriptors = host.names(f"/proc/{pid}/fd")
+            if not any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
+                continue
+            head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+            ours = OUR_PROBE in host.read(f"/proc/{pid}/cmdline")
+        except (NoData, SourceError):
+            continue
+        name, parent = head.partition("(")[2], int(rest.split()[1])
+        if parent != own_pid and not ours and name not in BYSTANDERS:
+            found.append(f"{name} ({pid})")
+    return sorted(found)
+
+
+def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
+    """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
+
+    Loading torch takes a second or more before the first byte of the GPU is asked for: time enough for us to
+    be gone, where waiting for its first allocation would have let that fail.
+    """
+    found = []
+    for pid in host.names("/proc"):
+        if not pid.isdecimal() or pid in known:
+            continue
+        try:
+            head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+            maps = "" if rest.split()[1] == str(own_pid) else host.read(f"/proc/{pid}/maps")
+        except (NoData, SourceError):
+            continue
+        if CUDA_LIBRARY in maps or FRAMEWORK.search(maps):
+            found.append(f"{head.partition('(')[2]} ({pid})")
+    return sorted(found)
+
+
+def on_battery(host: Host) -> bool | None:
+    """Tell whether the machine runs on battery; None where nothing tells."""
+    folder = "/sys/class/power_supply"
+    mains: list[bool] = []
+    discharging = False
+    try:
+        for name in host.names(folder):
+            kind = host.read(f"{folder}/{name}/type").strip()
+            if kind == "Mains":
+                mains.append(host.read(f"{folder}/{name}/online").strip() == "1")
+            elif kind == "Battery":
+                discharging |= host.read(f"{folder}/{name}/status").strip() == "Discharging"
+    except (NoData, SourceError):
+        pass
+    return not any(mains) if mains else discharging or None
+
+
+class GpuLock:
+    """The file that a program holds (shared) while it must not be disturbed, and we (alone) during a run.
+
+    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it keeps runs away,
+    and when it comes in the middle of one, the run sees it wait and leaves.
+    """
+
+    def __init__(self, index: int, folder: Path | None = None) -> None:
+        """Name the file; nothing is opened yet."""
+        shared = Path("/run/lock")
+        place = folder or (shared if os.access(shared, os.W_OK) else Path("/tmp"))  # noqa: S108 - shared on purpose
+        self.path = place / f"wslgpud-gpu{index}.lock"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the lock inside; False when somebody else does."""
+        descriptor = self._open()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
+        # even to root (fs.protected_regular).
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(self.path, flags)
+        descriptor = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
+        return descriptor
+
+    def wanted(self, host: Host) -> bool:
+        """Tell whether somebody waits for it: /proc/locks shows those who wait with an arrow."""
+        try:
+            inode = f":{self.path.stat().st_ino} "
+            return any("->" in line and inode in line for line in host.read("/proc/locks").splitlines())
+        except (OSError, NoData, SourceError):
+            return False
+
+
+class HungNote:
+    """Remembers, across restarts of the daemon, a worker that nothing could end."""
+
+    def __init__(self, state_folder: Path, host: Host) -> None:
+        """Name the file."""
+        self._file = state_folder / "stress-hung.json"
+        self._host = host
+
+    def write(self, pid: int) -> None:
+        """Note that the process hangs."""
+        self._file.write_text(json.dumps({"boot": self._boot(), "pid": pid}))
+
+    def stands(self) -> bool:
+        """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
+        try:
+            note = json.loads(self._file.read_text())
+            if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
+                return True
+            self._file.unlink()
+        except (OSError, ValueError, KeyError):
+            pass
+        return False
+
+    def _boot(self) -> str:
+        return self._host.read("/proc/sys/kernel/random/boot_id").strip()
+
+
+def surroundings(  # noqa: PLR0913 - facts to gather
+    host: Host, recent: Recent, uuid: str, settle_seconds: float, *, locked: bool, hung: bool
+) -> Surroundings:
+    """Return what the gates look at before a run."""
+    now = host.clock.mono()
+    jump, error = recent.last_jump_mono, recent.last_error_mono
+    return Surroundings(
+        samples=recent.since(uuid, now - settle_seconds),
+        holders=users(host, os.getpid()),
+        on_battery=on_battery(host),
+        jump_age_seconds=None if jump is None else now - jump,
+        locked=locked,
+        hung_since_boot=hung,
+        recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
+    )
+
+
+def watched(  # noqa: PLR0913 - facts to gather
+    host: Host, recent: Recent, uuid: str, lock: GpuLock, *, started_mono: float, known: Container[str]
+) -> Watched:
+    """Return what is looked at during a run."""
+    last, error = recent.last(uuid), recent.last_error_mono
+    return Watched(
+        holders=[*users(host, os.getpid()), *newcomers(host, known, os.getpid())],
+        waiting=lock.wanted(host),
+        gpu_errors=error is not None and error >= started_mono,
+        silent_seconds=0.0 if last is None else host.clock.mono() - last[0],
+    )

@@ -1,0 +1,104 @@
+"""What the last run of each GPU looks like as metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from wslgpud.metrics import MetricSpec, Unit
+from wslgpud.model import Reading, StressResult, StressVerdict
+
+_GPU = ("gpu", "uuid")
+
+
+def _gauge(name: str, unit: Unit, text: str, *labels: str) -> MetricSpec:
+    # Not stored as samples: each run is a row of its own in the database.
+    return MetricSpec(name, "gauge", unit, text, (*_GPU, *labels), stored=False)
+
+
+LAST_RUN = _gauge(
+    "vram_stress_last_run_timestamp_seconds", "seconds", "When the last stress run began or was skipped."
+)
+LAST_SUCCESS = _gauge(
+    "vram_stress_last_success_timestamp_seconds", "seconds",
+    "When the last run that passed began; a skipped run is no passed one.",
+)  # fmt: skip
+VERDICT = _gauge(
+    "vram_stress_result",
+    "",
+    "1 for the verdict of the last run: passed, findings, left, skipped, failed.",
+    "verdict",
+)
+FINDINGS = _gauge("vram_stress_findings", "", "What the last complete run found, by kind.", "kind")
+DURATION = _gauge("vram_stress_duration_seconds", "seconds", "Duration of the last complete run.")
+SIZE = _gauge(
+    "vram_stress_bytes", "bytes",
+    "The layers of the card's memory in the last complete run: total, visible to CUDA, reserved by the "
+    "driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, leak.", "kind",
+)  # fmt: skip
+COVERAGE = _gauge("vram_stress_coverage_ratio", "ratio", "Share of the free memory that was verified.")
+BANDWIDTH = _gauge(
+    "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
+    "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
+)  # fmt: skip
+ERRORS = MetricSpec("vram_stress_errors", "counter", "", "Wrong words in all runs kept.", _GPU, stored=False)
+RUNS = MetricSpec(
+    "vram_stress_runs", "counter", "", "Runs kept, by verdict.", (*_GPU, "verdict"), stored=False
+)
+
+METRICS = (
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, ERRORS, RUNS,
+)  # fmt: skip
+
+SIZES = (
+    "total",
+    "visible",
+    "reserved",
+    "foreign",
+    "context",
+    "free",
+    "allocated",
+    "verified",
+    "usable",
+    "spilled",
+    "leak",
+)
+VERDICTS: tuple[StressVerdict, ...] = ("passed", "findings", "left", "skipped", "failed")
+
+
+def readings(results: Iterable[StressResult]) -> Iterator[Reading]:
+    """Turn the runs kept, oldest first, into readings."""
+    by_gpu: dict[tuple[str, str], list[StressResult]] = {}
+    for result in results:
+        by_gpu.setdefault((str(result.gpu), result.uuid), []).append(result)
+    for gpu, runs in by_gpu.items():
+        last = runs[-1]
+        yield Reading(LAST_RUN, last.wall, gpu)
+        passed = [run.wall for run in runs if run.verdict == "passed"]
+        if passed:
+            yield Reading(LAST_SUCCESS, passed[-1], gpu)
+        counts = Counter(run.verdict for run in runs)
+        for verdict in VERDICTS:
+            yield Reading(VERDICT, int(last.verdict == verdict), (*gpu, verdict))
+            yield Reading(RUNS, counts[verdict], (*gpu, verdict))
+        yield Reading(ERRORS, sum(run.values.get("errors", 0) for run in runs), gpu)
+        complete = [run for run in runs if run.complete]
+        if complete:
+            yield from _figures(complete[-1], gpu)
+
+
+def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
+    for found, count in Counter(finding.kind for finding in run.findings).items():
+        yield Reading(FINDINGS, count, (*gpu, found))
+    values = run.values
+    if "duration_seconds" in values:
+        yield Reading(DURATION, values["duration_seconds"], gpu)
+    for kind in SIZES:
+        if f"{kind}_bytes" in values:
+            yield Reading(SIZE, values[f"{kind}_bytes"], (*gpu, kind))
+    if values.get("free_bytes") and "verified_bytes" in values:
+        yield Reading(COVERAGE, values["verified_bytes"] / values["free_bytes"], gpu)
+    for op in ("write", "change", "read"):
+        for stat in ("median", "min"):
+            if f"{op}_{stat}" in values:
+                yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))

@@ -1,0 +1,210 @@
+"""Runs the worker and watches over it: nothing it does, or fails to do, holds the daemon up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("worker.py")
+#: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
+STALL_SECONDS = 15.0
+#: How long each way of ending may take. The first is the worker's own: it gives memory back and ends, which
+#: takes well below a second. A signal comes last, because under WSL2 one in a CUDA program has broken the
+#: driver's channel for the whole VM (microsoft/WSL#41062).
+OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
+WATCH_SECONDS = 0.1
+#: more than this of one line, or so many lines, is no worker of ours
+LONGEST_LINE, MOST_LINES = 1 << 18, 50_000
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start: program and arguments, its environment, and as whom (None: as ourselves)."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    user: int | None = None
+    group: int | None = None
+
+
+@dataclass
+class Outcome:
+    """How the worker fared. ``failure`` is empty when it ended by itself and in order."""
+
+    lines: list[Line] = field(default_factory=list)
+    failure: str = ""
+    hung_pid: int | None = None
+    seconds: float = 0.0
+    leave_seconds: float | None = None
+
+
+def supervise(  # noqa: PLR0913 - what to run and its limits
+    command: Command,
+    job: Mapping[str, Any],
+    *,
+    deadline_seconds: float,
+    watch: Callable[[], str] = lambda: "",
+    progress: Callable[[Line], None] = lambda _: None,
+    stall_seconds: float = STALL_SECONDS,
+) -> Outcome:
+    """Run the worker to its end.
+
+    Args:
+        command: how to start it.
+        job: what it is to do, see ``worker.Job``.
+        deadline_seconds: longest time for all of it.
+        watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
+        progress: gets every line as it comes.
+        stall_seconds: longest time without a line.
+    """
+    outcome = Outcome()
+    start = time.monotonic()
+    try:
+        process = subprocess.Popen(
+            list(command.arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=dict(command.environment), cwd="/", start_new_session=True,
+            user=command.user, group=command.group, extra_groups=None if command.user is None else [],
+        )  # fmt: skip
+    except OSError as error:
+        outcome.failure = f"cannot start {command.arguments[0]}: {error.strerror}"
+        return outcome
+    conversation = _Conversation(process, outcome, progress)
+    reason = ""
+    try:
+        conversation.tell(json.dumps(dict(job)))
+        while not reason and conversation.listen(WATCH_SECONDS):
+            now = time.monotonic()
+            if now - start > deadline_seconds:
+                outcome.failure = reason = f"not done within {deadline_seconds:.0f} s"
+            elif now - conversation.heard > stall_seconds:
+                outcome.failure = reason = f"silent for {stall_seconds:.0f} s"
+            else:
+                reason = outcome.failure or watch()
+        asked = time.monotonic()
+        conversation.part(reason)
+        if reason:
+            outcome.leave_seconds = time.monotonic() - asked
+    finally:
+        _end(process, outcome)
+        conversation.close()
+    outcome.seconds = time.monotonic() - start
+    ended = outcome.lines and outcome.lines[-1]["event"] == "end"
+    if not ended and not outcome.failure:
+        outcome.failure = f"the worker {_epitaph(process.returncode)}{conversation.last_words()}"
+    if reason and ended and not outcome.failure:
+        outcome.lines[-1]["why"] = reason
+    return outcome
+
+
+class _Conversation:
+    """Lines from the worker, and the one word it understands."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]
+    ) -> None:
+        self._process, self._outcome, self._progress = process, outcome, progress
+        self.heard = time.monotonic()
+        self._rest = self._complaints = b""
+        assert process.stdout is not None  # noqa: S101 - for mypy; asked for above
+        assert process.stderr is not None  # noqa: S101
+        self._streams = {process.stdout.fileno(), process.stderr.fileno()}
+        self._out = process.stdout.fileno()
+        self._poll = select.poll()
+        for stream in self._streams:
+            self._poll.register(stream, select.POLLIN | select.POLLHUP)
+
+    def tell(self, text: str) -> None:
+        assert self._process.stdin is not None  # noqa: S101
+        with contextlib.suppress(OSError):  # it is gone already; what it said last tells why
+            self._process.stdin.write(text.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def listen(self, seconds: float) -> bool:
+        """Take what comes within ``seconds``; False when nothing can come any more."""
+        for stream, _ in self._poll.poll(seconds * 1000):
+            data = os.read(stream, 1 << 16)
+            if not data:
+                self._poll.unregister(stream)
+                self._streams.discard(stream)
+            elif stream == self._out:
+                self._take(data)
+            else:
+                self._complaints = (self._complaints + data)[-4096:]
+        return self._out in self._streams
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for text in lines:
+            try:
+                line = json.loads(text)
+                line["event"]
+            except (ValueError, TypeError, KeyError):
+                self._outcome.failure = f"the worker said what is not a line of ours: {text[:80]!r}"
+                return
+            self.heard = time.monotonic()
+            if line["event"] != "beat":
+                self._outcome.lines.append(line)
+            self._progress(line)
+        if len(self._rest) > LONGEST_LINE or len(self._outcome.lines) > MOST_LINES:
+            self._outcome.failure = "the worker said more than a worker says"
+
+    def part(self, reason: str) -> None:
+        """Ask the worker to end, and hear it out."""
+        if reason:
+            self.tell("stop")
+        assert self._process.stdin is not None  # noqa: S101
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        end = time.monotonic() + OWN_SECONDS
+        while self._streams and time.monotonic() < end:
+            self.listen(0.05)
+            if self._process.poll() is not None and self._out not in self._streams:
+                break
+
+    def last_words(self) -> str:
+        words = self._complaints.decode("utf-8", "replace").strip().splitlines()
+        return f": {words[-1][:300]}" if words else ""
+
+    def close(self) -> None:
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
+    """See to it that the process ends, each step harder than the last; note when it cannot be."""
+    for number, patience in (
+        (None, OWN_SECONDS),
+        (signal.SIGTERM, TERM_SECONDS),
+        (signal.SIGKILL, KILL_SECONDS),
+    ):
+        if number is not None:
+            outcome.failure = outcome.failure or "the worker did not end by itself"
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        try:
+            process.wait(0.2 if number is None and outcome.failure else patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return
+    outcome.hung_pid = process.pid
+
+
+def _epitaph(code: int | None) -> str:
+    if code is None:
+        return "does not end"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with status {code}"

@@ -1,0 +1,61 @@
+"""What a run is to do on a given card. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from wslgpud.config import Stress
+from wslgpud.model import GpuSample
+
+MIB, GIB = 1 << 20, 1 << 30
+Mode = Literal["quick", "nightly", "full"]
+MODES: tuple[Mode, ...] = ("quick", "nightly", "full")
+
+#: of a 16 GB card: the 2, 5, 8, 10, 12 and 14 GB of its users' own notes
+LADDER = (1 / 8, 5 / 16, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+PASSES: Mapping[Mode, tuple[str, ...]] = {
+    "quick": ("solid", "address"),
+    "nightly": ("solid", "checkerboard", "walking", "address", "random", "move", "retention"),
+    "full": (
+        "solid", "checkerboard", "walking", "address", "random", "move", "retention",
+        "random", "walking", "random", "address", "move", "random",
+    ),
+}  # fmt: skip
+RETENTION_SECONDS: Mapping[Mode, float] = {"quick": 0.0, "nightly": 2.0, "full": 15.0}
+
+
+def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
+    """Return what must stay free.
+
+    Under WSL2 allocations fail, and the desktop is paged out, before a card is full: with 2 GB left of 16 on
+    one machine (microsoft/WSL#41176). Natively only the driver's own small change must fit.
+    """
+    if setting:
+        return setting
+    return max(512 * MIB, total_bytes // 16) if wsl else 128 * MIB
+
+
+def ladder(total_bytes: int) -> list[int]:
+    """Return the sizes to try as single tensors, in whole MiB, from what the card is sold as."""
+    sold = max(1, round(total_bytes / GIB)) * GIB
+    return [int(sold * share) // MIB * MIB for share in LADDER]
+
+
+def job(
+    sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool, seed: int | None = None
+) -> dict[str, Any]:
+    """Return the worker's job for the GPU that it sees as its only one."""
+    total = sample.total_bytes or 0
+    return {
+        "device": "cuda:0",
+        "reserve": reserve_bytes(total, settings.reserve_bytes, wsl=wsl),
+        "scratch": (32 if total < 12 * GIB else 64) * MIB,
+        "ladder": ladder(total),
+        "passes": PASSES[mode],
+        "repeats": 2 if mode == "quick" else 3,
+        "retention_seconds": RETENTION_SECONDS[mode],
+        "beyond": 2 if settings.probe_beyond else 0,
+        "seed": random.getrandbits(60) if seed is None else seed,
+    }

@@ -1,0 +1,122 @@
+"""One stress run from the first gate to the result."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wslgpud.config import Stress
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample, StressResult
+from wslgpud.stress import look, plan
+from wslgpud.stress.find_python import NoTorch, command, find_python
+from wslgpud.stress.gates import obstacles, reason_to_leave
+from wslgpud.stress.history import judged
+from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
+from wslgpud.stress.verdict import Frame, digest
+
+#: how long memory may take to come back in NVML's view after the worker has ended
+AFTER_SECONDS = 5.0
+
+
+@dataclass
+class Runner:
+    """Runs the stress test on GPUs of this machine, one at a time.
+
+    ``earlier`` returns the runs so far, oldest first. ``stop`` ends a run under way.
+    """
+
+    host: Host
+    settings: Stress
+    state_folder: Path
+    recent: look.Recent
+    earlier: Callable[[], Sequence[StressResult]] = tuple
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    worker: Path = WORKER
+    lock_folder: Path | None = None
+    stall_seconds: float = STALL_SECONDS
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(
+        self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
+    ) -> StressResult:
+        """Test the memory of one GPU, if nothing speaks against it now."""
+        lock = look.GpuLock(sample.index, self.lock_folder)
+        try:
+            with lock.held() as ours:
+                hung = look.HungNote(self.state_folder, self.host)
+                seen = look.surroundings(
+                    self.host, self.recent, sample.uuid, self.settings.settle_seconds,
+                    locked=not ours, hung=hung.stands(),
+                )  # fmt: skip
+                if found := obstacles(seen, self.settings):
+                    return self._skipped(sample, mode, "; ".join(found))
+                result = self._locked(seen.samples[-1], mode, lock, hung, progress)
+        except (OSError, NoData, SourceError) as error:
+            return self._skipped(sample, mode, f"cannot look around: {error}")
+        return judged(result, self.earlier())
+
+    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: str) -> StressResult:
+        wall = self.host.clock.wall()
+        key = self._key(sample, mode)
+        return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
+
+    def _key(self, sample: GpuSample, mode: plan.Mode) -> dict[str, str]:
+        wsl = self.host.exists(look.WSL_DEVICE)
+        return {
+            "driver": self.recent.drivers.get(sample.uuid, ""),
+            "mode": mode,
+            "wsl": "yes" if wsl else "no",
+        }
+
+    def _locked(
+        self,
+        before: GpuSample,
+        mode: plan.Mode,
+        lock: look.GpuLock,
+        hung: look.HungNote,
+        progress: Callable[[Line], None],
+    ) -> StressResult:
+        try:
+            python = find_python(self.settings.python, self.environ)
+        except NoTorch as error:
+            return self._skipped(before, mode, str(error))
+        clock = self.host.clock
+        wall, started = clock.wall(), clock.mono()
+        bystanders, known = look.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
+
+        def watch() -> str:
+            if self.stop.is_set():
+                return "wslgpud ends"
+            now = look.watched(self.host, self.recent, before.uuid, lock, started_mono=started, known=known)
+            return reason_to_leave(now, bystanders)
+
+        done = supervise(
+            command(python, before.uuid, self.environ, worker=self.worker),
+            plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE)),
+            deadline_seconds=self.settings.deadline_seconds,
+            watch=watch,
+            progress=progress,
+            stall_seconds=self.stall_seconds,
+        )
+        if done.hung_pid is not None:
+            hung.write(done.hung_pid)
+        frame = Frame(
+            wall, before, self._key(before, mode), self._after(before), done.failure,
+            hung=done.hung_pid is not None, duration_seconds=done.seconds,
+        )  # fmt: skip
+        return digest(done.lines, frame)
+
+    def _after(self, before: GpuSample) -> GpuSample | None:
+        """Return the GPU once the worker's memory is back, or after a while as it is then."""
+        end = self.host.clock.mono() + AFTER_SECONDS
+        asked = self.host.clock.mono()
+        while True:
+            last = self.recent.last(before.uuid)
+            fresh = last[1] if last is not None and last[0] >= asked else None
+            back = fresh is not None and (fresh.used_bytes or 0) <= (before.used_bytes or 0) + (64 << 20)
+            if back or self.host.clock.mono() >= end or self.stop.wait(0.1):
+                return fresh

@@ -1,0 +1,227 @@
+"""What the worker's lines mean: classes of chunks and errors, sizes, and the verdict. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
+
+MIB = 1 << 20
+ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
+ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant"]
+KINDS = ("write", "change", "read")
+
+#: A chunk this slow against the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any
+#: card, so 0.5 is crossed as soon as a few percent of a chunk have been moved out.
+SPILLED_RATIO = 0.5
+DEGRADED_RATIO = 0.8
+#: what the driver may keep after a run without our calling it a leak
+LEAK_BYTES = 256 * MIB
+
+EXPLAINED: Mapping[ErrorClass, str] = {
+    "read": "read wrong once, right the next time: the bus or an overclocked memory",
+    "cell": "lost what was written, keeps it when written again: weak cells or writes",
+    "stuck": "bits that do not change: broken cells",
+    "address": "words in the wrong place: address lines or the memory controller",
+    "inversion": "seven or eight bits of a byte at once: the line that inverts the bus",
+    "constant": "one fixed value instead of data: the memory controller",
+}
+
+
+def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
+    """Say where each chunk lies, from the seconds of its passes in one sweep.
+
+    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The measure is the median
+    of the first eight chunks: memory is handed out from the card first. When those are not the fast ones,
+    everything is slow together, which is somebody else's load and not a spill.
+    """
+    if not rows:
+        return []
+    rates = [{kind: row["bytes"] / row[kind] for kind in KINDS} for row in rows]
+    first = rates[: max(1, min(8, len(rates) // 4))]
+    usual = {kind: median(rate[kind] for rate in first) for kind in KINDS}
+    best = {kind: max(rate[kind] for rate in rates) for kind in KINDS}
+    if all(usual[kind] < SPILLED_RATIO * best[kind] for kind in KINDS):
+        return ["contended"] * len(rows)
+    classes: list[ChunkClass] = []
+    for rate in rates:
+        ratios = [rate[kind] / usual[kind] for kind in KINDS]
+        if max(ratios) < SPILLED_RATIO:
+            classes.append("spilled")
+        else:
+            classes.append("dedicated" if min(ratios) >= DEGRADED_RATIO else "degraded")
+    if classes.count("spilled") > 0.75 * len(classes):
+        return ["contended"] * len(rows)
+    return classes
+
+
+def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> ErrorClass:  # noqa: PLR0911 - a list of signs
+    """Say what kind of fault one report of the worker shows.
+
+    ``located`` are the chunks found to hold other chunks' words. The reading of flip counts follows
+    memtest_vulkan (https://github.com/GpuZelenograd/memtest_vulkan#readme).
+    """
+    samples = bad["samples"]
+    if any(int(sample["stuck"], 16) for sample in samples):
+        return "stuck"
+    if bad["chunk"] in located or any(sample.get("belongs") for sample in samples):
+        return "address"
+    if all(sample["again"] == sample["expected"] for sample in samples):
+        return "read"
+    flips = {int(n): count for n, count in bad["flips"].items()}
+    words = sum(flips.values()) or 1
+    if len(samples) >= 4 and len({sample["got"] for sample in samples}) == 1:
+        return "constant"
+    if sum(count for n, count in flips.items() if 20 <= n <= 44) > 0.8 * words and words >= 4:
+        return "address"
+    if sum(count for n, count in flips.items() if n in (7, 8)) > 0.8 * words:
+        return "inversion"
+    return "cell"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the parent knows besides the worker's lines; ``before`` and ``after`` are NVML's view."""
+
+    wall: float
+    before: GpuSample
+    key: Mapping[str, str]
+    after: GpuSample | None = None
+    failure: str = ""
+    hung: bool = False
+    duration_seconds: float = 0.0
+
+
+def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
+    """Turn a run's lines into its result; what is compared with other nights is in ``history.py``."""
+    events: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        events.setdefault(str(line["event"]), []).append(line)
+    begin = events.get("begin", [{}])[0]
+    end = events.get("end", [{}])[-1]
+    speeds = [row for row in events.get("speed", ()) if row["sweep"] == 2]
+    classes = classify_chunks(speeds)
+    errors, error_rows = _errors(events)
+    values = _values(events, frame, begin, classes, speeds)
+    values["errors"] = sum(errors.values())
+    findings = list(_findings(errors, values, frame))
+    verdict, reason = _verdict(end, frame, findings)
+    key = {**frame.key, **{k: str(begin[k]) for k in ("torch", "cuda") if begin.get(k)}}
+    detail = {
+        "ladder": events.get("rung", []),
+        "patterns": events.get("pattern", []),
+        "chunks": [{**row, "class": kind} for row, kind in zip(speeds, classes, strict=True)],
+        "errors": error_rows,
+        "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
+        "fragmentation": events.get("fragmentation", [{}])[0],
+        "beyond": events.get("beyond", []),
+    }
+    return StressResult(
+        frame.wall, frame.before.uuid, frame.before.index, frame.before.name, verdict, reason,
+        tuple(findings), key, values, detail,
+    )  # fmt: skip
+
+
+def _errors(
+    events: Mapping[str, list[Mapping[str, Any]]],
+) -> tuple[Counter[str], list[dict[str, Any]]]:
+    # Both sides of a mix-up: in other patterns either may look wrong.
+    located = {
+        chunk
+        for row in events.get("located", ())
+        for chunk in (row["chunk"], *(b[0] for b in row["belongs"]))
+    }
+    errors: Counter[str] = Counter()
+    rows = []
+    for bad in events.get("bad", ()):
+        kind = classify_error(bad, located)
+        errors[kind] += max(1, bad["words"])
+        rows.append({**bad, "class": kind})
+    return errors, rows + [{**row} for row in events.get("located", ())]
+
+
+def _values(
+    events: Mapping[str, list[Mapping[str, Any]]],
+    frame: Frame,
+    begin: Mapping[str, Any],
+    classes: Sequence[ChunkClass],
+    speeds: Sequence[Mapping[str, Any]],
+) -> dict[str, Number]:
+    before = frame.before
+    filled = events.get("filled", [{}])[0]
+    # Every byte of each pass counts once however often the pass checks it.
+    patterns = events.get("pattern", ())
+    checks = {"solid": 2, "checkerboard": 2, "walking": 16}
+    covered = [row["verified"] // checks.get(row["name"], 1) for row in patterns if row["name"] != "move"]
+    context = None
+    if begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda"):
+        context = before.free_bytes - begin["free"]
+    known: dict[str, Number | None] = {
+        "total_bytes": before.total_bytes,
+        "reserved_bytes": before.reserved_bytes,
+        "foreign_bytes": before.used_bytes,
+        "visible_bytes": begin.get("total"),
+        "context_bytes": context,
+        "free_bytes": begin.get("free"),
+        "allocated_bytes": filled.get("bytes"),
+        "verified_bytes": max(covered, default=None),
+        "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
+        "duration_seconds": frame.duration_seconds,
+        "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
+    }
+    if speeds:
+        sizes = [row["bytes"] for row in speeds]
+        spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
+        known["spilled_bytes"] = sum(spilled)
+        known["usable_bytes"] = sum(sizes) - sum(spilled)
+        known["degraded_chunks"] = classes.count("degraded")
+        known["contended"] = int("contended" in classes)
+        for kind in KINDS:
+            moved = 2 if kind == "change" else 1
+            rates = sorted(moved * row["bytes"] / row[kind] for row in speeds)
+            known[f"{kind}_min"], known[f"{kind}_median"] = rates[0], median(rates)
+    released = events.get("released", [None])[0]
+    if released is not None:
+        known["leak_bytes"] = max(0, released["still_taken"])
+    if frame.after is not None and frame.after.used_bytes is not None and before.used_bytes is not None:
+        known["left_behind_bytes"] = max(0, frame.after.used_bytes - before.used_bytes)
+    if frame.after is not None and frame.after.temperature_celsius is not None:
+        known["temperature_celsius"] = frame.after.temperature_celsius
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) -> Iterable[Finding]:
+    for kind, count in errors.items():
+        yield Finding("errors", f"{count} wrong words: {EXPLAINED[kind]}")  # type: ignore[index]
+    spilled = values.get("spilled_bytes", 0)
+    if spilled:
+        yield Finding(
+            "spill",
+            f"{spilled / MIB:.0f} MiB within the limit lie in shared memory, not on the card:"
+            " programs get slow before the card is full",
+        )
+    leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
+    if leak > LEAK_BYTES:
+        yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")
+    if frame.hung:
+        yield Finding(
+            "hung", "the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)"
+        )
+
+
+def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[Finding]) -> tuple[StressVerdict, str]:
+    outcome = end.get("outcome")
+    if any(finding.kind == "errors" for finding in findings):
+        # Errors count however the run ended.
+        return "findings", frame.failure or str(end.get("why", ""))
+    if frame.hung or frame.failure:
+        return "failed", frame.failure or "hung"
+    if outcome == "left":
+        return "left", str(end["why"])
+    if outcome != "done":
+        return "failed", str(end.get("why") or "the worker ended without a result")
+    return ("findings", "") if findings else ("passed", "")
