@@ -147,6 +147,27 @@ def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> N
     assert [event.text for event in report.sample.events] == ["woke up"]
 
 
+def test_a_source_that_takes_its_time_holds_up_no_tick_and_is_not_called_late_before_it_is() -> None:
+    hanging, clock = Hanging(), SteppingClock()
+    reads = iter([lambda: Sample((Reading(VALUE, 0),)), hanging])
+    slow = source(lambda: next(reads)(), "slow", lane="drive", period=2.0, deadline=60.0)  # noqa: PLW0108 - each read is another
+    with sampling(slow, clock=clock) as sampler:
+        seen = [sampler.tick()]
+        for _ in range(3):
+            clock.now += 2
+            seen.append(sampler.tick())
+        clock.now += 60
+        seen.append(sampler.tick())
+        hanging.let_go.set()
+        while not (last := sampler.tick()).reports[0].fresh:
+            pass
+
+    assert [s.reports[0].health for s in seen] == ["ok", "ok", "ok", "ok", "late"]
+    assert [s.value(VALUE) for s in seen] == [0, 0, 0, 0, None]
+    assert [s.mono - s.reports[0].mono for s in seen[:4]] == [0, 2, 4, 6]
+    assert (last.reports[0].health, last.value(VALUE)) == ("ok", 1)
+
+
 def test_a_slow_source_keeps_its_last_value_with_its_age_between_two_reads() -> None:
     clock = SteppingClock()
     with sampling(source(counting(), period=5.0), clock=clock) as sampler:
@@ -185,7 +206,7 @@ def test_an_extra_tick_reads_only_what_is_cheap_and_needed() -> None:
 def test_a_tick_that_comes_late_says_by_how_much() -> None:
     clock = SteppingClock()
     with sampling(source(counting()), clock=clock) as sampler:
-        sampler.tick(next_in_seconds=1.0)
+        sampler.tick()
         clock.now += 4.5
         snapshot = sampler.tick()
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import Publisher, ServeError, Server, routes
 from wslgpud.status import status
-from wslgpud.store import Store, StoreError
+from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.systemd import Notifier
 
@@ -96,21 +97,24 @@ class Daemon:
             raise StartError(
                 f"cannot make the folder {self._folder}: {error.strerror}; choose another with --state"
             ) from error
-        self.database = Path(self._config.store.path or self._folder / "wslgpud.db")
+        target = self._config.store.path or str(self._folder / "wslgpud.db")
+        self.database = shown(target)
+        # A database on a server leaves the state folder as the only place of ours that can fill up.
+        file = (sqlite_path(target) or self._folder / "wslgpud.db").resolve()
         boot_id = self._host.read("/proc/sys/kernel/random/boot_id").strip()
         self._store = stack.enter_context(
-            Store(self.database, self._config.store, boot_id=boot_id, clock=self._host.clock)
+            Store(target, self._config.store, boot_id=boot_id, clock=self._host.clock)
         )
         if self._store.warning:
             log.warning("%s", self._store.warning)
-        run = self._store.previous_run
+        run, earlier = self._store.previous_run, self._rows(self._host.clock.wall() - HISTORY_SECONDS)
         channels = build.channels(self._config.alerts, self._host, self._environ)
         place = Place(
-            socket.gethostname(), self._folder.resolve(), self._data_folder().resolve(),
+            socket.gethostname(), self._folder.resolve(), file.parent,
             language(self._config.alerts.language, self._environ),
         )  # fmt: skip
         self._desk = Desk(
-            self._config.alerts, channels, self._store, self._host.clock, place, rows=self._rows(),
+            self._config.alerts, channels, self._store, self._host.clock, place, rows=earlier,
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )  # fmt: skip
         stack.callback(self._desk.close, STOP_SECONDS)
@@ -123,27 +127,30 @@ class Daemon:
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
-        self._monitor = Monitor(self._config, self._host)
+        watched = self._config
+        if self._host.live:  # --state decides too: the disk to watch is the one that we write to
+            watched = replace(watched, store=replace(watched.store, path=str(file)))
+        self._monitor = Monitor(watched, self._host)
         stack.callback(self._monitor.close)
         self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
         note = self._folder / "daemon.json"
-        note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
+        try:
+            note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
+        except OSError as error:
+            raise StartError(
+                f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
+            ) from error
         stack.callback(note.unlink, missing_ok=True)
 
-    def _data_folder(self) -> Path:
-        """Return where the database lies, as far as that is here at all."""
-        path = self._config.store.path
-        return Path(path).parent if path and "://" not in path else self._folder
-
-    def _rows(self) -> list[tuple[int, Transition]]:
-        """Return what earlier runs announced; a disk that fails must not keep us from warning."""
+    def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:
+        """Return what was announced; what cannot be read must not keep us from warning."""
         try:
-            return self._store.transitions(self._host.clock.wall() - HISTORY_SECONDS)
+            return self._store.transitions(since_wall)
         except StoreError as error:
-            log.warning("open incidents of earlier runs are not known: %s", error)
+            log.warning("earlier changes of level are not known: %s", error)
             return []
 
     def stop(self) -> None:
@@ -178,7 +185,7 @@ class Daemon:
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
-        recent = [t for _, t in self._store.transitions(state.snapshot.wall - RECENT_SECONDS)]
+        recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
             state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.open
         )  # fmt: skip

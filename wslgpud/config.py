@@ -68,7 +68,7 @@ class Sampling:
 class StoreSettings:
     """Where history lies and how much of it is kept."""
 
-    path: str = key("", "SQLite file; empty means wslgpud.db in the state folder")
+    path: str = key("", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder")
     commit_seconds: float = key(
         10.0, "samples are written together this often while memory is calm", minimum=1, maximum=300
     )

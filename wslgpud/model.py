@@ -122,7 +122,11 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that was known at one tick. Immutable, hence shared between threads without locks."""
+    """All that was known at one tick. Immutable, hence shared between threads without locks.
+
+    ``interval_seconds`` is when the next tick is planned, ``lateness_seconds`` how much later than planned
+    this one began.
+    """
 
     wall: float
     mono: float

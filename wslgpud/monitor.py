@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wslgpud.config import Config
 from wslgpud.host import Host
@@ -41,10 +41,12 @@ class Monitor:
     def tick(self) -> tuple[State, list[Transition]]:
         """Look once at the machine."""
         now = self.host.clock.mono()
-        fast = self._last_full is not None and now - self._last_full < 0.95 * self._interval
+        # Whichever tick is nearest to the ordinary interval is a full one: at 0.8 s, the dear sources would
+        # otherwise be read every 1.6 s, more rarely than on a calm machine.
+        fast = self._last_full is not None and now - self._last_full + self.delay_seconds / 2 < self._interval
         if not fast:
             self._last_full = now
-        snapshot = self._sampler.tick(fast=fast, next_in_seconds=self.delay_seconds)
+        snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         observation = observe(snapshot)
         sampled = self.host.clock.mono()
         assessment = self._engine.observe(observation)
@@ -68,6 +70,7 @@ class Monitor:
         self.delay_seconds = self._pace.next_delay(
             snapshot.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
+        snapshot = replace(snapshot, interval_seconds=self.delay_seconds)
         return State(snapshot, observation, assessment.forecasts), transitions
 
     def close(self) -> None:

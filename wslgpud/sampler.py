@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,16 @@ TREND_SECONDS = 5.0
 SAMPLES_BEFORE_END = 20
 
 
+#: A tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
+#: processes that are being swapped, must not keep us from looking at RAM again.
+PATIENCE_SECONDS = 0.5
+
+
 INTERVAL = MetricSpec(
     "tick_interval_seconds",
     "gauge",
     "seconds",
-    "Time to the next sample; shorter while memory shrinks fast.",
+    "Planned time between the last two samples; shorter while memory shrinks fast.",
     decimals=3,
     stored=False,
 )
@@ -51,23 +57,27 @@ class Sampler:
         self._slots = [_Slot(source) for source in sources]
         self._lanes = {name: _Lane(name) for name in dict.fromkeys(s.source.lane for s in self._slots)}
         self._sequence = 0
-        self._scheduled: float | None = None
+        self._started: float | None = None
 
-    def tick(self, *, fast: bool = False, next_in_seconds: float | None = None) -> Snapshot:
+    def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
         """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
 
-        ``next_in_seconds`` is when the caller will tick again; a tick that comes later than announced says
-        so in ``lateness_seconds``, which is evidence of a stalled machine.
+        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default);
+        one that comes later says so in ``lateness_seconds``, which is evidence of a stalled machine. It is
+        told now and not beforehand, because the plan follows from what the last tick saw.
         """
         started, wall = self._clock.mono(), self._clock.wall()
-        lateness = max(0.0, started - self._scheduled) if self._scheduled is not None else 0.0
-        step = next_in_seconds or self._interval
-        self._scheduled = started + step
+        step = planned_seconds or self._interval
+        lateness = 0.0 if self._started is None else max(0.0, started - self._started - step)
+        self._started = started
         due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
         jobs = [self._lanes[lane].start(slots, self._clock) for lane, slots in _by_lane(due).items()]
         for job in jobs:
             if job is not None:
-                job.done.wait(max(0.0, started + job.deadline_seconds - self._clock.mono()))
+                # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
+                patience = min(job.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
+                done = job.done.wait(max(0.0, started + patience - self._clock.mono()))
+                job.overdue = not done and patience == job.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
         reports = tuple(slot.report(ended) for slot in self._slots)
@@ -103,6 +113,7 @@ class _Slot:
         # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
         self.arrived: deque[SourceReport] = deque()
         self.running_since: float | None = None
+        self.job: _Job | None = None
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
@@ -146,12 +157,12 @@ class _Slot:
         self.running_since = None
 
     def report(self, now: float) -> SourceReport:
-        """Return the newest report; a source that does not come back is late and says nothing else."""
+        """Return the newest report; a source that has not come back in time says that and nothing else."""
         if self.arrived:
             self.last = self.arrived.popleft()
             return self.last
-        since = self.running_since
-        if since is not None:
+        since, job = self.running_since, self.job
+        if since is not None and job is not None and job.is_overdue(now - since):
             waited = now - since
             if self.last is None or self.last.health != "late":
                 self.failures += 1
@@ -182,6 +193,11 @@ class _Job:
     slots: list[_Slot]
     done: threading.Event
     deadline_seconds: float
+    overdue: bool = False
+
+    def is_overdue(self, waited_seconds: float) -> bool:
+        """Tell whether it has had all the time that it may take."""
+        return self.overdue or waited_seconds >= self.deadline_seconds
 
 
 class _Lane:
@@ -200,9 +216,9 @@ class _Lane:
         if self._current is not None and not self._current.done.is_set():
             return None
         now = clock.mono()
-        for slot in slots:
-            slot.started = slot.running_since = now
         job = _Job(slots, threading.Event(), max(slot.source.deadline_seconds for slot in slots))
+        for slot in slots:
+            slot.job, slot.started, slot.running_since = job, now, now
         self._current = job
         self._jobs.put((job, clock))
         return job

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
-from tests.support.daemons import wslgpud
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
 from wslgpud.config import declared_keys
 from wslgpud.host import RecordedHost
 
@@ -50,6 +51,14 @@ def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: 
     assert "a recorded machine" in shown
 
 
+def test_status_does_not_call_a_full_card_fine(tmp_path: Path) -> None:
+    seen = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
+
+    assert "full: GPU 0" in seen
+    assert "memory is fine" not in seen
+    assert "steady" not in seen  # one look cannot know
+
+
 def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) -> None:
     folder = tmp_path / "capture"
     done = wslgpud("capture", str(folder), home=tmp_path)
@@ -62,11 +71,22 @@ def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) ->
 
 def test_record_writes_a_header_and_samples_and_never_overwrites(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
-    wslgpud("record", str(trace), "--seconds", "1.5", home=tmp_path)
+    done = wslgpud("record", str(trace), "--seconds", "1.5", home=tmp_path)
     header, first, *_ = gzip.decompress(trace.read_bytes()).decode().splitlines()
     again = wslgpud("record", str(trace), "--seconds", "1", home=tmp_path)
 
+    assert done.stderr == ""
     assert json.loads(header)["trace"] == 1
     assert json.loads(first)["t"] == 0
     assert json.loads(first)["ram"]["total"] > 0
     assert "exists already" in again.stderr
+
+
+def test_a_recording_that_is_told_to_end_can_be_replayed(tmp_path: Path) -> None:
+    trace = tmp_path / "live.jsonl.gz"
+    recording = subprocess.Popen([*WSLGPUD, "record", str(trace)], env=clean_environment(tmp_path))
+    eventually(lambda: trace.exists() and trace.stat().st_size > 300, "the first samples")
+    recording.terminate()
+
+    assert recording.wait(PATIENCE_SECONDS) == 0
+    assert wslgpud("replay", str(trace), home=tmp_path).stderr == ""

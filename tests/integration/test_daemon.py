@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -40,6 +41,35 @@ def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None
     assert 0 < samples["wslgpud_memory_available_bytes"] < total
     assert samples['wslgpud_source_success{source="memory"}'] == 1
     assert samples['wslgpud_risk_level{resource="ram"}'] == 0
+
+
+def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tmp_path: Path) -> None:
+    address = "postgresql+psycopg://watcher:sekret@127.0.0.1:1/history"
+    settings = {"WSLGPUD_STORE__PATH": address}
+    with daemon(tmp_path, settings=settings) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        failing = running.samples()["wslgpud_store_failing"]
+        status = running.status()
+        _, complaints = running.end()
+    shown = wslgpud("config", "show", "--json", home=tmp_path, settings=settings).stdout
+
+    assert "watcher:***@127.0.0.1:1/history" in running.said[2]
+    assert "sekret" not in running.said[2] + complaints + shown
+    assert failing == 1
+    assert (status["level"], status["recent"]) == ("ok", [])
+    assert not list(tmp_path.rglob("postgresql*"))
+
+
+def test_the_disk_that_the_state_lies_on_is_watched(tmp_path: Path) -> None:
+    shared_memory = Path("/dev/shm") / f"wslgpud-{os.getpid()}"  # noqa: S108 - surely another file system
+    try:
+        with daemon(shared_memory) as running:
+            eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+            samples = running.samples()
+    finally:
+        shutil.rmtree(shared_memory, ignore_errors=True)
+
+    assert any('mountpoint="/dev/shm"' in name for name in samples)
 
 
 def test_it_stops_within_three_seconds_with_everything_written(tmp_path: Path) -> None:
@@ -177,6 +207,11 @@ class TestAFaultIsOneLineAndExitStatusTwo:
     def test_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "state").write_text("a file, not a folder")
         assert "choose another with --state" in self.run(tmp_path)
+
+    def test_folder_that_cannot_be_written_while_the_database_lies_elsewhere(self, tmp_path: Path) -> None:
+        (tmp_path / "state" / "daemon.json").mkdir(parents=True)
+        elsewhere = str(tmp_path / "elsewhere" / "wslgpud.db")
+        assert "choose another with --state" in self.run(tmp_path, WSLGPUD_STORE__PATH=elsewhere)
 
     def test_database_of_a_newer_version(self, tmp_path: Path) -> None:
         (tmp_path / "state").mkdir()

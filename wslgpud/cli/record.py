@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -32,10 +32,12 @@ def record(
     monitor = Monitor(settings, host)
     count, end = 0, time.monotonic() + (seconds or float("inf"))
     wait = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not ended cannot be replayed
+        signal.signal(number, signal.default_int_handler)
     try:
         with stream:
             first: float | None = None
-            while time.monotonic() < end:
+            while (began := time.monotonic()) < end:
                 state, _ = monitor.tick()
                 seen = state.observation
                 if first is None:
@@ -46,7 +48,7 @@ def record(
                 stream.write(json.dumps(row, separators=(",", ":")) + "\n")
                 stream.flush()  # the last lines before a crash are the ones wanted
                 count += 1
-                wait.wait(min(monitor.delay_seconds, max(0.0, end - time.monotonic())))
+                wait.wait(max(0.0, min(began + monitor.delay_seconds, end) - time.monotonic()))
     except KeyboardInterrupt:
         pass
     finally:
@@ -56,9 +58,10 @@ def record(
 
 def _created(file: Path) -> IO[str]:
     try:
-        plain = file.open("xb")
+        if file.suffix == ".gz":
+            return gzip.open(file, "xt", encoding="utf-8")
+        return file.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise Fault(f"{file} exists already; it is left as it is") from error
     except OSError as error:
         raise Fault(f"cannot write {file}: {error.strerror}") from error
-    return io.TextIOWrapper(gzip.GzipFile(fileobj=plain, mode="wb") if file.suffix == ".gz" else plain)

@@ -83,7 +83,7 @@ def replay_command(
 def _replay_history(begin: str, end: str | None, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.history import observations  # noqa: PLC0415
-    from wslgpud.store import StoreError  # noqa: PLC0415
+    from wslgpud.store import StoreError, shown  # noqa: PLC0415
     from wslgpud.store.reader import Reader  # noqa: PLC0415
 
     now = time.time()
@@ -100,7 +100,7 @@ def _replay_history(begin: str, end: str | None, database: str) -> Replay:
     except StoreError as error:
         raise Fault(str(error)) from error
     if not result.samples:
-        raise Fault(f"{database} holds no samples between these moments")
+        raise Fault(f"{shown(database)} holds no samples between these moments")
     return result
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -18,6 +18,8 @@ COLOURS = {
 _BAR_WIDTH = 24
 #: a process below this, with no role, is not worth a line
 _SMALL_BYTES = 32 << 20
+#: less than this left is called full; it is no alarm while nothing grows
+_FULL_SHARE = 0.03
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -48,7 +50,9 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
     level = document["level"]
-    text = Text(document.get("headline", "memory is fine"), style="bold")
+    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
+    calm = f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
+    text = Text(document.get("headline", calm), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
     return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
@@ -68,7 +72,9 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         if name == "RAM" and swap and swap["total"]:
             name = "RAM + swap"
         eta = forecast.get("eta_seconds", {}).get("middle")
-        calm = "full, and steady" if left < 0.03 * capacity else "steady"
+        # One look shows no rate, and so not that anything is steady.
+        looks = ["full"] * _is_full(forecast) + ["steady"] * ("rate_bytes_per_second" in forecast)
+        calm = ", and ".join(looks)
         outlook = Text(calm, "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
@@ -76,6 +82,10 @@ def _resources(document: dict[str, Any]) -> RenderableType:
     if swap and swap["total"]:
         table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
     return table
+
+
+def _is_full(forecast: Mapping[str, Any]) -> bool:
+    return bool(forecast["headroom_bytes"] < _FULL_SHARE * forecast["capacity_bytes"])
 
 
 def _meter(left: int, capacity: int, colour: str) -> tuple[Text, Text, Text]:

@@ -147,52 +147,75 @@ class Attribution:
         return found or (self._snapshots[0] if len(self._snapshots) > 1 else None)
 
 
+_Holder = tuple[int, str]
+
+
+def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
+    """Return the VRAM of each program in bytes, None where the driver does not tell.
+
+    Those of other namespaces have no pid here (0): all of one name count as one, or each would be compared
+    with what another one held before.
+    """
+    held: dict[_Holder, int | None] = {}
+    for process in gpu.processes:
+        key = (process.pid, process.name)
+        before = held.get(key)
+        held[key] = process.used_bytes if before is None else before + (process.used_bytes or 0)
+    return held
+
+
+def _called(holder: _Holder) -> str:
+    """Name a program on a card; a pid is named only where somebody can act on it."""
+    pid, name = holder
+    return f"{name or 'process'} (pid {pid})" if pid else f"{name or 'process'} (in another container or VM)"
+
+
 class GpuAttribution:
     """Remembers what each process held on one GPU, where the driver tells, and which are there at all."""
 
     def __init__(self) -> None:
         """Start with nothing seen."""
-        self._held: dict[int, list[tuple[float, int]]] = {}
-        self._since: dict[int, float] = {}
+        self._held: dict[_Holder, list[tuple[float, int]]] = {}
+        self._since: dict[_Holder, float] = {}
 
     def push(self, t: float, gpu: GpuSample) -> None:
         """Remember one sample, and forget processes that have gone."""
-        present = {process.pid for process in gpu.processes}
-        for pid in [pid for pid in self._since if pid not in present]:
-            del self._since[pid]
-            self._held.pop(pid, None)
-        for process in gpu.processes:
-            self._since.setdefault(process.pid, t)
-            if process.used_bytes is None:
+        present = _holders(gpu)
+        for gone in [holder for holder in self._since if holder not in present]:
+            del self._since[gone]
+            self._held.pop(gone, None)
+        for holder, used in present.items():
+            self._since.setdefault(holder, t)
+            if used is None:
                 continue
-            history = self._held.setdefault(process.pid, [])
+            history = self._held.setdefault(holder, [])
             if not history or t - history[-1][0] >= 1.0:
-                history.append((t, process.used_bytes))
+                history.append((t, used))
                 if len(history) > MOST_SNAPSHOTS:
                     del history[_dispensable([when for when, _ in history])]
 
     def culprit(self, t: float, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return who took what this GPU lost (bytes a second) over ``window`` seconds, as far as known."""
+        present = _holders(gpu)
         best, most, seconds = None, 0.0, 1.0
-        for process in gpu.processes:
-            if process.used_bytes is None:
+        for holder, used in present.items():
+            if used is None:
                 continue
             then_t, then = t - window, 0
-            for then_t, then in self._held.get(process.pid, ()):  # noqa: B007
+            for then_t, then in self._held.get(holder, ()):  # noqa: B007
                 if then_t >= t - window:
                     break
-            if self._since.get(process.pid, t) > t - window:
+            if self._since.get(holder, t) > t - window:
                 then, then_t = 0, t - window
-            if process.used_bytes - then > most:
-                best, most, seconds = process, float(process.used_bytes - then), max(t - then_t, 1e-3)
+            if used - then > most:
+                best, most, seconds = holder, float(used - then), max(t - then_t, 1e-3)
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
-            text = f"{best.name or 'process'} (pid {best.pid})"
-            return Culprit(text, "process", rate, min(1.0, rate / lost_rate))
-        silent = [process for process in gpu.processes if process.used_bytes is None]
+            return Culprit(_called(best), "process", rate, min(1.0, rate / lost_rate))
+        silent = [holder for holder, used in present.items() if used is None]
         if silent:
-            newest = max(silent, key=lambda process: self._since.get(process.pid, t))
-            return Culprit(f"probably {newest.name or 'process'} (pid {newest.pid})", "guess")
-        if best is not None or gpu.processes:
+            newest = max(silent, key=lambda holder: self._since.get(holder, t))
+            return Culprit(f"probably {_called(newest)}", "guess")
+        if best is not None or present:
             return Culprit("the desktop or an unlisted process", "unknown")
         return NOBODY

@@ -23,7 +23,7 @@ class Source(ABC):
     lane: ClassVar[str] = "kernel"
     #: read at most this often; 0 means at every tick (a source may take it from the configuration)
     period_seconds: float = 0.0
-    #: how long a tick waits for this source before it goes on without it
+    #: how long a read may take; after that the source is late, and what it said before is not repeated
     deadline_seconds: ClassVar[float] = 0.5
     #: cheap enough, and needed, for the extra ticks when headroom shrinks
     fast: ClassVar[bool] = False

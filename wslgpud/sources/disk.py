@@ -122,7 +122,7 @@ class FilesystemSource(Source):
         return Sample(tuple(space(self.host, list(places.values()))))
 
     def _state(self) -> str:
-        if self.config.store.path:
+        if self.config.store.path and "://" not in self.config.store.path:
             return str(PurePosixPath(self.config.store.path).parent)
         return str(state_folder(os.environ))
 

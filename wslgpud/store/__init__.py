@@ -1,6 +1,6 @@
 """History: what every tick knew, what changed and was alerted, in one file; the home of SQLAlchemy."""
 
-from wslgpud.store.engine import check_state_folder
+from wslgpud.store.engine import check_state_folder, shown, sqlite_path
 from wslgpud.store.errors import (
     LockedError,
     NewerSchemaError,
@@ -30,4 +30,6 @@ __all__ = [
     "UnsuitableFolderError",
     "UnwritableError",
     "check_state_folder",
+    "shown",
+    "sqlite_path",
 ]

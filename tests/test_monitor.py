@@ -1,0 +1,88 @@
+"""The pace changes with the machine, and neither readings nor lateness suffer from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+from wslgpud.monitor import Monitor, State
+
+HOSTS = Path(__file__).parent / "hosts"
+
+
+class SteppingClock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def wall(self) -> float:
+        return self.now + 1e9
+
+    def mono(self) -> float:
+        return self.now
+
+
+class Watched:
+    """A calm machine and the monitor that looks at it."""
+
+    def __init__(self, monitor: Monitor, clock: SteppingClock) -> None:
+        self.monitor, self.clock = monitor, clock
+
+    def next_tick(self, *, planned_seconds: float | None = None) -> State:
+        """Let the time until the next tick pass, as planned by the monitor or, if told, by the test."""
+        if planned_seconds is not None:
+            self.monitor.delay_seconds = planned_seconds
+        self.clock.now += self.monitor.delay_seconds
+        return self.monitor.tick()[0]
+
+
+@contextmanager
+def watching(machine: str = "bare-linux") -> Iterator[Watched]:
+    clock = SteppingClock()
+    monitor = Monitor(Config(), RecordedHost(HOSTS / machine, clock))
+    try:
+        monitor.tick()
+        yield Watched(monitor, clock)
+    finally:
+        monitor.close()
+
+
+def is_fresh(state: State, source: str) -> bool:
+    return next(report.fresh for report in state.snapshot.reports if report.name == source)
+
+
+def test_a_pace_that_eases_again_is_not_taken_for_a_stalled_machine() -> None:
+    with watching() as machine:
+        hurried = machine.next_tick(planned_seconds=0.125)
+        eased = machine.next_tick()
+
+    assert (hurried.snapshot.lateness_seconds, eased.snapshot.lateness_seconds) == (0.0, 0.0)
+    assert hurried.snapshot.interval_seconds == 1.0
+
+
+def test_a_slightly_quicker_pace_reads_no_source_more_rarely() -> None:
+    with watching() as machine:
+        seen = [is_fresh(machine.next_tick(planned_seconds=0.8), "cpu") for _ in range(4)]
+
+    assert seen == [True] * 4
+
+
+def test_ten_ticks_a_second_read_the_dear_sources_once_a_second() -> None:
+    with watching() as machine:
+        seen = [is_fresh(machine.next_tick(planned_seconds=0.1), "cpu") for _ in range(30)]
+
+    assert sum(seen) == 3
+
+
+def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None:
+    with watching("cgroup-limit") as machine:
+        state = machine.next_tick(planned_seconds=0.1)
+
+    resources = {forecast.resource.partition(":")[0] for forecast in state.forecasts}
+    assert resources == {"ram", "gpu0", "cgroup"}
+    assert all(is_fresh(state, source) for source in ("memory", "gpu", "cgroups"))
+    assert not is_fresh(state, "cpu")
