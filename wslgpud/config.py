@@ -96,18 +96,6 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Risk:
-    """When to warn."""
-
-    warning_minutes: float = key(
-        15.0, "warn when memory is likely to run out within this time", minimum=0.1, maximum=1440
-    )
-    critical_seconds: float = key(
-        90.0, "critical when memory is likely to run out within this time", minimum=5, maximum=3600
-    )
-
-
-@dataclass(frozen=True)
 class Alerts:
     """Where warnings go."""
 
@@ -191,7 +179,6 @@ class Config:
     sampling: Sampling = Sampling()
     store: StoreSettings = StoreSettings()
     server: Server = Server()
-    risk: Risk = Risk()
     alerts: Alerts = Alerts()
     stress: Stress = Stress()
     log: Log = Log()

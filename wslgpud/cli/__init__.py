@@ -13,6 +13,7 @@ app = typer.Typer(
     name="wslgpud",
     help="Watches GPU, RAM and swap under WSL2 and warns before memory runs out.",
     no_args_is_help=True,
+    add_completion=False,
     # A traceback dressed up with local variables could print a secret.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

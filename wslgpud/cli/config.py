@@ -35,7 +35,8 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("key", "value", "from", "meaning"):
-        table.add_column(heading, overflow="fold")
+        # Keys are there to be copied: the meaning folds, they do not.
+        table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
         table.add_row(key.path, configuration.to_toml(value), "" if origin == "default" else origin, key.help)
     Console().print(table)

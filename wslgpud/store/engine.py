@@ -289,7 +289,7 @@ def explain(error: DBAPIError, target: str) -> StoreError:
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:
-        return StoreError(f"{name}: is damaged ({text}); 'wslgpud db check' tells what can be saved")
+        return StoreError(f"{name}: is damaged ({text}); the daemon sets it aside and saves what can be read")
     if "locked" in text:
         return LockedError(f"{name}: held by another process ({text}); close that one")
     if "readonly" in text or "unable to open" in text:
