@@ -149,6 +149,17 @@ def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp
     assert "no daemon runs here" in screen.stdout
 
 
+def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) -> None:
+    with daemon(tmp_path) as running:
+        eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+        running.end(signal.SIGKILL)
+    asked = wslgpud("status", "--state", str(running.state), home=tmp_path)
+
+    assert f"the daemon at {running.url} does not answer" in asked.stderr
+    assert "no daemon answers here" in asked.stdout
+    assert asked.returncode == 0
+
+
 def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
     recorded = wslgpud("record", str(trace), "--seconds", "2.5", home=tmp_path)
