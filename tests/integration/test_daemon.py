@@ -150,7 +150,7 @@ def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp
     assert json.loads(alone.stdout)["seen_by"] == "own look"
     assert json.loads(alone.stdout)["ram"]["total"] > 0
     assert "RAM" in screen.stdout
-    assert "no daemon runs here" in screen.stdout
+    assert "no daemon answers here" in screen.stdout
 
 
 def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) -> None:
