@@ -42,7 +42,7 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
             yield Text(f" ! {source['name']}: {source.get('error', source['health'])}", style="yellow")
     seen = {
         "daemon": f"daemon at {document.get('url')}",
-        "own look": "no daemon runs here, a look of its own",
+        "own look": "no daemon answers here, a look of its own",
         "recording": "a recorded machine",
     }[document["seen_by"]]
     yield Text(f"\n {_clock(document['at'])} UTC · {seen}", "dim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -46,13 +47,18 @@ def status(
 def _from_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        note = json.loads((folder / "daemon.json").read_text())
-        # The address is the one our own daemon wrote.
-        with urllib.request.urlopen(note["url"] + "/api/v1/status", timeout=3) as answer:  # noqa: S310
-            document: dict[str, Any] = json.load(answer)
+        url = str(json.loads((folder / "daemon.json").read_text())["url"])
     except (OSError, ValueError, KeyError):
         return None
-    return {"seen_by": "daemon", "url": note["url"], **document}
+    try:
+        # The address is the one our own daemon wrote.
+        with urllib.request.urlopen(url + "/api/v1/status", timeout=3) as answer:  # noqa: S310
+            document: dict[str, Any] = json.load(answer)
+    except (OSError, ValueError) as error:
+        # It was killed, hangs, or asks for a password: not the same as that none was ever started.
+        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
+        return None
+    return {"seen_by": "daemon", "url": url, **document}
 
 
 def _own_look(settings: configuration.Config, host_root: Path | None) -> dict[str, Any]:

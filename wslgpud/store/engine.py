@@ -285,7 +285,8 @@ def explained(target: str) -> Iterator[None]:
 
 def explain(error: DBAPIError, target: str) -> StoreError:
     """Return ``error`` as a StoreError of the right kind."""
-    text, name = str(error.orig).strip(), shown(target)
+    # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
+    text, name = " ".join(str(error.orig).split()), shown(target)
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:
