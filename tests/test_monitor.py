@@ -9,6 +9,7 @@ from pathlib import Path
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.monitor import Monitor, State
+from wslgpud.risk.engine import RiskEngine
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -86,3 +87,19 @@ def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None
     assert resources == {"ram", "gpu0", "cgroup"}
     assert all(is_fresh(state, source) for source in ("memory", "gpu", "cgroups"))
     assert not is_fresh(state, "cpu")
+
+
+def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch):
+    monitor = Monitor(Config(), RecordedHost(HOSTS / "wsl2-idle"))
+    healthy = RiskEngine.observe
+    monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
+    broken, transitions = monitor.tick()
+    monkeypatch.setattr(RiskEngine, "observe", healthy)
+    mended, _ = monitor.tick()
+    monitor.close()
+
+    reports = [next(r for r in s.snapshot.reports if r.name == "risk") for s in (broken, mended)]
+    assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), [], True)
+    assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 1)]
+    assert "internal error: ZeroDivisionError" in reports[0].error
+    assert mended.forecasts

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +68,7 @@ class Daemon:
         self._systemd = Notifier(environ)
         self._environ = environ
         self._stop = threading.Event()
+        self._desk_error = ""
         self._state: State | None = None
         self._resources = ExitStack()
 
@@ -171,14 +172,24 @@ class Daemon:
         self._state = state
         self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        changes = (*transitions, *self._nightly.news())
-        self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
+        self._alert(state, (*transitions, *self._nightly.news()))
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
         if first:
             self._systemd.send("READY=1")
-        self._systemd.send("WATCHDOG=1", f"STATUS={_headline(state)}")
+        # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
+        alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
+        self._systemd.send(*alive, f"STATUS={_headline(state)}")
+
+    def _alert(self, state: State, changes: Sequence[Transition]) -> None:
+        """Hand the tick to the alerts; a bug there must not end the samples."""
+        try:
+            self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
+        except Exception as bug:
+            if repr(bug) != self._desk_error:
+                log.exception("alerts failed at this tick; please report this")
+            self._desk_error = repr(bug)
 
     def status(self) -> dict[str, Any]:
         """Return the state of things as JSON; before the first tick only that."""

@@ -18,6 +18,7 @@ from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
+from wslgpud.store import StoreError
 from wslgpud.store.stress_rows import from_json, to_json
 from wslgpud.stress import metrics
 from wslgpud.stress.levels import level_of
@@ -78,6 +79,15 @@ def leave(state_folder: Path, result: StressResult) -> None:
     part.rename(file)  # at once: the daemon never sees half of it
 
 
+def _known(history: History) -> list[StressResult]:
+    """Return the runs kept so far; a database that cannot be read must not keep the daemon from warning."""
+    try:
+        return [run for _, run in history.stress_runs()]
+    except StoreError as error:
+        log.warning("earlier stress runs are not known: %s", error)
+        return []
+
+
 class Nightly:
     """The daemon's stress runs. ``observe`` and ``news`` belong to its tick; a run has its own thread."""
 
@@ -90,7 +100,7 @@ class Nightly:
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._lock = threading.Lock()
-        self._runs = [run for _, run in history.stress_runs()]
+        self._runs = _known(history)
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         self._runner = Runner(host, settings, state_folder, self._recent, self.runs)
         self._scheduler: Any = None

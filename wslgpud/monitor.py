@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
-from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Monitor:
             [source(host, config) for source in SOURCES], host.clock, config.sampling.interval_seconds
         )
         self._engine = RiskEngine()
+        self._engine_error = ""
+        self._engine_failures = 0
         self._pace = Pace(config.sampling)
         self._interval = config.sampling.interval_seconds
         self._last_full: float | None = None
@@ -48,18 +53,8 @@ class Monitor:
             self._last_full = now
         snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         observation = observe(snapshot)
-        sampled = self.host.clock.mono()
-        assessment = self._engine.observe(observation)
-        snapshot = snapshot.plus(
-            SourceReport(
-                "risk",
-                "ok",
-                Sample(tuple(risk_metrics.readings(assessment.forecasts))),
-                snapshot.mono,
-                self.host.clock.mono() - sampled,
-                last_success_wall=snapshot.wall,
-            )
-        )
+        assessment, report = self._assess(observation)
+        snapshot = snapshot.plus(report)
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
@@ -72,6 +67,32 @@ class Monitor:
         )
         snapshot = replace(snapshot, interval_seconds=self.delay_seconds)
         return State(snapshot, observation, assessment.forecasts), transitions
+
+    def _assess(self, observation: Observation) -> tuple[Assessment, SourceReport]:
+        """Ask the engine. A bug in it costs what it remembers, never the samples, the metrics or the page."""
+        began = self.host.clock.mono()
+        health: Health = "ok"
+        error = ""
+        try:
+            assessment = self._engine.observe(observation)
+        except Exception as bug:
+            error = f"internal error: {type(bug).__name__}: {bug}"
+            if error != self._engine_error:
+                log.exception("the risk engine failed and starts anew; please report this")
+            health, assessment, self._engine = "failed", Assessment((), ()), RiskEngine()
+            self._engine_failures += 1
+        self._engine_error = error
+        report = SourceReport(
+            "risk",
+            health,
+            Sample(tuple(risk_metrics.readings(assessment.forecasts))),
+            began,
+            self.host.clock.mono() - began,
+            error,
+            None if error else self.host.clock.wall(),
+            self._engine_failures,
+        )
+        return assessment, report
 
     def close(self) -> None:
         """Give back what the sources hold."""

@@ -43,9 +43,6 @@ def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None
     assert samples['wslgpud_risk_level{resource="ram"}'] == 0
 
 
-@pytest.mark.xfail(
-    reason="jobs.Nightly reads the stress runs at the start and lets no database fail", strict=False
-)
 def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tmp_path: Path) -> None:
     address = "postgresql+psycopg://watcher:sekret@127.0.0.1:1/history"
     settings = {"WSLGPUD_STORE__PATH": address}

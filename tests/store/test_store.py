@@ -138,9 +138,10 @@ def _transition(made):
     return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
 
 
-def test_a_transition_is_on_disk_when_it_is_recorded_and_waits_for_each_channel(local, made, file):
+def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(local, made, file):
     transition = _transition(made)
     number = local.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
+    assert local.flush()
     with closing(sqlite3.connect(file)) as other, other:
         assert other.execute("SELECT id, resource FROM transition").fetchall() == [(number, "ram")]
     assert local.transitions() == [(number, transition)]

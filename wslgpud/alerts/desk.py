@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 HISTORY_SECONDS = 30 * 86400.0
 #: repeats come no faster than this, however fast the time runs out
 REPEAT_SECONDS = 10.0
+#: the longest that a tick waits for its news to be on disk, after the channels have them
+SYNC_SECONDS = 0.3
 #: incidents that the score remembers
 _MOST_INCIDENTS = 2000
 _LOG_LEVEL = {
@@ -59,7 +61,10 @@ class Rows(Outbox, Protocol):
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
     ) -> int:
-        """Keep a row and a message for each channel, synced; return its id."""
+        """Keep a row and a message for each channel; return its id. Nobody waits for the disk."""
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until what was kept is on disk, at most ``timeout`` seconds."""
 
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Keep a message that belongs to no row."""
@@ -118,6 +123,7 @@ class Desk:
         self._journal = Journal() if is_where_we_log(os.environ) else None
         self._selfsave = SelfSave(settings)
         self._told: dict[str, tuple[float, float]] = {}
+        self._announced = False
         for delivery in store.unsent():
             if delivery.channel not in self._levels:
                 store.abandon(delivery.id, "the channel is not configured any more")
@@ -143,6 +149,7 @@ class Desk:
     ) -> None:
         """Announce what a tick found: memory first, which cannot wait."""
         forecasts = list(forecasts)
+        self._announced = False
         self._processes = snapshot.processes
         for transition in transitions:
             self._announce(transition)
@@ -165,6 +172,9 @@ class Desk:
             )  # fmt: skip
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
+        if self._announced:
+            # The channels are at it already; a daemon killed now should know after its restart.
+            self._store.flush(SYNC_SECONDS)
 
     def close(self, timeout_seconds: float) -> None:
         """Stop sending; what waits is sent by the next run."""
@@ -187,6 +197,7 @@ class Desk:
         self._log(row)
         number = self._store.record_transition(row, self._messages(row, text, before, kind_of(row)))
         self.dispatcher.wake()
+        self._announced = True
         incident = self._ledger.record(number, row)
         if incident.closed_wall is not None:
             self._past.append(incident)

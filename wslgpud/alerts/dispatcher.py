@@ -154,7 +154,12 @@ class _Line:
     def _work(self) -> None:
         while not self.stopping:
             self.wake.clear()
-            pause = self._step()
+            try:
+                pause = self._step()
+            except Exception:
+                # Else the thread would end, and with it the channel, without a word.
+                log.exception("channel %s stumbled; please report this", self.channel.name)
+                pause = RECHECK_SECONDS
             if pause is None or pause > 0:
                 self.wake.wait(pause)
 

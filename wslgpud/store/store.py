@@ -27,8 +27,6 @@ from wslgpud.store.sql import insert_new
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
 
-#: how long ``record_transition`` waits for the disk before the alert goes out all the same
-TRANSITION_SECONDS = 0.3
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
 
@@ -135,9 +133,13 @@ class Store:
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
     ) -> int:
-        """Keep a change of level, and a message for each channel in ``messages``, synced; return its id."""
+        """Keep a change of level and a message for each channel in ``messages``; return its id.
+
+        It is written and synced at once, but nobody waits for that: under memory pressure the disk may
+        take seconds, and the alert must be out by then.
+        """
         number = self._journal.record(transition, messages or {})
-        self._writer.flush(TRANSITION_SECONDS)
+        self._writer.wake(urgent=True)
         return number
 
     def record_stress(self, result: StressResult) -> int:
