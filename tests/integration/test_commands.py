@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
@@ -90,3 +91,14 @@ def test_a_recording_that_is_told_to_end_can_be_replayed(tmp_path: Path) -> None
 
     assert recording.wait(PATIENCE_SECONDS) == 0
     assert wslgpud("replay", str(trace), home=tmp_path).stderr == ""
+
+
+def test_a_recording_that_the_disk_refuses_ends_in_one_line(tmp_path: Path) -> None:
+    """A limit on the size of files makes the write fail, as a full disk would."""
+    command = f'ulimit -f 1; exec "{sys.executable}" -m wslgpud record "{tmp_path / "live.jsonl"}"'
+    done = subprocess.run(
+        ["bash", "-c", command], env=clean_environment(tmp_path), capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "File too large" in done.stderr

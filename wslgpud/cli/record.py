@@ -51,6 +51,8 @@ def record(
                 wait.wait(max(0.0, min(began + monitor.delay_seconds, end) - time.monotonic()))
     except KeyboardInterrupt:
         pass
+    except OSError as error:
+        raise Fault(f"cannot write {file}: {error.strerror}; {count} samples came before that") from error
     finally:
         monitor.close()
     print(f"{count} samples in {file}")

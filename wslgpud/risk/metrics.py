@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Forecast, Reading
+from wslgpud.model import Forecast, Level, Reading
 
 _RESOURCE = ("resource",)
 
@@ -49,8 +49,16 @@ PROBABILITY = MetricSpec(
     ("resource", "within_seconds"),
     decimals=3,
 )
+CULPRIT = MetricSpec(
+    "risk_culprit",
+    "info",
+    "",
+    "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
+    ("resource", "who", "kind", "cause"),
+    stored=False,  # the changes of level keep it
+)
 
-METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY)
+METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPRIT)
 
 
 def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
@@ -69,5 +77,8 @@ def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
         ):
             if seconds is not None:
                 yield Reading(TIME_LEFT, round(seconds), (forecast.resource, estimate))
+        if forecast.level > Level.OK and forecast.who:
+            culprit = (forecast.resource, forecast.who, forecast.who_kind, forecast.cause)
+            yield Reading(CULPRIT, 1, culprit)
         for within, probability in forecast.probabilities.items():
             yield Reading(PROBABILITY, round(probability, 3), (forecast.resource, str(within)))
