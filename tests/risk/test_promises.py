@@ -61,6 +61,15 @@ def test_recordings_that_no_threshold_has_seen_are_judged_well():
     assert line.warning.noisy == ["h200-dataset_on_the_card-1"]
 
 
+def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
+    """Real kernels and their OOM killer, samples up to nine seconds late: see tests/vm/record_traces.py."""
+    paths = sorted((TRACES / "vm").glob("*.jsonl.gz"))
+    line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
+    assert (line.warning.in_time, len(line.warning.leads)) == (9, 9), line.warning.late
+    assert line.warning.quiet_with_alarm == 0, line.warning.noisy
+    assert line.critical.false_alarms == 0, line.critical.noisy
+
+
 def family_score(family):
     def pairs():
         for seed in SEEDS:
