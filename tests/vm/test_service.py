@@ -53,13 +53,13 @@ with urllib.request.urlopen("http://127.0.0.1:9655/-/ready") as answer:
 """
 
 
-def eventually(look: Callable[[], T], what: str) -> T:
+def eventually(look: Callable[[], T], what: str, why: Callable[[], str] = str) -> T:
     end = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < end:
         if found := look():
             return found
         time.sleep(0.2)
-    raise AssertionError(f"{what} did not come about")
+    raise AssertionError(f"{what} did not come about {why()}".rstrip())
 
 
 class Service:
@@ -200,12 +200,18 @@ def test_it_warns_before_the_kernel_kills_who_eats_all_memory_and_lives_on(servi
 
 def test_a_power_cut_costs_no_warning_and_is_noticed_at_the_next_start(service: Service) -> None:
     transitions = service.query("select id, headline from transition order by id")
+    # What the tests before have changed in /etc is to be there; what the daemon writes from here on may not.
+    service.machine.run("sync")
     before = float(service.machine.python("import time; print(time.time())").stdout)
 
     service.machine.cut_power()
     service.machine.boot()
 
-    eventually(lambda: service.ctl("is-active", "wslgpud", check=False) == "active", "the service")
+    eventually(
+        lambda: service.ctl("is-active", "wslgpud", check=False) == "active",
+        "the service",
+        lambda: service.machine.run("journalctl", "-b", "-u", "wslgpud", check=False).stdout,
+    )
     old, new = service.query("select clean, boot_id, stopped_ms from daemon_run order by id")[-2:]
     assert service.query("pragma integrity_check") == [["ok"]]
     assert service.query("select id, headline from transition order by id")[: len(transitions)] == transitions
