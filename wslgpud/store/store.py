@@ -212,6 +212,15 @@ class Store:
             self._writer.report_damage(problems[0], self._read().identity)
         return problems
 
+    @property
+    def reader(self) -> Reader:
+        """What reads the history while we write it.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        return self._read()
+
     def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
