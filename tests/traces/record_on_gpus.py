@@ -11,7 +11,6 @@ them. A ballast is taken off total and use, as if the card were smaller.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -32,15 +31,6 @@ INTERVAL_SECONDS = 0.5
 TOLERATED_SHARE = 0.22
 FITS_SHARE = 0.72
 """Programs that fit are given a limit of which they take so much at most."""
-UNIT = """#include <thrust/device_vector.h>
-#include <thrust/sort.h>
-#include <cub/cub.cuh>
-template <typename T> void sorted(thrust::device_vector<T>& v) {{
-  thrust::sort(v.begin(), v.end()); thrust::stable_sort(v.begin(), v.end());
-}}
-{instances}
-"""
-TYPES = ("int", "float", "double", "long", "short", "unsigned", "char", "unsigned long")
 
 
 class Program:
@@ -219,18 +209,9 @@ def save_cards(folder, name, recorder, programs):
 
 def build(folder):
     """Compile more CUDA files than there is time for, as many at once as there are processors but two."""
-    rules = []
-    for number in range(300):
-        kinds = itertools.islice(itertools.cycle(TYPES), number % 8, number % 8 + 1 + number % 5)
-        instances = "\n".join(f"template void sorted<{t}>(thrust::device_vector<{t}>&);" for t in kinds)
-        (folder / f"u{number}.cu").write_text(UNIT.format(instances=instances))
-        rules.append(f"u{number}.o: u{number}.cu\n\tnvcc -c -arch=sm_90 $< -o $@\n")
-    objects = " ".join(f"u{number}.o" for number in range(300))
-    (folder / "Makefile").write_text(f"all: {objects}\n" + "".join(rules))
     jobs = max(2, (os.cpu_count() or 4) - 2)
-    return subprocess.Popen(
-        ["nice", "make", "--silent", f"-j{jobs}", "-C", str(folder)], start_new_session=True
-    )
+    command = [sys.executable, str(HERE / "build_programs.py"), "nvcc", str(jobs), "400", folder]
+    return subprocess.Popen(["nice", *command], start_new_session=True)
 
 
 def load():
@@ -264,7 +245,7 @@ def one_card(folder, cards):
     desktop, ballast = Program("desktop", 0), Program("ballast", 0)
     everybody = [p for _, p, _, _ in first + second] + [desktop, ballast]
     sources = TemporaryDirectory()
-    started = {"nvcc_build": build(Path(sources.name)), "data_loader": load()}
+    started = {"nvcc_build": build(sources.name), "data_loader": load()}
     crowds = {name: Recorder(lambda pid=child.pid: crowd(pid)) for name, child in started.items()}
     try:
         for program in everybody:
