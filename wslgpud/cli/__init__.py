@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
+from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress, wslconfig
 
 app = typer.Typer(
     name="wslgpud",
@@ -44,3 +44,4 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.add_typer(wslconfig.app, name="wslconfig")
