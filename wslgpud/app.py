@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import Publisher, ServeError, Server, api, routes
+from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, api, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -126,9 +126,10 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
         archive = Archive(lambda: self._store.reader, socket.gethostname(), place.language)
+        present = api.Present(self.now, self._store.stats, self.checkup)
         table = [
-            *routes(publisher, self.status),
-            *api.routes(publisher, catalogue(), archive, self.now, self._store.stats),
+            *routes(publisher, self.status, self._desk.standing),
+            *api.routes(publisher, catalogue(), archive, present),
         ]
         self._server = Server(self._config.server, publisher, table)
         self._server.start()
@@ -143,9 +144,15 @@ class Daemon:
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
+        facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
+        if self._server.guarded:
+            local = LocalStatus(self._folder, self.status)
+            if local.start():
+                stack.callback(local.close)
+                facts["socket"] = local.path.name
         note = self._folder / "daemon.json"
         try:
-            note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
+            note.write_text(json.dumps(facts))
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
@@ -176,9 +183,11 @@ class Daemon:
         first = self._state is None
         state, transitions = self._monitor.tick()
         self._state = state
-        self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        self._alert(state, (*transitions, *self._nightly.news()))
+        self._alert(state, transitions)
+        self._nightly.observe(state.snapshot)
+        for transition in self._nightly.news():
+            self._desk.report(transition)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -204,12 +213,19 @@ class Daemon:
             return self.now()
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
-            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.open
+            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.standing()
         )  # fmt: skip
+
+    def checkup(self) -> list[dict[str, Any]]:
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
+        from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
+
+        found = doctor.run(self._host, self._config, None, str(self._folder))
+        return [asdict(finding) for finding in found]
 
     def now(self) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
-        return status(state.snapshot, state.observation, state.forecasts, (), self._desk.open)
+        return status(state.snapshot, state.observation, state.forecasts, (), self._desk.standing())

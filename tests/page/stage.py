@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from sqlalchemy import create_engine, select
 
 from tests.hosts.machines import HERE as HOSTS
 from wslgpud import config
-from wslgpud.alerts.incidents import Ledger
+from wslgpud.advise import doctor
+from wslgpud.alerts.incidents import Ledger, Standing
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.host import RecordedHost
@@ -77,9 +78,15 @@ class Stage:
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.clock = StageClock()
         self.database = folder / "page.db"
-        self.store = Store(self.database, host_name="stage", clock=self.clock)
         self.ledger = Ledger((), 0.0)
+        #: whom the doctor sees
+        self.machine = "no-gpu"
         self.known: dict[str, Any] | None = None
+        self.reopen(port)
+
+    def reopen(self, port: int = 0) -> None:
+        """Open the database, and serve."""
+        self.store = Store(self.database, host_name="stage", clock=self.clock)
         self.serve(port)
 
     def serve(self, port: int = 0) -> None:
@@ -88,7 +95,9 @@ class Stage:
         archive = Archive(lambda: self.store.reader, "stage", "en")
         table = [
             *routes(self.publisher, self.now),
-            *api.routes(self.publisher, catalogue(), archive, self.now, self.store.stats),
+            *api.routes(
+                self.publisher, catalogue(), archive, api.Present(self.now, self.store.stats, self.checkup)
+            ),
         ]
         self.server = Server(config.Server(port=port), self.publisher, table)
         self.port = self.server.start()
@@ -97,6 +106,10 @@ class Stage:
     def close(self) -> None:
         self.server.stop()
         self.store.close()
+
+    def checkup(self) -> list[dict[str, Any]]:
+        machine = RecordedHost(HOSTS / self.machine)
+        return [asdict(finding) for finding in doctor.run(machine, config.Config())]
 
     def now(self) -> dict[str, Any]:
         return self.known or {"version": "0.1.0", "waiting": "for the first sample"}
@@ -110,7 +123,13 @@ class Stage:
         keep: bool = True,
     ) -> None:
         """Show a moment, and keep it in the history."""
-        self.known = status(snapshot, observation, forecasts, (), list(self.ledger.open.values()))
+        self.known = status(
+            snapshot,
+            observation,
+            forecasts,
+            (),
+            [Standing(i, False, None) for i in self.ledger.open.values()],
+        )
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)
@@ -141,6 +160,7 @@ class Stage:
 
     def host(self, name: str, *, past_seconds: int = 900) -> None:
         """Show a recorded machine, as if it had been like that for a while."""
+        self.machine = name
         monitor = Monitor(
             config.Config(sampling=config.Sampling(gpu_timeout_seconds=3.0)), RecordedHost(HOSTS / name)
         )

@@ -203,6 +203,15 @@ def test_the_daemon_tells_what_it_costs(stage):
     assert own["store"]["file_bytes"] > 0
 
 
+def test_the_doctor_is_sent_for_once_however_many_ask(stage, monkeypatch):
+    _, _, first = ask(stage, "doctor")
+    monkeypatch.setattr(stage, "checkup", list)
+    _, _, again = ask(stage, "doctor")
+
+    assert again == first
+    assert {"id", "title", "state", "found", "why", "remedy"} <= set(first["findings"][0])
+
+
 def test_live_costs_nothing_while_nothing_is_new(stage):
     stage.play(trace("ram-leak_linear-1"), 60)
     _, headers, first = ask(stage, "live", {"Accept-Encoding": "gzip"})
@@ -267,7 +276,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    served = {r.path for r in api.routes(_NoPublisher(), [], None, dict, dict)}
+    served = {r.path for r in api.routes(_NoPublisher(), [], None, api.Present(dict, dict, list))}
 
     assert described == served | {"/api/v1/status"}
 

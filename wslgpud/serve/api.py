@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import platform
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,8 @@ PAGE, MOST = 50, 500
 MOST_SERIES_LISTED = 2000
 #: recorded processes are read in full, so a week of them takes about a second
 PROCESSES_SECONDS = 7 * 86400.0
+#: the doctor looks at the whole machine, which takes a second or more
+CHECKUP_SECONDS = 300.0
 #: what a question means that names no time
 HOUR = 3600.0
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
@@ -56,12 +59,20 @@ class Past(Protocol):
         """Return stress runs, the newest first."""
 
 
+class Present(NamedTuple):
+    """Whom to ask how things are now.
+
+    ``status`` must not wait for anything; ``store`` gives a dataclass of the store's figures about itself;
+    ``doctor`` gives what the doctor finds, and may take seconds.
+    """
+
+    status: Callable[[], Mapping[str, Any]]
+    store: Callable[[], Any]
+    doctor: Callable[[], list[dict[str, Any]]]
+
+
 def routes(
-    publisher: Publisher,
-    catalogue: Iterable[MetricSpec],
-    past: Past,
-    now: Callable[[], Mapping[str, Any]],
-    store: Callable[[], Any],
+    publisher: Publisher, catalogue: Iterable[MetricSpec], past: Past, present: Present
 ) -> list[Route]:
     """Return the paths of the API but ``status``.
 
@@ -69,12 +80,11 @@ def routes(
         publisher: where the last snapshot is.
         catalogue: all metrics.
         past: history.
-        now: the state of things, without waiting for anything.
-        store: a dataclass of figures of the store about itself.
+        present: how things are now.
     """
-    api = _Api(publisher, {spec.name: spec for spec in catalogue}, past, store)
+    api = _Api(publisher, {spec.name: spec for spec in catalogue}, past, present)
     return [
-        Route("/api/v1/live", Live(publisher, now).answer),
+        Route("/api/v1/live", Live(publisher, present.status).answer),
         Route("/api/v1/latest", api.latest),
         Route("/api/v1/series", api.series, waits=True),
         Route("/api/v1/range", api.range, waits=True),
@@ -83,9 +93,29 @@ def routes(
         Route("/api/v1/incidents/{id}", api.incident, waits=True),
         Route("/api/v1/stress", api.stress_runs, waits=True),
         Route("/api/v1/stress/{id}", api.stress_run, waits=True),
+        Route("/api/v1/doctor", api.doctor, waits=True),
         Route("/api/v1/self", api.own, waits=True),
         Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
     ]
+
+
+class Checkup:
+    """Sends for the doctor when somebody asks, and no more often than he has anything new to say."""
+
+    def __init__(self, doctor: Callable[[], list[dict[str, Any]]], publisher: Publisher) -> None:
+        """Nothing is looked at before the first question."""
+        self._doctor = doctor
+        self._publisher = publisher
+        self._lock = threading.Lock()
+        self._known: tuple[float, dict[str, Any]] | None = None
+
+    def last(self) -> dict[str, Any]:
+        """Return when the machine was checked, and what was found."""
+        with self._lock:  # who asks meanwhile gets the same answer
+            now = self._publisher.uptime_seconds()
+            if self._known is None or now - self._known[0] > CHECKUP_SECONDS:
+                self._known = now, {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
+            return self._known[1]
 
 
 class _Unwritten(NamedTuple):
@@ -103,12 +133,13 @@ class _Api:
         publisher: Publisher,
         catalogue: Mapping[str, MetricSpec],
         past: Past,
-        store: Callable[[], Any],
+        present: Present,
     ) -> None:
         self._publisher = publisher
+        self._checkup = Checkup(present.doctor, publisher)
+        self._store = present.store
         self._catalogue = catalogue
         self._past = past
-        self._store = store
 
     def latest(self, request: Request) -> Response:
         """Every value of the last sample."""
@@ -216,6 +247,11 @@ class _Api:
         if found is None:
             raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
         return packed(request, dumps(found))
+
+    def doctor(self, request: Request) -> Response:
+        """What the doctor finds, for some minutes the same."""
+        Query(request.query, ())
+        return packed(request, dumps(self._checkup.last()))
 
     def own(self, request: Request) -> Response:
         """What the daemon itself costs."""

@@ -69,5 +69,5 @@ function sources(list) {
   return table(t("sources"), [column(t("source")), column(t("health")), column(t("age"), "num"), column(t("reading"), "num"), column(t("note"))],
     list.map((s) => h("tr", { "data-key": `src-${s.name}` }, h("th", { scope: "row" }, s.name), h("td", {}, chip(HEALTH[s.health], t(`health_${s.health}`))),
       h("td", { class: "num" }, s.age_seconds === undefined ? "–" : duration(s.age_seconds)),
-      h("td", { class: "num" }, `${(1000 * s.duration_seconds).toFixed(1)} ms`), h("td", { class: "dim" }, s.error ?? ""))));
+      h("td", { class: "num" }, `${(1000 * s.duration_seconds).toFixed(1)} ms`), h("td", { class: "dim long" }, s.error ?? ""))));
 }

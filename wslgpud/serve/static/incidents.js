@@ -59,10 +59,10 @@ export const incidents = {
       h("td", { class: "num" }, at(i.opened)),
       h("td", {}, chip(i.worst_level)),
       h("td", {}, resourceName(i.resource)),
-      h("th", { scope: "row" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
+      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
       h("td", { class: "num" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
     return card(t("incidents"), choice, rows.length
-      ? table(t("incidents"), [column(t("began"), "num"), column(t("worst")), column(""), column(t("what")), column(t("lasted"), "num")], rows) : empty(t("nothing_wrong")),
+      ? table(t("incidents"), [column(t("began"), "num"), column(t("worst")), column(t("where")), column(t("what")), column(t("lasted"), "num")], rows) : empty(t("nothing_wrong")),
       next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("older"))));
   },
 
@@ -92,15 +92,13 @@ function report(d) {
       h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, ` ${t("headroom")}, ${t("of_all", { all: size(c.capacity_bytes) })}`)),
       h("div", { class: "chart tall", "data-key": `bb-${c.resource}`, "data-keep": true, role: "img",
         "aria-label": `${resourceName(c.resource)}: ${size(c.points[0][1])} → ${size(Math.min(...c.points.map((p) => p[1])))}` })))) : empty(t("no_curves"))),
-    h("div", { class: "halves" },
-      h("div", { class: "stack" },
+    h("div", { class: "grid" },
         part(t("growing"), d.growing, (g) => [h("strong", {}, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("grew_by", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
         part(t("levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
-        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text])),
-      h("div", { class: "stack" },
+        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
         part(t("messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", m.channel, " ", h("span", { class: "dim" }, fate(m))]),
         d.kernel?.length ? card(t("kernel"), null, h("pre", {}, d.kernel.join("\n"))) : null,
-        part(t("dumps"), d.crash_dumps, (line) => h("code", {}, line)))),
+        part(t("dumps"), d.crash_dumps, (line) => h("code", {}, line))),
   ];
 }
 

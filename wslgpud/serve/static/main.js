@@ -3,6 +3,7 @@
 import { Live } from "./api.js";
 import { Charts } from "./charts.js";
 import { daemon } from "./daemon.js";
+import { doctor } from "./doctor.js";
 import { h, show } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { gpus, rememberGpus } from "./gpus.js";
@@ -14,7 +15,7 @@ import { processes } from "./processes.js";
 import { Recent, Sample, verdict } from "./sample.js";
 import { stress } from "./stress.js";
 
-const VIEWS = [overview, history, gpus, processes, incidents, stress, daemon];
+const VIEWS = [overview, history, gpus, processes, incidents, stress, doctor, daemon];
 const STALE_SECONDS = 10, BACK_MS = 8000;
 const place = (id) => document.getElementById(id);
 
@@ -23,6 +24,7 @@ const ctx = {
   charts: new Charts(),
   recent: new Recent(),
   sample: null,
+  state: "waiting",
   render: () => (ctx.pending ||= requestAnimationFrame(render)),
   pending: 0,
 };
@@ -54,6 +56,7 @@ function route() {
 
 const sinceAnswer = () => (answered === null ? 0 : (performance.now() - answered) / 1000);
 const currentAge = () => age + sinceAnswer();
+ctx.age = currentAge;
 
 function connection() {
   if (trouble) return "lost";
@@ -68,14 +71,13 @@ function notice(state) {
     return ctx.sample ? t("notice_lost", { time: clock(trouble.since) }) : t("notice_never");
   }
   if (state === "stale") return t("notice_stale", { time: duration(Math.floor(currentAge())) });
-  if (state === "waiting" && ctx.sample) return t("notice_waiting");
   return Date.now() < back ? t("notice_back") : null;
 }
 
 function render() {
   cancelAnimationFrame(ctx.pending);
   ctx.pending = 0;
-  const state = connection();
+  const state = (ctx.state = connection());
   const said = notice(state);
   document.body.classList.toggle("old", state === "lost" || state === "stale");
   show(place("top"), top(state));

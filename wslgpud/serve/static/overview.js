@@ -39,12 +39,12 @@ export const overview = {
 
   render(ctx) {
     const { sample } = ctx;
-    if (!sample) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("absent_yet")] })];
+    if (!sample) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("loading")] })];
     if (sample.waiting) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("notice_waiting")] })];
     const { status } = sample;
     const forecasts = shownForecasts(status);
     return [h("div", { class: "stack" },
-      banner(verdict(status), ctx),
+      banner(ctx.state === "live" ? verdict(status) : past(ctx), ctx),
       h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), absent(sample)),
       h("div", { class: "halves" },
         h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
@@ -79,6 +79,13 @@ export const overview = {
 };
 
 const shownForecasts = (status) => (status.forecasts ?? []).slice(0, MOST_RESOURCES);
+
+/** What was the verdict is none any more: it only says how things stood. */
+function past(ctx) {
+  const was = verdict(ctx.sample.status);
+  return { level: "unknown", headline: t("verdict_past"),
+    details: [t("verdict_was", { time: duration(Math.floor(ctx.age())), what: `${t(`level_${was.level}`)}, ${was.headline}` })] };
+}
 
 function banner(found, ctx) {
   const details = found.details.filter(Boolean);

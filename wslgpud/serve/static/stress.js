@@ -39,7 +39,7 @@ export const stress = {
       curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
       card(t("stress"), null, table(t("stress"),
         [column(t("night"), "num"), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
-          column(t("errors"), "num"), column(t("took"), "num"), column("")],
+          column(t("errors"), "num"), column(t("took"), "num"), column(t("note"))],
         runs.map(row))))];
   },
 
@@ -71,7 +71,7 @@ function row(run) {
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
     h("td", { class: "num" }, duration(v.seconds ?? v.duration_seconds)),
-    h("td", { class: "dim" }, run.findings.length ? run.findings.map((f) => f.text).join("; ") : run.reason));
+    h("td", { class: "dim long" }, run.findings.length ? run.findings.map((f) => f.text).join("; ") : run.reason));
 }
 
 function nights(charts, key, unit, data, dashed) {
