@@ -263,6 +263,7 @@ def test_series_are_found_and_chosen(stage, look):
     ready(page)
     page.get_by_text("Choose series").click()
     page.get_by_role("searchbox").fill("load average over 5")
+    expect(page.get_by_role("checkbox")).to_have_count(1)
     page.get_by_role("checkbox").check()
 
     expect(page.get_by_role("heading", name="load5")).to_be_visible()
