@@ -39,6 +39,7 @@ HOMES = {
     "torch": {"stress"},
     "psutil": {"sources"},
     "rich": {"cli"},
+    "textual": {"cli"},
     "typer": {"cli"},
     "matplotlib": {"plots"},
     "apprise": {"alerts"},

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
+from wslgpud.cli import alerts, capture, config, incidents, monitor, record, replay, run, status, stress
 
 app = typer.Typer(
     name="wslgpud",
@@ -37,6 +37,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
 app.command("replay")(replay.replay_command)
