@@ -28,22 +28,23 @@ def monitor(  # noqa: PLR0913 - one argument an option
     host_root: HostOption = None,
 ) -> None:
     """Watch the machine in this terminal: through the running daemon, else by looks of its own."""
-    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, OwnFeed, daemon_url  # noqa: PLC0415
+    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, OwnFeed, daemon_feed  # noqa: PLC0415
 
     settings = loaded(config).config
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
-    address = url or (None if host_root else daemon_url(folders))
-    feed: Feed = OwnFeed(settings, host_at(host_root), "recording" if host_root else "own look")
-    if address is not None:
-        asked = DaemonFeed(address)
+    daemon = DaemonFeed(url) if url else None if host_root else daemon_feed(folders)
+    feed: Feed | None = None
+    if daemon is not None:
         try:
-            asked.look()
-            feed = asked
+            daemon.look()
+            feed = daemon
         except NoLookError as error:
             if url is not None:
                 raise Fault(str(error)) from error
-            # It was killed, hangs, or asks for a password: not the same as that none was ever started.
+            # It was killed or hangs: not the same as that none was ever started.
             print(f"wslgpud: {error}", file=sys.stderr)
+    if feed is None:
+        feed = OwnFeed(settings, host_at(host_root), "recording" if host_root else "own look")
     try:
         if once or not sys.stdout.isatty():
             _print_once(feed, recorded=host_root is not None)

@@ -52,7 +52,8 @@ def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now:
     ]
     if look.document["gpus"]:
         parts += [_rule("gpu", width), _gpus(look, trail, shown, width)]
-    parts += [_rule("machine", width), *_machine(look, trail, shown, width)]
+    if look.values:
+        parts += [_rule("machine", width), *_machine(look, trail, shown, width)]
     below = [*_advice(look, trail), *_lately(look)]
     room = height - sum(map(_lines, parts)) - 2
     below = below[: max(0, room - 4)]

@@ -91,6 +91,29 @@ class DaemonFeed:
             raise NoLookError(f"{self._url} does not answer: {error}") from error
 
 
+class SocketFeed:
+    """Asks a daemon of this machine whose HTTP server wants a password or TLS; it tells no more than the state."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        """Take the address to show, and the daemon's own socket."""
+        self._url = url
+        self._path = path
+
+    def look(self) -> Look:
+        """See ``Feed.look``."""
+        from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
+
+        try:
+            return Look(time.monotonic(), ask(self._path), {}, "daemon", self._url)
+        except PermissionError as error:
+            raise NoLookError(f"the daemon at {self._url} is another user's; ask it with sudo") from error
+        except (OSError, ValueError) as error:
+            raise NoLookError(f"the daemon at {self._url} does not answer: {error}") from error
+
+    def close(self) -> None:
+        """See ``Feed.close``."""
+
+
 class OwnFeed:
     """Looks at the machine itself: no daemon is needed, but nothing is remembered and nobody is warned."""
 
@@ -129,11 +152,13 @@ def read_exposition(text: str) -> Values:
     return values
 
 
-def daemon_url(folders: list[Path]) -> str | None:
-    """Return the address of the daemon that keeps its data in one of ``folders``, if it left one."""
+def daemon_feed(folders: list[Path]) -> Feed | None:
+    """Return a feed of the daemon that keeps its data in one of ``folders``; None where none left a note."""
     for folder in folders:
         try:
-            return str(json.loads((folder / "daemon.json").read_text())["url"])
+            note = json.loads((folder / "daemon.json").read_text())
+            url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue
+        return SocketFeed(url, folder / str(note["socket"])) if "socket" in note else DaemonFeed(url)
     return None
