@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
+from wslgpud.cli import alerts, capture, config, db, incidents, record, replay, run, status, stress
+from wslgpud.cli import export as exports
+from wslgpud.cli import history as histories
 
 app = typer.Typer(
     name="wslgpud",
@@ -44,3 +46,6 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command()(histories.history)
+app.command()(exports.export)
+app.add_typer(db.app, name="db")

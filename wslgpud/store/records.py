@@ -44,6 +44,14 @@ class Bucket(NamedTuple):
         return self.total / self.n
 
 
+class Oldest(NamedTuple):
+    """Since when each tier goes back, in seconds since the epoch; None: nothing is in it."""
+
+    raw_wall: float | None = None
+    minute_wall: float | None = None
+    hour_wall: float | None = None
+
+
 class ProcessPoint(NamedTuple):
     """One process as seen at ``wall``."""
 

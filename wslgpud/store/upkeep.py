@@ -168,7 +168,7 @@ class Upkeep:
         if connection.dialect.name != "sqlite":
             return False
         with connection.begin():
-            pages, free, _ = page_counts(connection)
+            pages, free, _ = engines.page_counts(connection)
         if free <= max(VACUUM_PAGES, pages * FREE_SHARE):
             return False
         engines.run_outside(connection, f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
@@ -182,21 +182,12 @@ class Upkeep:
                 for table in COUNTED
             }
             if connection.dialect.name == "sqlite":
-                _, free, size = page_counts(connection)
+                _, free, size = engines.page_counts(connection)
                 self.free_bytes = free * size
-
-
-def page_counts(connection: Connection) -> tuple[int, int, int]:
-    """Return (pages, free pages, bytes a page) of an SQLite file."""
-    pages, free, size = (
-        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return pages, free, size
 
 
 def _used_bytes(connection: Connection) -> int:
     if connection.dialect.name != "sqlite":
         return 0
-    pages, free, size = page_counts(connection)
+    pages, free, size = engines.page_counts(connection)
     return (pages - free) * size
