@@ -46,7 +46,7 @@ HOMES = {
 }
 
 # One file by design: a Python that has torch and nothing of ours is given it as it is.
-LENGTHS = {"stress/worker.py": 680}
+LENGTHS = {"stress/worker.py": 840}
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

@@ -264,6 +264,12 @@ def set_synced(connection: Connection, *, synced: bool) -> None:
         run_outside(connection, f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
 
 
+def sync(connection: Connection) -> None:
+    """Wait until the disk has everything that is committed: a checkpoint begins with the log's fsync."""
+    if connection.dialect.name == "sqlite":
+        run_outside(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+
+
 def run_outside(connection: Connection, script: str) -> None:
     """Run SQL of SQLite outside any transaction, to its end.
 

@@ -231,6 +231,8 @@ class Store:
                     f"{name}: belongs to another program; name another file in store.path"
                 )
         migrations.migrate(connection, name)
+        # That this run has begun must be known even if the power goes in the next second.
+        engines.set_synced(connection, synced=True)
         with connection.begin():
             engines.serialise(connection)
             host_id = _host_id(connection, self._host_name)
