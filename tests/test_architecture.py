@@ -36,7 +36,7 @@ HOMES = {
     "yaml": {"serve"},
     "apscheduler": {"jobs"},
     "pynvml": {"probes"},
-    "torch": {"stress"},
+    "torch": {"stress", "advise"},
     "psutil": {"sources"},
     "rich": {"cli"},
     "typer": {"cli"},

@@ -65,6 +65,22 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What Windows tells of itself, under WSL2."""
+
+    probe: str = key(
+        "auto",
+        "one resident PowerShell in Windows that tells of its memory and its GPUs",
+        choices=("auto", "off"),
+    )
+    exporter_url: str = key(
+        "",
+        "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
+    )
+    every_seconds: float = key(10.0, "time between two questions to Windows", minimum=1, maximum=600)
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """Where history lies and how much of it is kept."""
 
@@ -184,6 +200,7 @@ class Config:
     """The whole configuration."""
 
     sampling: Sampling = Sampling()
+    windows: Windows = Windows()
     store: StoreSettings = StoreSettings()
     server: Server = Server()
     alerts: Alerts = Alerts()
