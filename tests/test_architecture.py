@@ -30,7 +30,7 @@ LAYERS = (
 HOMES = {
     "sqlalchemy": {"store"},
     "psycopg": {"store"},
-    "prometheus_client": {"serve"},
+    "prometheus_client": {"serve", "cli"},
     "uvicorn": {"serve"},
     "bcrypt": {"serve"},
     "yaml": {"serve"},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 1.0
 
 
-def monitor(  # noqa: PLR0913 - one argument an option
+def monitor(
     config: ConfigOption = None,
     once: Annotated[bool, typer.Option("--once", "-o", help="look once and print it")] = False,
     url: Annotated[str | None, typer.Option(help="a daemon elsewhere, such as http://trainer:9655")] = None,

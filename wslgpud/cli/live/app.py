@@ -20,7 +20,7 @@ from wslgpud.cli.live.trail import Trail
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 HELP = """\
 [b]What you see[/b]
-  Bars are what is used; hatched, what it is going to be in five minutes if it goes on like this.
+  Bars are what is used; the broken part what it is going to be in five minutes if it goes on like this.
   Sparklines go back as far as the rule above them says; a blank is a time nobody looked.
   [b]n/a[/b] is what this card or kernel does not tell. Under WSL2 that is the VRAM of a program.
   [b]grows[/b] is the last minute's growth of RAM and swap.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -46,7 +47,7 @@ class Shown:
 def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now: float) -> RenderableType:
     """Draw a look into so many columns and lines; ``now`` is the wall clock, to tell how old it is."""
     parts: list[Table | Text] = [
-        *_verdict(look, shown, now),
+        *_verdict(look, shown, width, now),
         _rule("memory", width, _span(shown)),
         _memory(look, trail, shown, width),
     ]
@@ -60,7 +61,7 @@ def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now:
     if room - len(below) >= 2:
         rows = _rows(look, trail, shown)
         order = f"by {shown.sort}" + (f', with "{shown.filter}"' if shown.filter else "")
-        parts += [_rule("processes", width, order), _processes(rows, room - len(below) - 1, width)]
+        parts += [_rule("processes", width, order), _processes(rows, room - len(below) - 1)]
     return Group(*parts, *below)
 
 
@@ -88,7 +89,7 @@ _SEEN_BY = {
 }
 
 
-def _verdict(look: Look, shown: Shown, now: float) -> Iterator[Text]:
+def _verdict(look: Look, shown: Shown, width: int, now: float) -> Iterator[Text]:
     document = look.document
     taken = datetime.fromisoformat(document["at"])
     age = max(0.0, now - taken.timestamp())
@@ -105,7 +106,10 @@ def _verdict(look: Look, shown: Shown, now: float) -> Iterator[Text]:
     yield _text(badge, " ", (says, "bold"), ("  " + clock + marks, "bright_black"),
                 (f"  {duration(age)} old" if old else "", "yellow"))  # fmt: skip
     seen = look.where if look.seen_by == "daemon" else _SEEN_BY[look.seen_by]
-    yield _text((document.get("verdict") or seen, "" if document.get("verdict") else "bright_black"))
+    if verdict := document.get("verdict"):
+        yield from map(_text, wrap(verdict, width)[:2])
+    else:
+        yield _text((seen, "bright_black"))
 
 
 def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float) -> str:
@@ -121,11 +125,11 @@ def spark(points: Sequence[tuple[float, float]], end: float, span: float, width:
 
 
 def bar(used: float, ahead: float, width: int, colour: str) -> Text:
-    """Draw a share from 0 to 1, and behind it, hatched, what it is going to be."""
+    """Draw a share from 0 to 1, and behind it, broken, what it is going to be."""
     full = round(min(1.0, max(0.0, used)) * width)
     soon = max(full, round(min(1.0, max(0.0, ahead)) * width))
-    return _text(("█" * full, colour), ("▒" * (soon - full), f"dim {colour}"),
-                 ("·" * (width - soon), "bright_black"))  # fmt: skip
+    return _text(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"),
+                 ("─" * (width - soon), "bright_black"))  # fmt: skip
 
 
 def _grid(*justify: str) -> Table:
@@ -237,8 +241,8 @@ def _machine(look: Look, trail: Trail, shown: Shown, width: int) -> Iterator[Tex
     yield _text(("CPU ", "bold"), _share(busy), cores, " ", (curve, "blue"),
                 f"  load {load:.1f}" if load is not None else "",
                 ("  waits for ", "bold") if waits else "", waits)  # fmt: skip
-    flows = [f"{name} {_rate(trail.last(Key(a)))} {_rate(trail.last(Key(b)))}"
-             for name, a, b in (("disk r/w", "disk read", "disk write"), ("net in/out", "received", "sent"))]  # fmt: skip
+    pairs = (("disk r/w", "disk read", "disk write"), ("net in/out", "received", "sent"))
+    flows = [f"{name} {_rate(trail.last(Key(a)))} {_rate(trail.last(Key(b)))}" for name, a, b in pairs]
     places = [
         f"{labels['mountpoint']} {size(left)} free"
         for labels, left in sorted(look.series("filesystem_avail_bytes"), key=lambda s: s[0]["mountpoint"])
@@ -278,7 +282,7 @@ def _rows(look: Look, trail: Trail, shown: Shown) -> list[dict[str, Any]]:
     return sorted(found, key=SORTS[shown.sort], reverse=True)
 
 
-def _processes(rows: Iterable[Mapping[str, Any]], lines: int, width: int) -> Table:
+def _processes(rows: Iterable[Mapping[str, Any]], lines: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bright_black", expand=True)
     for heading in ("pid", "RAM", "swapped", "VRAM", "grows"):
         table.add_column(heading, justify="right", no_wrap=True)

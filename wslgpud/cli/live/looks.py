@@ -92,7 +92,7 @@ class DaemonFeed:
 
 
 class SocketFeed:
-    """Asks a daemon of this machine whose HTTP server wants a password or TLS; it tells no more than the state."""
+    """Asks a daemon of this machine whose HTTP server wants a password or TLS: the state, but no metrics."""
 
     def __init__(self, url: str, path: Path) -> None:
         """Take the address to show, and the daemon's own socket."""

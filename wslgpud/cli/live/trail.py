@@ -41,9 +41,11 @@ class Trail:
 
     def seed(self, key: Key, points: Iterable[tuple[float, float]]) -> None:
         """Put (monotonic time, value) of before the first look under a curve."""
-        self._curves[key] = deque(
-            sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS
-        )
+        self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)
+
+    def known(self) -> list[Key]:
+        """Return what there are curves of."""
+        return list(self._curves)
 
     def points(self, key: Key) -> Sequence[tuple[float, float]]:
         """Return a curve, oldest first; empty when it is not known."""
