@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
 from wslgpud.stress.course import Course
+from wslgpud.stress.plan import sold_bytes
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
@@ -165,6 +166,7 @@ def _values(
     if begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda"):
         context = before.free_bytes - begin["free"]
     known: dict[str, Number | None] = {
+        "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
         "total_bytes": before.total_bytes,
         "reserved_bytes": before.reserved_bytes,
         "foreign_bytes": before.used_bytes,
