@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
-from wslgpud.stress.course import Course
+from wslgpud.stress.course import SHARED_BYTES, Course
 from wslgpud.stress.plan import sold_bytes
 
 MIB = 1 << 20
@@ -177,6 +177,7 @@ def _values(
         "verified_bytes": max(covered, default=None),
         "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
         "duration_seconds": frame.duration_seconds,
+        "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
     if speeds:
@@ -212,6 +213,13 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
         )
     if frame.course is not None:
         yield from frame.course.findings()
+    moved = values.get("shared_grown_bytes", 0)
+    if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
+        yield Finding(
+            "spill",
+            f"Windows moved {moved / MIB:.0f} MiB of other programs' GPU memory into RAM during the run:"
+            " raise stress.reserve_bytes",
+        )
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")
