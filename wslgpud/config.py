@@ -65,6 +65,22 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What Windows tells of itself, under WSL2."""
+
+    probe: str = key(
+        "auto",
+        "one resident PowerShell in Windows that tells of its memory and its GPUs",
+        choices=("auto", "off"),
+    )
+    exporter_url: str = key(
+        "",
+        "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
+    )
+    every_seconds: float = key(10.0, "time between two questions to Windows", minimum=1, maximum=600)
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """Where history lies and how much of it is kept."""
 
@@ -76,7 +92,9 @@ class StoreSettings:
     minute_days: float = key(366.0, "days of one-minute summaries", minimum=1, maximum=36500)
     hour_days: float = key(3660.0, "days of one-hour summaries", minimum=1, maximum=36500)
     max_bytes: int = key(
-        2_000_000_000, "size of the whole file at which the oldest samples go first", minimum=20_000_000
+        2_000_000_000,
+        "size at which the oldest samples go first: of the whole file, in PostgreSQL of this machine's rows",
+        minimum=20_000_000,
     )
 
 
@@ -182,6 +200,7 @@ class Config:
     """The whole configuration."""
 
     sampling: Sampling = Sampling()
+    windows: Windows = Windows()
     store: StoreSettings = StoreSettings()
     server: Server = Server()
     alerts: Alerts = Alerts()
