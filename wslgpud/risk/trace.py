@@ -204,6 +204,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
         exhausted=_names(row, "exhausted"),
+        late=_names(row, "late"),
     )
 
 
@@ -323,6 +324,8 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
         row["gap_expected"] = True
     if observation.exhausted:
         row["exhausted"] = list(observation.exhausted)
+    if observation.late:
+        row["late"] = list(observation.late)
     return row
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from wslgpud.model import Level
 from wslgpud.risk.forecast import Envelope
@@ -20,13 +21,17 @@ QUIET_HEADROOM = 0.5
 
 
 class View(NamedTuple):
-    """What a resource looks like now: the worst danger and the times that its scales believe in."""
+    """What a resource looks like now: the worst danger and the times that its scales believe in.
+
+    ``known`` says that enough was seen for silence to mean something.
+    """
 
     level: Level
     danger: Danger | None
     early_seconds: float | None
     late_seconds: float | None
     rate: float | None
+    known: bool = True
 
 
 class Circumstances(NamedTuple):
@@ -75,6 +80,45 @@ class Watch:
         late = t - self.t
         usual = max(self.settings.gap_seconds, 6.0 * self._interval)
         return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second that went away over the last minute."""
+        start, headroom = self._recent[0] if self._recent else (self.t, 0)
+        return (headroom - self.headroom) / (self.t - start) if self.t - start > 0 else None
+
+    def is_usual(self, t: float, share: float) -> bool:
+        """Tell whether use came as high as this share before the last seconds, and went back unharmed."""
+        return self._peaks.reached(share, t - RATE_SECONDS / 6)
+
+    def forget_peaks(self) -> None:
+        """Take it that the last peak did harm."""
+        self._peaks.clear()
+
+    def miss(self, t: float, pressure: Pressure) -> Level:
+        """Judge a moment at which the sample did not come; return the level that holds.
+
+        Reading memory takes microseconds. Where little is left and either the counters or an alarm of
+        before tell of trouble, a read that does not return is the stall that was to be warned of.
+        """
+        share, late = self.headroom / self.capacity, self.gap(t)
+        stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
+        for danger in self._stalling(share, pressure._replace(stalled=stalled), late):
+            want = wanted(danger, share, 0.0, self.settings)
+            if want > self.hysteresis.level:
+                self.hysteresis.step(t, want, share, self.settings.still_seconds, 0.0)
+        return self.hysteresis.level
+
+    def document(self) -> dict[str, Any]:
+        """Return what is worth keeping over a restart: peaks that did no harm, and of what capacity."""
+        peaks = self._peaks.document(self.t)
+        return {"capacity_bytes": self.capacity, "peaks": peaks} if peaks else {}
+
+    def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take what an earlier run has kept so long ago; peaks of another capacity say nothing."""
+        capacity = document.get("capacity_bytes")
+        if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
+            self._peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
 
     def look(self, t: float, room: Room, around: Circumstances) -> View:
         """Take one sample of the resource at ``t`` seconds; return what is to be thought of it."""
@@ -194,6 +238,4 @@ class Watch:
             ]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        start, headroom = self._recent[0]
-        rate = (headroom - self.headroom) / (t - start) if t - start > 0 else None
-        return View(level, best, early, late, rate)
+        return View(level, best, early, late, self.rate, self._envelope.knows)
