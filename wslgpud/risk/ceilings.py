@@ -100,7 +100,7 @@ class Ceilings:
         ):
             return None
         gone = card.gone[1] if card.gone is not None and t - card.gone[0] <= FALL_SECONDS else ""
-        if not gone and (usual or programs):
+        if not gone and (usual or programs or known is not None):
             return None
         self._cards[key] = _Card(programs=programs)
         self._known.setdefault(key, Ceiling(top, "probable"))

@@ -38,8 +38,9 @@ class Peaks:
             del self._peaks[0]
 
     def clear(self) -> None:
-        """Forget all peaks: the last one did harm, or the ceiling has moved."""
+        """Forget all peaks, the present one too: it did harm."""
         self._peaks.clear()
+        self._high, self._rising = None, True
 
     def document(self, t: float) -> list[list[float]]:
         """Return [age in seconds, share] of each peak, to be kept over a restart."""

@@ -60,6 +60,7 @@ class Watch:
         self.headroom = 0
         self._interval = 0.0
         self._quiet = True
+        self._alarmed = False
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -103,7 +104,7 @@ class Watch:
         """
         share, late = self.headroom / self.capacity, self.gap(t)
         stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
-        for danger in self._stalling(share, pressure._replace(stalled=stalled), late):
+        for danger in self._stalling(share, pressure._replace(stalled=stalled), late, alarmed=self._alarmed):
             want = wanted(danger, share, 0.0, self.settings)
             if want > self.hysteresis.level:
                 self.hysteresis.step(t, want, share, self.settings.still_seconds, 0.0)
@@ -137,13 +138,17 @@ class Watch:
         quiet = share >= QUIET_HEADROOM
         dangers = [] if quiet else self._growing(t, share)
         self._quiet = quiet
-        dangers += self._stalling(share, around.pressure, gap=0.0 if around.gap_expected else gap)
+        alarmed = self.hysteresis.level >= Level.WARNING
+        gap = 0.0 if around.gap_expected else gap
+        dangers += self._stalling(share, around.pressure, gap, alarmed=alarmed)
         if around.exhausted:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
-        return self._judge(t, share, dangers, swap=room.swap)
+        view = self._judge(t, share, dangers, swap=room.swap)
+        self._alarmed = view.level >= Level.WARNING
+        return view
 
     def _remember(self, t: float, room: Room, used: float) -> None:
         self.t, self.headroom = t, room.headroom
@@ -193,13 +198,12 @@ class Watch:
                 )
         return dangers
 
-    def _stalling(self, share: float, pressure: Pressure, gap: float) -> list[Danger]:
+    def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings
         if share >= s.pressure_headroom:
             return []
         dangers = []
         if gap and pressure.stalled:
-            alarmed = self.hysteresis.level >= Level.WARNING
             dangers.append(Danger("stall", 0.95 if alarmed else 0.7, 30.0, gap))
         if pressure.full >= s.full_warning:
             dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 10.0))
