@@ -12,6 +12,7 @@ from wslgpud.cli import (
     capture,
     config,
     doctor,
+    guard,
     incidents,
     record,
     replay,
@@ -57,4 +58,5 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.add_typer(wslconfig.app, name="wslconfig")
