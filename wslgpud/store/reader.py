@@ -220,7 +220,7 @@ class Reader:
 
     def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
         """Return the programs that used a GPU between two moments, by time."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             found = [
                 GpuProcessPoint(ms / 1000, uuid, pid, name, None if used is None else used * 1024)
                 for ms, rows in history.processes(
