@@ -214,7 +214,7 @@ class Forecast:
 class Transition:
     """A change of level of one resource under one rule: the row that an alert is.
 
-    ``facts`` are what the rule saw (a victim, a size); they go into the message, not into the row.
+    ``facts`` are what the rule saw (a victim, a size).
     """
 
     wall: float

@@ -106,7 +106,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {_local(d['opened'])}, {lasted}"]
     if d["rule"] == "unclean_end":
         lines.append(f"Last sample before the end: {_local(d['moment'])}")
-    if "trouble" in d:
+    if "evidence" in d:
+        lines.append(d["evidence"])
+    if "trouble" in d and d["trouble"] not in d.get("evidence", ""):
         lines.append(f"What it looks like: {d['trouble']}")
     if d["rule"] == "oom_kill":
         lead = d.get("warned_seconds_before")

@@ -169,6 +169,7 @@ MIGRATIONS = (
                 verdict TEXT NOT NULL, document TEXT NOT NULL) {strict}""",
         ),
     ),
+    Migration(3, "what rules saw", ("ALTER TABLE transition ADD COLUMN facts TEXT",)),
 )
 
 _RECORD = (
