@@ -173,7 +173,12 @@ class Stress:
         0, "VRAM that stays free; 0 means 128 MiB, under WSL2 512 MiB or a sixteenth of the card", minimum=0
     )
     settle_seconds: float = key(30.0, "the GPU must have been idle for this long", minimum=1, maximum=3600)
-    deadline_seconds: float = key(120.0, "longest time for a whole run", minimum=10, maximum=3600)
+    soak_seconds: float = key(
+        30.0, "how long 'wslgpud stress --full' goes on with part of the memory", minimum=0, maximum=3000
+    )
+    deadline_seconds: float = key(
+        120.0, "longest time for a whole run, not counting soak_seconds", minimum=10, maximum=3600
+    )
     max_celsius: float = key(75.0, "no run on a GPU hotter than this", minimum=20, maximum=110)
     probe_beyond: bool = key(
         False,
