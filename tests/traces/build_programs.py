@@ -1,6 +1,6 @@
 r"""A parallel build of real C++ or CUDA files, each of which takes a compiler some hundred MB.
 
-    python tests/traces/record_cgroup.py OUT.jsonl.gz 2048 \
+python tests/traces/record_cgroup.py OUT.jsonl.gz 2048 \
         python tests/traces/build_programs.py g++|nvcc JOBS FILES FOLDER
 """
 
