@@ -199,12 +199,15 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     if not runs:
         raise PlotError("nothing to draw: no stress run has been completed yet")
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.dates import ConciseDateFormatter  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(9, 7), layout="constrained")
     size, speed, errors = figure.subplots(3, 1, sharex=True)
-    for uuid in dict.fromkeys(run.uuid for run in runs):
+    cards = list(dict.fromkeys(run.uuid for run in runs))
+    for uuid in cards:
         mine = [run for run in runs if run.uuid == uuid]
         times = [datetime.fromtimestamp(run.wall, timezone.utc) for run in mine]
         name = f"gpu{mine[0].gpu} {mine[0].name}"
@@ -213,16 +216,73 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         )
         for kind in ("write", "change", "read"):
             rates = [run.values.get(f"{kind}_median", float("nan")) / 1e9 for run in mine]
-            speed.plot(times, rates, "o-", label=f"{name} {kind}")
+            speed.plot(times, rates, "o-", label=kind if len(cards) == 1 else f"{name} {kind}")
         errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
         for number in range(1, len(mine)):
             if drivers[number] != drivers[number - 1]:
                 for axes in (size, speed, errors):
                     axes.axvline(times[number], color="black", linestyle="--", linewidth=1)
-                size.text(times[number], size.get_ylim()[0], f" {drivers[number]}", fontsize=8, va="bottom")
+                change = f" {drivers[number - 1]} → {drivers[number]}"
+                size.annotate(
+                    change, (times[number], 1), xycoords=("data", "axes fraction"), fontsize=8, va="bottom"
+                )
     for axes, label in ((size, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
         axes.set_ylabel(label)
+        axes.legend(fontsize=7)
+        axes.grid(alpha=0.3)
+    errors.yaxis.set_major_locator(MaxNLocator(integer=True))
+    dates = ConciseDateFormatter(errors.xaxis.get_major_locator())  # type: ignore[no-untyped-call]
+    errors.xaxis.set_major_formatter(dates)
+    try:
+        figure.savefig(path, dpi=80)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def plot_curves(
+    curves: Sequence[tuple[str, str, Sequence[tuple[float, float, float, float]]]],
+    step_seconds: float,
+    path: Path,
+) -> None:
+    """Draw series over time, one panel a unit; a band reaches from least to greatest, a gap stays a gap.
+
+    Args:
+        curves: (name, unit, (seconds since the epoch, least, mean, greatest) of each step with values).
+        step_seconds: length of a step.
+        path: PNG to write.
+
+    Raises:
+        PlotError: matplotlib is missing or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    units = list(dict.fromkeys(unit for _, unit, _ in curves))
+    figure = Figure(figsize=(10, 1.2 + 3 * len(units)), layout="constrained")
+    panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, unit in zip(panels, units, strict=True):
+        scale, shown = (2**30, "GiB") if unit.startswith("bytes") else (1, unit)
+        for name, its_unit, points in curves:
+            if its_unit != unit:
+                continue
+            times: list[datetime] = []
+            lows: list[float] = []
+            means: list[float] = []
+            highs: list[float] = []
+            for wall, *values in points:
+                if times and wall - times[-1].timestamp() > 5 * step_seconds:
+                    times.append(times[-1])
+                    for column in (lows, means, highs):
+                        column.append(float("nan"))
+                times.append(datetime.fromtimestamp(wall).astimezone())
+                for column, value in zip((lows, means, highs), values, strict=True):
+                    column.append(value / scale)
+            (line,) = axes.plot(times, means, linewidth=1.2, label=name)
+            axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.set_ylabel(unit.replace("bytes", shown) if scale != 1 else shown)
+        axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     try:
         figure.savefig(path, dpi=80)

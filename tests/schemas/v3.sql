@@ -4,16 +4,16 @@ PRAGMA application_id = 1464291413;
 BEGIN TRANSACTION;
 CREATE TABLE batch (id INTEGER PRIMARY KEY, batch INTEGER NOT NULL, ms INTEGER NOT NULL,
                 offsets TEXT NOT NULL, readings TEXT NOT NULL, processes TEXT) STRICT;
-INSERT INTO "batch" VALUES(11,11,1749946500000,'[0]','{"4":7}',NULL);
+INSERT INTO "batch" VALUES(12,12,1749946500000,'[0]','{"4":7}',NULL);
 CREATE TABLE block (id INTEGER PRIMARY KEY, mask INTEGER NOT NULL, last ANY NOT NULL,
                 data BLOB NOT NULL) STRICT;
-INSERT INTO "block" VALUES(786433,0,17179885568,X'010500000000040200100101636060600000');
-INSERT INTO "block" VALUES(786434,0,500,X'010100017D0101636060600000');
-INSERT INTO "block" VALUES(786435,0,1.33333333333333325931e+00,X'1063080D6500425CC4D5A71FBE32D8030100');
+INSERT INTO "block" VALUES(851969,0,17179885568,X'010500000000040200100101636060600000');
+INSERT INTO "block" VALUES(851970,0,500,X'010100017D0101636060600000');
+INSERT INTO "block" VALUES(851971,0,1.33333333333333325931e+00,X'1063080D6500425CC4D5A71FBE32D8030100');
 CREATE TABLE chunk (id INTEGER PRIMARY KEY, ticks INTEGER NOT NULL, low_ms INTEGER NOT NULL,
                 high_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, times BLOB NOT NULL,
                 masks BLOB NOT NULL, processes BLOB) STRICT;
-INSERT INTO "chunk" VALUES(12,5,1749945600000,1749945604000,1749945604000,X'010600C8E270970102E8030101636060600000',X'',X'78DA8B8E363437B1B43431353300011D85E86813231D054323631D05A582CA928CFC3C2520D7C0C4C2D4DC4C47C120363616A806AEC7900C3D4664E83126438F09917A6201C0AC3CBD');
+INSERT INTO "chunk" VALUES(13,5,1749945600000,1749945604000,1749945604000,X'010600C8E270970102E8030101636060600000',X'',X'78DA8B8E363437B1B43431353300011D85E86813231D054323631D05A582CA928CFC3C2520D7C0C4C2D4DC4C47C12016A842C93D2054D710280C5289A1283616A4066EAA214D4C35A289A9C63431D5846AA6C602000FCC65B2');
 CREATE TABLE daemon_run (id INTEGER PRIMARY KEY, started_ms INTEGER NOT NULL, stopped_ms INTEGER,
                 clean INTEGER NOT NULL, version TEXT NOT NULL, boot_id TEXT NOT NULL) STRICT;
 INSERT INTO "daemon_run" VALUES(1,1749945600000,1749945600000,1,'0.1.0','5b1c');
@@ -26,6 +26,9 @@ INSERT INTO "event" VALUES(5,1749945603000,'clock_jump','went back','{"seconds":
 INSERT INTO "event" VALUES(6,1749945604000,'clock_jump','went back','{"seconds": -1}');
 CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
 INSERT INTO "host" VALUES(0,'pc');
+CREATE TABLE learned (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, subject TEXT NOT NULL,
+                document TEXT NOT NULL) STRICT;
+INSERT INTO "learned" VALUES(11,1749945600000,'GPU-1','{"ceiling_bytes": 8589934592, "ceiling": "seen"}');
 CREATE TABLE minute_of_part (minute INTEGER PRIMARY KEY) STRICT;
 INSERT INTO "minute_of_part" VALUES(0);
 INSERT INTO "minute_of_part" VALUES(1);
@@ -61,9 +64,9 @@ INSERT INTO "rollup_minute" VALUES(1749945600,1,8192,17179885568,'[[5,null,null,
 INSERT INTO "rollup_minute" VALUES(1749945600,2,250,500,'[[5,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[2,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[-5,null,null,null,null,null,null,null,null,null,null,null,null,null,null]]');
 INSERT INTO "rollup_minute" VALUES(1749945600,3,0,0,'[[5,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[1.3333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0.0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[1.3333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[3.333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null]]');
 CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_ms INTEGER NOT NULL) STRICT;
-INSERT INTO "schema_migration" VALUES(1,'first tables',1795255319690);
-INSERT INTO "schema_migration" VALUES(2,'stress runs',1795255319702);
-INSERT INTO "schema_migration" VALUES(3,'what rules saw',1795255319703);
+INSERT INTO "schema_migration" VALUES(1,'first tables',1795255233732);
+INSERT INTO "schema_migration" VALUES(2,'stress runs',1795255233736);
+INSERT INTO "schema_migration" VALUES(3,'what was learned',1795255233737);
 CREATE TABLE series (id INTEGER PRIMARY KEY, host INTEGER NOT NULL, metric TEXT NOT NULL,
                 kind TEXT NOT NULL, labels TEXT NOT NULL, divisor INTEGER NOT NULL,
                 UNIQUE (host, metric, labels, divisor)) STRICT;
@@ -75,8 +78,8 @@ CREATE TABLE stress_run (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, gpu TEXT N
                 verdict TEXT NOT NULL, document TEXT NOT NULL) STRICT;
 CREATE TABLE transition (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, mono REAL NOT NULL,
                 resource TEXT NOT NULL, rule TEXT NOT NULL, old INTEGER NOT NULL, new INTEGER NOT NULL,
-                headline TEXT NOT NULL, forecast TEXT, facts TEXT) STRICT;
-INSERT INTO "transition" VALUES(8,1749945600000,12.5,'ram','r',0,2,'RAM full in 2 s','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "reason": "growing", "cause": "", "who_kind": "", "window_seconds": null}',NULL);
+                headline TEXT NOT NULL, forecast TEXT) STRICT;
+INSERT INTO "transition" VALUES(8,1749945600000,12.5,'ram','r',0,2,'RAM full in 2 s','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "reason": "growing", "cause": "", "who_kind": "", "window_seconds": null, "age_seconds": 0.0, "capacity_learned": ""}');
 CREATE INDEX outbox_waiting ON outbox (channel) WHERE done_ms IS NULL;
 CREATE INDEX chunk_by_time ON chunk (high_ms, low_ms);
 CREATE VIEW minute AS

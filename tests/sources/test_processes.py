@@ -214,3 +214,9 @@ def test_a_real_build_tool_builds(tmp_path: Path):
 )
 def test_the_group_is_that_whose_memory_is_limited(text, group):
     assert memory_cgroup(text) == group
+
+
+def test_a_name_that_would_command_a_terminal_is_made_harmless() -> None:
+    row = parse_stat(stat(7, "\x1b[2J\u202ex\nR", PAGE))
+
+    assert row.name == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}x\N{REPLACEMENT CHARACTER}R"

@@ -11,8 +11,11 @@ from wslgpud.cli import (
     alerts,
     capture,
     config,
+    db,
     doctor,
+    guard,
     incidents,
+    monitor,
     record,
     replay,
     run,
@@ -20,6 +23,8 @@ from wslgpud.cli import (
     stress,
     wslconfig,
 )
+from wslgpud.cli import export as exports
+from wslgpud.cli import history as histories
 
 app = typer.Typer(
     name="wslgpud",
@@ -49,6 +54,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
@@ -57,4 +63,8 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.add_typer(wslconfig.app, name="wslconfig")
+app.command()(histories.history)
+app.command()(exports.export)
+app.add_typer(db.app, name="db")
