@@ -41,13 +41,21 @@ BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
 )  # fmt: skip
+REGION = _gauge(
+    "vram_stress_region_bandwidth_bytes_per_second", "bytes_per_second",
+    "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).", "region",
+)  # fmt: skip
+RUN = MetricSpec(
+    "vram_stress_run", "info", "", "With what the last complete run was made; figures compare only within it.",
+    (*_GPU, "driver", "torch", "cuda", "mode"), stored=False,
+)  # fmt: skip
 ERRORS = MetricSpec("vram_stress_errors", "counter", "", "Wrong words in all runs kept.", _GPU, stored=False)
 RUNS = MetricSpec(
     "vram_stress_runs", "counter", "", "Runs kept, by verdict.", (*_GPU, "verdict"), stored=False
 )
 
 METRICS = (
-    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, ERRORS, RUNS,
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, REGION, RUN, ERRORS, RUNS,
 )  # fmt: skip
 
 SIZES = (
@@ -63,6 +71,8 @@ SIZES = (
     "spilled",
     "leak",
 )
+#: parts of the card that are told apart: enough for a picture, few enough for one scrape
+REGIONS = 32
 VERDICTS: tuple[StressVerdict, ...] = ("passed", "findings", "left", "skipped", "failed")
 
 
@@ -102,3 +112,9 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
         for stat in ("median", "min"):
             if f"{op}_{stat}" in values:
                 yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))
+    yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
+    chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
+    regions = min(REGIONS, len(chunks))
+    for region in range(regions):
+        part = chunks[region * len(chunks) // regions : (region + 1) * len(chunks) // regions]
+        yield Reading(REGION, round(min(part)), (*gpu, f"{region:02d}"))
