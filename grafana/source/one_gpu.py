@@ -62,7 +62,7 @@ def _work() -> list[Panel]:
         lines("Clocks", "Lower under load than usual: look at what throttles.",
               ask(gpu("gpu_clock_hertz"), "{{clock}}"), unit="hertz", width=8),
         states("What holds the clocks", "Each reason that the driver gives; idle is harmless, a power cap normal.",
-               ask(f"{gpu('gpu_throttle_reason')} == 1", "{{reason}}"), ON_OFF, width=16, height=8),
+               ask(gpu("gpu_throttle_reason"), "{{reason}}"), ON_OFF, width=16, height=8),
         lines("Performance state", "0 fastest, 15 slowest.", ask(gpu("gpu_performance_state"), "P"), unit="none",
               most=15, width=8, height=7, decimals=0, table_legend=False),
         lines("PCIe link", "Generation and lanes; both fall when idle, to save power. Fewer lanes than possible under "

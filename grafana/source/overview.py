@@ -94,6 +94,7 @@ def vram(width: int = 24) -> Panel:
     reserved = f"max({gpu('gpu_memory_reserved_bytes')})"
     usable = f"max({for_gpu(metric('headroom_bytes'))})"
     shrinking = f"max({for_gpu(metric('consumption_bytes_per_second'))})"
+    soon = f"clamp_min({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking}, 0)"
     panel = lines(
         "VRAM by layer",
         "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
@@ -101,7 +102,7 @@ def vram(width: int = 24) -> Panel:
         "minutes if it goes on like this.",
         ask(reserved, "reserved by the driver"), ask(used, "in use"), ask(usable, "really usable"),
         ask(f"clamp_min({total} - ({used} + {usable} + ({reserved} or {used} * 0)), 0)", "free in name only"),
-        ask(f"clamp({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking}, 0, {total})", "in 5 min"),
+        ask(f"{soon} < {total} or {total} and {soon}", "in 5 min"),
         ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9,
     )  # fmt: skip
     layers = {
@@ -134,6 +135,7 @@ def _cards() -> list[Panel]:
 
 
 def _trouble() -> list[Panel]:
+    none = f"max({metric('build')}) * 0"
     quiet = f'label_replace({_ALIVE} * 0, "rule", "nothing open", "", "")'
     table = rows(
         "Open incidents",
@@ -150,8 +152,8 @@ def _trouble() -> list[Panel]:
         lines(
             "Kills and errors", "Processes killed for lack of memory, and errors of the GPU's drivers.",
             ask(f"increase({metric('oom_kills')}[$__rate_interval])", "OOM kills"),
-            ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval]))", "WSL's GPU driver"),
-            ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval]))", "Xid errors"),
+            ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's GPU driver"),
+            ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid errors"),
             unit="short", height=7, decimals=0,
         ),
     ]  # fmt: skip

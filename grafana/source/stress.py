@@ -80,7 +80,7 @@ def _drivers() -> list[Panel]:
         run = f"max by (job, instance, gpu, uuid, driver, torch) ({gpu('vram_stress_run')})"
         return (
             f"avg by (driver, torch) (avg_over_time(({selector} * on (job, instance, gpu, uuid)"
-            f" group_left (driver, torch) {run})[$__range:10m]))"
+            f" group_left (driver, torch) {run})[$__range:$__interval]))"
         )
 
     asked = [
