@@ -26,6 +26,12 @@ HEADER = """\
 # Do not edit; warning and critical share a name, and alertmanager.yml lets the one silence the other.
 """
 
+#: levels of what other engines than the rules' decide
+LEVELS = {
+    MEMORY: (Level.WARNING, Level.CRITICAL),
+    VRAM_STRESS: (Level.WARNING, Level.CRITICAL),
+    UNCLEAN_END: (Level.INFO, Level.WARNING),
+}
 #: where a rule is seen best: dashboard and panel; all others on the overview's list of incidents
 PANELS = {
     MEMORY: ("wslgpud-overview", "Risk"),
@@ -127,8 +133,7 @@ def _conditions(
     """Yield each level with expr, for and keep_firing_for."""
     if rule is None or watch is None:
         verdict = f'wslgpud_alert_level{{rule="{name}"}}' if watch is None else watch.expression
-        levels = (Level.WARNING, Level.CRITICAL) if rule is None else tuple(step.level for step in rule.steps)
-        for level in levels:
+        for level in LEVELS[name] if rule is None else [step.level for step in rule.steps]:
             yield level, {"expr": f"{verdict} >= {int(level)}"}
         return
     for step in rule.steps:
@@ -150,7 +155,7 @@ def document(grafana: str = GRAFANA) -> dict[str, Any]:
     """
     links = Links(grafana)
     known = {rule.name: rule for rule in RULES}
-    names = [MEMORY, *known, VRAM_STRESS, UNCLEAN_END]
+    names = [MEMORY, *known, *(name for name in LEVELS if name != MEMORY)]
     own = [
         {**alert.condition, "annotations": links.annotations(*alert.place, alert.summary, alert.description)}
         for alert in ALERTS
@@ -168,9 +173,16 @@ def document(grafana: str = GRAFANA) -> dict[str, Any]:
     }
 
 
+class _Plain(yaml.SafeDumper):
+    """Writes what is the same twice instead of an anchor: people read and copy single rules."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
 def text(grafana: str = GRAFANA) -> str:
     """Return the file."""
-    return HEADER + yaml.safe_dump(document(grafana), sort_keys=False, width=110, allow_unicode=True)
+    return HEADER + yaml.dump(document(grafana), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
 
 
 def main() -> None:
