@@ -32,9 +32,7 @@ def _named(expression: str, label: str, resource: str) -> str:
 
 _SWAPPED = [f"rate(wslgpud_swap_{way}_bytes_total[1m])" for way in ("in", "out")]
 #: both directions at once, on the scale of PSI: ``measures.thrashing``
-_BOTH_WAYS = (
-    f"0.2 * (({_SWAPPED[0]} < {_SWAPPED[1]}) or {_SWAPPED[1]}) / {SWAP_BYTES_PER_SECOND}"
-)
+_BOTH_WAYS = f"0.2 * (({_SWAPPED[0]} < {_SWAPPED[1]}) or {_SWAPPED[1]}) / {SWAP_BYTES_PER_SECOND}"
 _STALLED = 'wslgpud_pressure_stalled_ratio{resource="memory", window="10s"}'
 _ALONE = "sum by (job, instance)"
 _HARMFUL = "|".join(sorted(_HARMFUL_REASONS))

@@ -70,7 +70,9 @@ class Links:
         where = "?var-job={{ $labels.job | urlquery }}&var-instance={{ $labels.instance | urlquery }}"
         return f"{self._grafana}/d/{uid}{where}&viewPanel={number}"
 
-    def annotations(self, rule: str, panel: tuple[str, str], summary: str, description: str) -> dict[str, str]:
+    def annotations(
+        self, rule: str, panel: tuple[str, str], summary: str, description: str
+    ) -> dict[str, str]:
         """Return what every alert carries."""
         return {
             "summary": summary,
@@ -112,7 +114,9 @@ def _memory_description() -> str:
 def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
     """Yield one alert for each level at which the daemon itself would speak."""
     text, watch = TEXTS[name], WATCHES.get(name)
-    summary = f"{text.title[0].upper()}{text.title[1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
+    summary = (
+        f"{text.title[0].upper()}{text.title[1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
+    )
     if name == MEMORY:
         description = _memory_description()
     elif watch is not None:
@@ -127,9 +131,7 @@ def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str,
         }  # fmt: skip
 
 
-def _conditions(
-    name: str, rule: Rule | None, watch: Watch | None
-) -> Iterator[tuple[Level, dict[str, Any]]]:
+def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[tuple[Level, dict[str, Any]]]:
     """Yield each level with expr, for and keep_firing_for."""
     if rule is None or watch is None:
         verdict = f'wslgpud_alert_level{{rule="{name}"}}' if watch is None else watch.expression
@@ -162,7 +164,10 @@ def document(grafana: str = GRAFANA) -> dict[str, Any]:
     ]
     return {
         "groups": [
-            {"name": "wslgpud-recordings", "rules": [{"record": n, "expr": e} for n, e in RECORDINGS.items()]},
+            {
+                "name": "wslgpud-recordings",
+                "rules": [{"record": n, "expr": e} for n, e in RECORDINGS.items()],
+            },
             {
                 "name": "wslgpud",
                 "interval": "15s",
@@ -182,7 +187,9 @@ class _Plain(yaml.SafeDumper):
 
 def text(grafana: str = GRAFANA) -> str:
     """Return the file."""
-    return HEADER + yaml.dump(document(grafana), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
+    return HEADER + yaml.dump(
+        document(grafana), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True
+    )
 
 
 def main() -> None:

@@ -58,7 +58,13 @@ def _machines() -> list[Panel]:
         {"value": 1 - HEADROOM_STEPS[1][0], "color": CRITICAL},
     ]}  # fmt: skip
     for name in ("Risk", "Incidents"):
-        override(table, name, mappings=[m.to_json() for m in LEVELS], custom__cellOptions=painted, custom__width=110)
+        override(
+            table,
+            name,
+            mappings=[m.to_json() for m in LEVELS],
+            custom__cellOptions=painted,
+            custom__width=110,
+        )
     override(table, "Time left", unit="s", mappings=[m.to_json() for m in TIME_LEFT_WORDS], thresholds={
         "mode": "absolute", "steps": [{"value": v, "color": c} for v, c in TIME_LEFT_STEPS]},
         custom__cellOptions={"type": "color-text"}, custom__width=140)  # fmt: skip

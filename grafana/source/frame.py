@@ -81,8 +81,15 @@ def annotations() -> list[Any]:
 
 
 def dashboard(  # noqa: PLR0913 - each dashboard says all of it
-    uid: str, title: str, text: str, contents: Iterable[tuple[str, bool, list[Panel]]], *, chosen: list[Any],
-    since: str = "now-1h", refresh: str = "10s", notes: bool = True,
+    uid: str,
+    title: str,
+    text: str,
+    contents: Iterable[tuple[str, bool, list[Panel]]],
+    *,
+    chosen: list[Any],
+    since: str = "now-1h",
+    refresh: str = "10s",
+    notes: bool = True,
 ) -> str:
     """Return a dashboard as JSON; ``contents`` are rows: title ("" for none), open or collapsed, panels."""  # fmt: skip
     board = (

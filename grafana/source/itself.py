@@ -80,8 +80,8 @@ def _messages() -> list[Panel]:
         columns={"channel": "Channel", "outcome": "Outcome", "Value": "Messages"}, width=8, height=7,
     )  # fmt: skip
     override(table, "Messages", custom__width=110)
-    warned = f'max({metric("exhaustions", warned="yes")}) or max({metric("build")}) * 0'
-    missed = f'max({metric("exhaustions", warned="no")}) or max({metric("build")}) * 0'
+    warned = f"max({metric('exhaustions', warned='yes')}) or max({metric('build')}) * 0"
+    missed = f"max({metric('exhaustions', warned='no')}) or max({metric('build')}) * 0"
     return [
         table,
         figure("Warned in time", "Processes killed for lack of memory after a warning at least 5 s before.",

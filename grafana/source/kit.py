@@ -6,7 +6,15 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grafana_foundation_sdk.builders import bargauge, heatmap, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    heatmap,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import common
@@ -118,7 +126,11 @@ NOT_HERE_WORDS = words({NOT_AVAILABLE: ("N/A", NOT_HERE)})
 HEADROOM_STEPS: Steps = (
     (None, CRITICAL), (RISK.critical_headroom, WARNING), (RISK.warn_points[-1][1], GOOD)
 )  # fmt: skip
-TIME_LEFT_STEPS: Steps = ((None, CRITICAL), (RISK.critical_eta_seconds, WARNING), (RISK.warn_eta_seconds, GOOD))
+TIME_LEFT_STEPS: Steps = (
+    (None, CRITICAL),
+    (RISK.critical_eta_seconds, WARNING),
+    (RISK.warn_eta_seconds, GOOD),
+)
 TIME_LEFT_WORDS = words({NOT_AVAILABLE: ("no end in sight", GOOD)})
 
 
@@ -138,9 +150,20 @@ def _last() -> Any:
 
 
 def figure(  # noqa: PLR0913 - a panel has that many facets
-    title: str, text: str, query: Any, *, unit: str = "none", width: int = 4, height: int = 4,
-    thresholds: Any = None, mappings: Any = (), background: bool = False, spark: bool = False,
-    names: bool = False, decimals: float | None = None, colour: str = "",
+    title: str,
+    text: str,
+    query: Any,
+    *,
+    unit: str = "none",
+    width: int = 4,
+    height: int = 4,
+    thresholds: Any = None,
+    mappings: Any = (),
+    background: bool = False,
+    spark: bool = False,
+    names: bool = False,
+    decimals: float | None = None,
+    colour: str = "",
 ) -> Panel:
     """Return a large figure; ``names`` shows the names of series instead of values."""  # fmt: skip
     mode = common.BigValueColorMode.BACKGROUND if background else common.BigValueColorMode.VALUE
@@ -157,7 +180,15 @@ def figure(  # noqa: PLR0913 - a panel has that many facets
 
 
 def bars(
-    title: str, text: str, query: Any, *, unit: str, width: int, height: int, thresholds: Any, full: float | None
+    title: str,
+    text: str,
+    query: Any,
+    *,
+    unit: str,
+    width: int,
+    height: int,
+    thresholds: Any,
+    full: float | None,
 ) -> Panel:
     """Return horizontal bars, one a series."""
     panel = (
@@ -172,9 +203,19 @@ def bars(
 
 
 def lines(  # noqa: PLR0913 - a panel has that many facets
-    title: str, text: str, *queries: Any, unit: str, width: int = 12, height: int = 8, least: float | None = 0,
-    most: float | None = None, stacked: bool = False, thresholds: Any = None, fill: float = 10,
-    table_legend: bool = True, decimals: float | None = None,
+    title: str,
+    text: str,
+    *queries: Any,
+    unit: str,
+    width: int = 12,
+    height: int = 8,
+    least: float | None = 0,
+    most: float | None = None,
+    stacked: bool = False,
+    thresholds: Any = None,
+    fill: float = 10,
+    table_legend: bool = True,
+    decimals: float | None = None,
 ) -> Panel:
     """Return curves over time; ``thresholds`` are drawn as dashed lines."""  # fmt: skip
     panel = (
@@ -185,7 +226,9 @@ def lines(  # noqa: PLR0913 - a panel has that many facets
                  .sort(common.SortOrder.NONE if stacked else common.SortOrder.DESCENDING))
     )  # fmt: skip
     legend = common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
-    legend = legend.display_mode(common.LegendDisplayMode.TABLE if table_legend else common.LegendDisplayMode.LIST)
+    legend = legend.display_mode(
+        common.LegendDisplayMode.TABLE if table_legend else common.LegendDisplayMode.LIST
+    )
     panel = panel.legend(legend.calcs(["lastNotNull", "max"] if table_legend else []))
     if least is not None:
         panel = panel.min(least)
@@ -236,7 +279,9 @@ def rows(
         panel = panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     order = {name: index for index, name in enumerate(columns)}
     keep = {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}}
-    panel = panel.with_transformation(models.DataTransformerConfig(id_val=keep["id"], options=keep["options"]))
+    panel = panel.with_transformation(
+        models.DataTransformerConfig(id_val=keep["id"], options=keep["options"])
+    )
     arranged = {"indexByName": order, "renameByName": dict(columns), "excludeByName": {}}
     panel = panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=arranged))
     return _dressed(panel, title, text, queries, width, height)
@@ -267,4 +312,6 @@ def dashed(panel: Panel, pattern: str) -> Panel:
     """Draw all series whose name matches as dashed limits."""
     look = {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}, "custom.fillOpacity": 0,
             "color": {"mode": "fixed", "fixedColor": CRITICAL}}  # fmt: skip
-    return panel.override_by_regexp(pattern, [models.DynamicConfigValue(id_val=k, value=v) for k, v in look.items()])
+    return panel.override_by_regexp(
+        pattern, [models.DynamicConfigValue(id_val=k, value=v) for k, v in look.items()]
+    )

@@ -106,7 +106,10 @@ def vram(width: int = 24) -> Panel:
         ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9,
     )  # fmt: skip
     layers = {
-        "reserved by the driver": NOT_HERE, "in use": NOTE, "really usable": GOOD, "free in name only": "yellow",
+        "reserved by the driver": NOT_HERE,
+        "in use": NOTE,
+        "really usable": GOOD,
+        "free in name only": "yellow",
     }
     coloured(panel, layers)
     override(panel, "really usable", custom__fillOpacity=15)
@@ -206,4 +209,3 @@ def overview() -> str:
         ),
         chosen=variables(cards="several"),
     )  # fmt: skip
-

@@ -90,7 +90,15 @@ def _measured(rule: Rule) -> list[Case]:
         name = alert_name(rule.name)
         said = {"severity": level, **labels}
         cases += [
-            Case("at the threshold", name, make(1.0 if silence else step.value), seconds + TICK, level, True, said),
+            Case(
+                "at the threshold",
+                name,
+                make(1.0 if silence else step.value),
+                seconds + TICK,
+                level,
+                True,
+                said,
+            ),
             Case("short of it", name, make(short), seconds + 60, level, False, {}),
         ]
         if seconds > TICK:
@@ -126,7 +134,9 @@ _NTFY = {"channel": "ntfy", "outcome": "expired"}
 _MIB = SWAP_BYTES_PER_SECOND
 
 
-def _own(alert: str, severity: str, fires: tuple[Series, int, dict[str, str]], silent: list[tuple[Series, int]]) -> list[Case]:
+def _own(
+    alert: str, severity: str, fires: tuple[Series, int, dict[str, str]], silent: list[tuple[Series, int]]
+) -> list[Case]:
     series, seconds, labels = fires
     said = {"severity": severity, **labels}
     return [

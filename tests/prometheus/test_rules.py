@@ -42,7 +42,10 @@ def test_the_file_is_what_the_daemons_rules_make() -> None:
 
 
 def test_promtool_has_nothing_to_say() -> None:
-    for command in (("check", "rules", "--lint-fatal", generate.FILE.name), ("check", "config", "scrape.yml")):
+    for command in (
+        ("check", "rules", "--lint-fatal", generate.FILE.name),
+        ("check", "config", "scrape.yml"),
+    ):
         done = promtool(*command, folder=FOLDER)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -99,7 +102,11 @@ def unit_tests(cases: list[Case], file: str) -> dict[str, object]:
 @pytest.mark.parametrize("severity", ["info", "warning", "critical", "none"])
 def test_alerts_fire_when_they_should_and_only_then(severity: str, tmp_path: Path) -> None:
     """Annotations are looked at elsewhere: here they would hide in long texts whether an alert fires."""
-    bare = [{k: v for k, v in a.items() if k != "annotations"} for a in ALERTS if a["labels"]["severity"] == severity]
+    bare = [
+        {k: v for k, v in a.items() if k != "annotations"}
+        for a in ALERTS
+        if a["labels"]["severity"] == severity
+    ]
     groups = [{"name": "bare", "interval": f"{TICK}s", "rules": bare}]
     (tmp_path / "bare.yml").write_text(yaml.safe_dump({"groups": groups}))
     cases = [case for case in CASES if case.severity == severity]
@@ -118,7 +125,9 @@ def rendered(tmp_path: Path, cases: list[Case]) -> str:
 
 def test_texts_come_out_whole(tmp_path: Path) -> None:
     seen: set[tuple[str, str]] = set()
-    fires = [c for c in CASES if c.fires and not ((c.alert, c.severity) in seen or seen.add((c.alert, c.severity)))]
+    fires = [
+        c for c in CASES if c.fires and not ((c.alert, c.severity) in seen or seen.add((c.alert, c.severity)))
+    ]
     said = rendered(tmp_path, fires)
 
     assert sorted(set(re.findall(r'alertname="(\w+)"', said))) == sorted({alert["alert"] for alert in ALERTS})
@@ -137,12 +146,17 @@ def test_a_warning_says_how_much_is_left_for_how_long_and_who_grows(tmp_path: Pa
     }
     said = rendered(tmp_path, [Case("", "WslgpudMemoryExhaustion", series, TICK, "warning", True, {})])
 
-    assert "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save a checkpoint" in said.replace("Gi ", "Gi")
+    assert (
+        "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save a checkpoint"
+        in said.replace("Gi ", "Gi")
+    )
 
 
 def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
     boards = {
-        (uid, str(panel["id"])): panel["title"] for uid, board in DASHBOARDS.items() for panel in panels(board)
+        (uid, str(panel["id"])): panel["title"]
+        for uid, board in DASHBOARDS.items()
+        for panel in panels(board)
     }
     titles = {generate.alert_name(n): n for n in (*(r.name for r in RULES), *generate.LEVELS)}
     for alert in ALERTS:
@@ -151,7 +165,9 @@ def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
         rule = titles.get(name)
         if rule and rule != generate.MEMORY:
             assert generate.TEXTS[rule].advice in texts["description"]
-        uid, panel = re.fullmatch(r"http://localhost:3000/d/([\w-]+)\?.*viewPanel=(\d+)", texts["dashboard"]).groups()
+        uid, panel = re.fullmatch(
+            r"http://localhost:3000/d/([\w-]+)\?.*viewPanel=(\d+)", texts["dashboard"]
+        ).groups()
         assert (uid, panel) in boards, name
         (book,) = re.findall(r"/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"])
         section = boards["wslgpud-runbook", book]
@@ -219,7 +235,10 @@ def test_recorded_series_are_what_they_are_called(tmp_path: Path) -> None:
 
 def test_dashboards_change_colour_where_alerts_fire() -> None:
     """The figures in the rules file, read back from its PromQL, against those in the dashboards' JSON."""
-    shown = {"swap_thrash": ("wslgpud-overview", "Pressure"), "windows_disk_full": ("wslgpud-overview", "Disks")}
+    shown = {
+        "swap_thrash": ("wslgpud-overview", "Pressure"),
+        "windows_disk_full": ("wslgpud-overview", "Disks"),
+    }
     for name, place in shown.items():
         fired = [float(a["expr"].split()[-1]) for a in ALERTS if a["alert"] == generate.alert_name(name)]
         (panel,) = (p for p in panels(DASHBOARDS[place[0]]) if p["title"] == place[1])
