@@ -76,7 +76,7 @@ def _messages() -> list[Panel]:
     table = rows(
         "Alert deliveries", "Messages by channel and what became of them: sent, failed (tried again), refused or "
         "expired (given up).",
-        ask(f"sum by (channel, outcome) ({metric('alert_deliveries')}) or {nobody}", rows=True),
+        ask(f"sum by (channel, outcome) ({metric('alert_deliveries')}) or on () {nobody}", rows=True),
         columns={"channel": "Channel", "outcome": "Outcome", "Value": "Messages"}, width=8, height=7,
     )  # fmt: skip
     override(table, "Messages", custom__width=110)

@@ -36,7 +36,7 @@ def _verdict() -> list[Panel]:
         figure(
             "Who grows",
             "The program that takes the memory which is running out, as far as is known.",
-            ask(f"{culprit} or {nobody}", "{{who}}", now=True), names=True, width=5, height=5, colour=NEUTRAL,
+            ask(f"{culprit} or on () {nobody}", "{{who}}", now=True), names=True, width=5, height=5, colour=NEUTRAL,
         ),
         bars(
             "Headroom",
@@ -143,7 +143,7 @@ def _trouble() -> list[Panel]:
     table = rows(
         "Open incidents",
         "What wslgpud has found and what is not over yet; `wslgpud incidents` shows the minutes before it.",
-        ask(f"{metric('alert_level')} or {quiet}", rows=True),
+        ask(f"{metric('alert_level')} or on (job, instance) {quiet}", rows=True),
         columns={"rule": "Rule", "resource": "Where", "Value": "Level"}, width=12, height=7,
     )  # fmt: skip
     override(
