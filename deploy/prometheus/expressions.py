@@ -1,7 +1,7 @@
 """What a rule of the daemon measures, in PromQL, where metrics say it as well as the daemon itself does.
 
-A rule that is not here is watched through ``wslgpud_alert_level``: the daemon's own verdict, which also knows what no
-metric tells (which disk holds its data, which kernel line names whom).
+A rule that is not here is watched through ``wslgpud_alert_level``: the daemon's own verdict, which also knows
+what no metric tells (which disk holds its data, which kernel line names whom).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from wslgpud.alerts.rules import MEMORY
 class Watch(NamedTuple):
     """One measure.
 
-    ``expression`` carries job, instance and resource, as the daemon's own alerts do; the threshold comes from the
-    rule. ``shown`` is what the description says of ``$value``. ``silence`` marks a measure that is a duration for
-    the daemon: here a condition that must hold for so long.
+    ``expression`` carries job, instance and resource, as the daemon's own alerts do; the threshold comes from
+    the rule. ``shown`` is what the description says of ``$value``. ``silence`` marks a measure that is a
+    duration for the daemon: here a condition that must hold for so long.
     """
 
     expression: str
@@ -70,6 +70,7 @@ WATCHES: dict[str, Watch] = {
         silence=True,
     ),
     "store_failing": Watch(
-        _named("wslgpud_store_failing", "none", "store"), "The database takes nothing; history waits in memory."
+        _named("wslgpud_store_failing", "none", "store"),
+        "The database takes nothing; history waits in memory.",
     ),
 }  # fmt: skip

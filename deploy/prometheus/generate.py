@@ -1,4 +1,4 @@
-"""Rules for Prometheus, made of the daemon's own: ``python -m deploy.prometheus.generate`` writes wslgpud.rules.yml."""
+"""Rules for Prometheus, made of the daemon's own: ``python -m deploy.prometheus.generate`` writes them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ PANELS = {
     "store_failing": ("wslgpud-daemon", "Database"),
     "windows_disk_full": ("wslgpud-overview", "Disks"),
 }
+RUNBOOK = "wslgpud-runbook"
 ELSEWHERE = ("wslgpud-overview", "Open incidents")
 
 
@@ -78,7 +79,7 @@ class Links:
             "summary": summary,
             "description": description,
             "dashboard": self.to(*panel),
-            "runbook_url": f"{self._grafana}/d/wslgpud-runbook?viewPanel={self._panels['wslgpud-runbook', rule]}",
+            "runbook_url": f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}",
         }
 
 

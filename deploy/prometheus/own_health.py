@@ -63,7 +63,7 @@ ALERTS = (
     _own(
         "WslgpudAbsent", 'absent(up{job="wslgpud"})', "5m", "critical", "Daemon",
         "Prometheus has no wslgpud to scrape",
-        "No target with job=\"wslgpud\" is configured any more; alerts about memory cannot come. Look at the scrape "
+        'No target with job="wslgpud" is configured any more; alerts about memory cannot come. Look at the scrape '
         "configuration, and that its job is called wslgpud.",
     ),
     _own(

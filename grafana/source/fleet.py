@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
-    CRITICAL, GOOD, HEADROOM_STEPS, LEVELS, NEUTRAL, TIME_LEFT_STEPS, TIME_LEFT_WORDS, WARNING, Panel, ask, bars,
-    figure, lines, metric, override, rows, states, steps,
+    CRITICAL,
+    GOOD,
+    HEADROOM_STEPS,
+    LEVELS,
+    NEUTRAL,
+    TIME_LEFT_STEPS,
+    TIME_LEFT_WORDS,
+    WARNING,
+    Panel,
+    ask,
+    bars,
+    figure,
+    lines,
+    metric,
+    override,
+    rows,
+    states,
+    steps,
 )  # fmt: skip
 
 CHOSEN = '{job=~"$job", instance=~"$instance"}'

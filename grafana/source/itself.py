@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
-    CRITICAL, GOOD, NEUTRAL, NOT_HERE, NOTE, WARNING, Panel, ask, figure, lines, metric, override, rate, rows, states,
-    steps, steps_of, words,
+    CRITICAL,
+    GOOD,
+    NEUTRAL,
+    NOT_HERE,
+    NOTE,
+    WARNING,
+    Panel,
+    ask,
+    figure,
+    lines,
+    metric,
+    override,
+    rate,
+    rows,
+    states,
+    steps,
+    steps_of,
+    words,
 )  # fmt: skip
 
 CHOSEN = '{job=~"$job", instance=~"$instance"}'
@@ -61,7 +77,7 @@ def _history() -> list[Panel]:
     failing = words({0: ("writes", GOOD), 1: ("cannot write", CRITICAL)})
     return [
         states("Database", "Can history be written? What cannot waits in memory.",
-               ask(f"max({metric('store_failing')})", "database"), failing, height=4, width=8),
+               ask(f"max({metric('store_failing')})", "database"), failing, height=8, width=8),
         lines("Files", "The database, its write-ahead log, and the room inside that new data uses first.",
               ask(metric("store_file_bytes"), "database"), ask(metric("store_wal_bytes"), "log"),
               ask(metric("store_free_bytes"), "room inside"), unit="bytes", width=8),
@@ -85,14 +101,14 @@ def _messages() -> list[Panel]:
     return [
         table,
         figure("Warned in time", "Processes killed for lack of memory after a warning at least 5 s before.",
-               ask(warned, now=True), width=4, height=7, decimals=0, colour=GOOD),
-        figure("Missed", "Kills that no warning had announced.", ask(missed, now=True), width=4, height=7,
+               ask(warned, now=True), width=3, height=7, decimals=0, colour=GOOD),
+        figure("Missed", "Kills that no warning had announced.", ask(missed, now=True), width=3, height=7,
                decimals=0, thresholds=steps((None, GOOD), (1, WARNING))),
         figure("False alarms", "Warnings that ended without a kill and with more than 10 % left all the time.",
-               ask(f"max({metric('false_alarms')})", now=True), width=4, height=7, decimals=0, colour=NEUTRAL),
+               ask(f"max({metric('false_alarms')})", now=True), width=3, height=7, decimals=0, colour=NEUTRAL),
         lines("Requests", "HTTP requests answered, by path and status.",
               ask(f"sum by (path, code) ({rate(metric('http_requests'))})", "{{path}} {{code}}"), unit="reqps",
-              width=4, height=7, table_legend=False),
+              width=7, height=7),
     ]  # fmt: skip
 
 

@@ -145,11 +145,23 @@ def _dressed(panel: Panel, title: str, text: str, queries: Iterable[Any], width:
     return panel
 
 
+def _by_thresholds() -> Any:
+    return builders.FieldColor().mode(models.FieldColorModeId.THRESHOLDS)
+
+
+def _legend(*, figures: bool = False) -> Any:
+    """Return a legend below the curves, or with ``figures`` beside them as a table."""
+    place = common.LegendPlacement.RIGHT if figures else common.LegendPlacement.BOTTOM
+    mode = common.LegendDisplayMode.TABLE if figures else common.LegendDisplayMode.LIST
+    legend = common_builders.VizLegendOptions().show_legend(True).placement(place).display_mode(mode)
+    return legend.calcs(["lastNotNull", "max"] if figures else [])
+
+
 def _last() -> Any:
     return common_builders.ReduceDataOptions().calcs(["lastNotNull"]).values(False)
 
 
-def figure(  # noqa: PLR0913 - a panel has that many facets
+def figure(
     title: str,
     text: str,
     query: Any,
@@ -168,7 +180,7 @@ def figure(  # noqa: PLR0913 - a panel has that many facets
     """Return a large figure; ``names`` shows the names of series instead of values."""  # fmt: skip
     mode = common.BigValueColorMode.BACKGROUND if background else common.BigValueColorMode.VALUE
     panel = (
-        stat.Panel().unit(unit).reduce_options(_last()).color_mode(mode)
+        stat.Panel().color_scheme(_by_thresholds()).unit(unit).reduce_options(_last()).color_mode(mode)
         .graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
         .text_mode(common.BigValueTextMode.NAME if names else common.BigValueTextMode.AUTO)
         .justify_mode(common.BigValueJustifyMode.AUTO).wide_layout(True)
@@ -192,7 +204,8 @@ def bars(
 ) -> Panel:
     """Return horizontal bars, one a series."""
     panel = (
-        bargauge.Panel().unit(unit).min(0).reduce_options(_last()).thresholds(thresholds)
+        bargauge.Panel().color_scheme(_by_thresholds()).unit(unit).min(0).thresholds(thresholds)
+        .text(common_builders.VizTextDisplayOptions().title_size(13).value_size(18)).reduce_options(_last())
         .orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC)
         .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True)
         .name_placement(common.BarGaugeNamePlacement.AUTO)
@@ -202,7 +215,7 @@ def bars(
     return _dressed(panel, title, text, [query], width, height)
 
 
-def lines(  # noqa: PLR0913 - a panel has that many facets
+def lines(
     title: str,
     text: str,
     *queries: Any,
@@ -214,7 +227,8 @@ def lines(  # noqa: PLR0913 - a panel has that many facets
     stacked: bool = False,
     thresholds: Any = None,
     fill: float = 10,
-    table_legend: bool = True,
+    table_legend: bool = False,
+    soft_most: float | None = None,
     decimals: float | None = None,
 ) -> Panel:
     """Return curves over time; ``thresholds`` are drawn as dashed lines."""  # fmt: skip
@@ -225,15 +239,14 @@ def lines(  # noqa: PLR0913 - a panel has that many facets
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)
                  .sort(common.SortOrder.NONE if stacked else common.SortOrder.DESCENDING))
     )  # fmt: skip
-    legend = common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
-    legend = legend.display_mode(
-        common.LegendDisplayMode.TABLE if table_legend else common.LegendDisplayMode.LIST
-    )
-    panel = panel.legend(legend.calcs(["lastNotNull", "max"] if table_legend else []))
+    panel = panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
+    panel = panel.legend(_legend(figures=table_legend))
     if least is not None:
         panel = panel.min(least)
     if most is not None:
         panel = panel.max(most)
+    if soft_most is not None:
+        panel = panel.axis_soft_max(soft_most)
     if decimals is not None:
         panel = panel.decimals(decimals)
     if stacked:
@@ -244,13 +257,14 @@ def lines(  # noqa: PLR0913 - a panel has that many facets
     return _dressed(panel, title, text, queries, width, height)
 
 
-def states(title: str, text: str, query: Any, mappings: Any, *, width: int = 24, height: int = 6) -> Panel:
-    """Return a band for each series, coloured by what its values mean."""
+def states(
+    title: str, text: str, query: Any, mappings: Any, *, width: int = 24, height: int = 6, said: bool = True
+) -> Panel:
+    """Return a band for each series, coloured by what its values mean; ``said``: the words are in it."""
     panel = (
-        statetimeline.Panel().mappings(list(mappings)).merge_values(True).row_height(0.85).fill_opacity(80)
-        .line_width(0).show_value(common.VisibilityMode.AUTO)
-        .legend(common_builders.VizLegendOptions().show_legend(True).placement(common.LegendPlacement.BOTTOM)
-                .display_mode(common.LegendDisplayMode.LIST).calcs([]))
+        statetimeline.Panel().color_scheme(_by_thresholds()).mappings(list(mappings)).merge_values(True)
+        .row_height(0.85).fill_opacity(80).line_width(0).legend(_legend())
+        .show_value(common.VisibilityMode.AUTO if said else common.VisibilityMode.NEVER)
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE)
                  .sort(common.SortOrder.NONE))
     )  # fmt: skip

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
-    CRITICAL, GOOD, NOT_HERE_WORDS, NOTE, TIME_LEFT_STEPS, TIME_LEFT_WORDS, WARNING, Panel, ask, coloured, dashed,
-    figure, for_gpu, gpu, lines, metric, or_not_here, rate, rows, states, steps, words,
+    CRITICAL,
+    GOOD,
+    NOT_HERE_WORDS,
+    NOTE,
+    TIME_LEFT_STEPS,
+    TIME_LEFT_WORDS,
+    WARNING,
+    Panel,
+    ask,
+    coloured,
+    dashed,
+    figure,
+    for_gpu,
+    gpu,
+    lines,
+    metric,
+    or_not_here,
+    rate,
+    rows,
+    states,
+    steps,
+    words,
 )  # fmt: skip
 from grafana.source.overview import vram
 
 ALIVE = words({1: ("answers", GOOD), 0: ("lost", CRITICAL)})
 YES_NO = words({1: ("yes", WARNING), 0: ("no", GOOD), -1: ("N/A", "#8e8e8e")})
-ON_OFF = words({1: ("on", WARNING), 0: ("off", "#5a5a5a33")})
+ON_OFF = words({1: ("on", NOTE), 0: ("off", "#5a5a5a33")})
 
 
 def _now() -> list[Panel]:
@@ -23,10 +43,10 @@ def _now() -> list[Panel]:
         figure("State", "Does the card answer? Lost: it was there, the driver still lists it.",
                ask(f"min({gpu('gpu_up')})", now=True), mappings=ALIVE, background=True, width=3),
         figure("Time left", "Until its memory is exhausted if it goes on like this; or no end in sight.",
-               ask(f"{left} or {level} * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS,
+               ask(f"{left} or {level} * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS, decimals=1,
                thresholds=steps(*TIME_LEFT_STEPS), width=4),
         figure("Really usable", "What programs can still take, as wslgpud has learnt it; under WSL2 less than looks "
-               "free.", ask(f"max({for_gpu(metric('headroom_bytes'))})", now=True), unit="bytes", width=4),
+               "free.", ask(f"max({for_gpu(metric('headroom_bytes'))})", now=True), unit="bytes", width=4, decimals=1),
         figure("Load", "Share of time in which a kernel ran.",
                ask(f"max({or_not_here(gpu('gpu_utilization_ratio'), 'utilization')})"), unit="percentunit",
                mappings=NOT_HERE_WORDS, spark=True, width=3, colour=NOTE),
@@ -62,9 +82,9 @@ def _work() -> list[Panel]:
         lines("Clocks", "Lower under load than usual: look at what throttles.",
               ask(gpu("gpu_clock_hertz"), "{{clock}}"), unit="hertz", width=8),
         states("What holds the clocks", "Each reason that the driver gives; idle is harmless, a power cap normal.",
-               ask(gpu("gpu_throttle_reason"), "{{reason}}"), ON_OFF, width=16, height=8),
+               ask(gpu("gpu_throttle_reason"), "{{reason}}"), ON_OFF, width=16, height=8, said=False),
         lines("Performance state", "0 fastest, 15 slowest.", ask(gpu("gpu_performance_state"), "P"), unit="none",
-              most=15, width=8, height=7, decimals=0, table_legend=False),
+              most=15, width=8, height=7, decimals=0),
         lines("PCIe link", "Generation and lanes; both fall when idle, to save power. Fewer lanes than possible under "
               "load: the slot or the riser cable.",
               ask(gpu("gpu_pcie_link_width"), "lanes"), ask(gpu("gpu_pcie_link_width_max"), "lanes possible"),
@@ -72,7 +92,7 @@ def _work() -> list[Panel]:
               ask(gpu("gpu_pcie_link_generation_max"), "generation possible"), unit="none", width=8, height=7,
               decimals=0),
         lines("Programs on the card", "As far as the driver shows them to us; under WSL2 it does not show Windows'.",
-              ask(gpu("gpu_processes"), "programs"), unit="none", width=8, height=7, decimals=0, table_legend=False),
+              ask(gpu("gpu_processes"), "programs"), unit="none", width=8, height=7, decimals=0),
     ]  # fmt: skip
 
 
@@ -83,14 +103,13 @@ def _health() -> list[Panel]:
 
     known = rows(
         "What this card answers", "Calls of the driver, and whether this card supports them: N/A elsewhere is this.",
-        ask(gpu("gpu_field_supported"), rows=True), columns={"field": "Call", "Value": "Supported"}, width=12,
+        ask(gpu("gpu_field_supported"), rows=True), columns={"field": "Call", "Value": "Supported"}, width=10,
     ).override_by_name("Supported", supported())  # fmt: skip
     who = rows(
         "Identity", "The card and its driver.", ask(gpu("gpu"), rows=True),
-        columns={
-            "gpu": "GPU", "name": "Name", "driver_version": "Driver", "driver_model": "Model", "cuda_version": "CUDA",
-            "compute_capability": "Compute", "vbios_version": "VBIOS",
-        }, width=12,
+        columns={"name": "Name", "driver_version": "Driver", "driver_model": "Model", "cuda_version": "CUDA",
+            "compute_capability": "Compute",
+        }, width=14,
     )  # fmt: skip
     return [
         one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit"),

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
-    CRITICAL, EMERGENCY, GOOD, HEADROOM_STEPS, LEVELS, NEUTRAL, NOT_HERE, NOTE, TIME_LEFT_STEPS, TIME_LEFT_WORDS,
-    WARNING, Panel, ask, bars, coloured, dashed, figure, for_gpu, gpu, limit_line, lines, metric, override, rate, rows, states,
-    steps, steps_of,
+    CRITICAL,
+    EMERGENCY,
+    GOOD,
+    HEADROOM_STEPS,
+    LEVELS,
+    NEUTRAL,
+    NOT_HERE,
+    NOTE,
+    RISK,
+    TIME_LEFT_STEPS,
+    TIME_LEFT_WORDS,
+    WARNING,
+    Panel,
+    ask,
+    bars,
+    coloured,
+    dashed,
+    figure,
+    for_gpu,
+    gpu,
+    limit_line,
+    lines,
+    metric,
+    override,
+    rate,
+    rows,
+    states,
+    steps,
+    steps_of,
 )  # fmt: skip
 
 #: for how long the present rate is carried on in the picture of VRAM
@@ -31,7 +57,7 @@ def _verdict() -> list[Panel]:
             "Until the first of them is exhausted if it goes on like this: the middle of the range. Nothing points "
             "to exhaustion: no end in sight.",
             ask(f"min({left}) or max({level}) * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS,
-            thresholds=steps(*TIME_LEFT_STEPS), width=5, height=5,
+            decimals=1, thresholds=steps(*TIME_LEFT_STEPS), width=5, height=5,
         ),
         figure(
             "Who grows",
@@ -94,7 +120,11 @@ def vram(width: int = 24) -> Panel:
     reserved = f"max({gpu('gpu_memory_reserved_bytes')})"
     usable = f"max({for_gpu(metric('headroom_bytes'))})"
     shrinking = f"max({for_gpu(metric('consumption_bytes_per_second'))})"
-    soon = f"clamp_min({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking}, 0)"
+    # Only where the forecast sees an end that is near: a rate alone is noise.
+    foreseen = (
+        f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
+    )
+    soon = f"({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking} and {foreseen})"
     panel = lines(
         "VRAM by layer",
         "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
@@ -103,7 +133,7 @@ def vram(width: int = 24) -> Panel:
         ask(reserved, "reserved by the driver"), ask(used, "in use"), ask(usable, "really usable"),
         ask(f"clamp_min({total} - ({used} + {usable} + ({reserved} or {used} * 0)), 0)", "free in name only"),
         ask(f"{soon} < {total} or {total} and {soon}", "in 5 min"),
-        ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9,
+        ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9, table_legend=width > 12,
     )  # fmt: skip
     layers = {
         "reserved by the driver": NOT_HERE,
@@ -118,7 +148,7 @@ def vram(width: int = 24) -> Panel:
 
 
 def _cards() -> list[Panel]:
-    repeated = vram(12).title("VRAM by layer").repeat("gpu").repeat_direction("v").span(24)
+    repeated = vram().repeat("gpu").repeat_direction("v")
     busy = lines(
         "GPU load", "Share of time in which a kernel ran. Low during a training: the data loader is the bottleneck.",
         ask(gpu("gpu_utilization_ratio"), "GPU {{gpu}}"), unit="percentunit", most=1, width=8, height=7,
@@ -157,18 +187,18 @@ def _trouble() -> list[Panel]:
             ask(f"increase({metric('oom_kills')}[$__rate_interval])", "OOM kills"),
             ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's GPU driver"),
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid errors"),
-            unit="short", height=7, decimals=0,
+            unit="short", height=7, decimals=0, soft_most=4,
         ),
     ]  # fmt: skip
 
 
 def _machine() -> list[Panel]:
     everything = f"sum({rate(metric('cpu_seconds'))})"
-    busy = ((mode, f"sum({rate(metric('cpu_seconds', mode=mode))}) / {everything}")
+    busy = ((mode, f"sum({rate(metric('cpu_seconds', mode=mode))}) / {everything}" + (" > 0" if mode == "steal" else ""))
             for mode in ("user", "system", "iowait", "steal"))  # fmt: skip
     processor = lines(
         "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
-        *(ask(expression, mode) for mode, expression in busy), unit="percentunit", most=1, stacked=True, width=8,
+        *(ask(expression, mode) for mode, expression in busy), unit="percentunit", most=1, stacked=True,
     )  # fmt: skip
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "steal": EMERGENCY})
     disks = bars(
@@ -176,23 +206,23 @@ def _machine() -> list[Panel]:
         "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
         "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
-        width=8, height=8, thresholds=steps_of("windows_disk_full"), full=None,
+        width=12, height=8, thresholds=steps_of("windows_disk_full"), full=None,
     )  # fmt: skip
     wsl = f"max by (version, distro, networking) ({metric('wsl')})"
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
     under = figure(
         "WSL", "Distribution, version and networking mode of WSL; or that this is no WSL.",
-        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=8,
+        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=12, colour=NEUTRAL,
     )  # fmt: skip
     since = figure(
         "Up for", "How long the machine (under WSL2: its virtual machine) runs; a small value is a restart.",
-        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=4,
+        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=6, decimals=1,
     )  # fmt: skip
     jumps = figure(
         "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
-        ask(f"max({metric('clock_jumps')})", now=True), width=4, decimals=0,
+        ask(f"max({metric('clock_jumps')})", now=True), width=6, decimals=0,
     )  # fmt: skip
-    return [processor, disks, under, since, jumps]
+    return [under, since, jumps, processor, disks]
 
 
 def overview() -> str:

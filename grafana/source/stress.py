@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
-    CRITICAL, GOOD, NOT_HERE, NOTE, WARNING, Panel, ask, coloured, figure, gpu, heat, limit_line, lines, override,
-    rows, states, steps, words,
+    CRITICAL,
+    GOOD,
+    NOT_HERE,
+    NOTE,
+    WARNING,
+    Panel,
+    ask,
+    coloured,
+    figure,
+    gpu,
+    heat,
+    limit_line,
+    lines,
+    override,
+    rows,
+    states,
+    steps,
+    words,
 )  # fmt: skip
 
 #: as numbers, from good to bad: the metric has one series a verdict

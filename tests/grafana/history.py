@@ -1,9 +1,8 @@
-"""An evening on a made-up machine, for pictures and for queries that need hours: figures are invented, verdicts are not.
+"""An evening on made-up machines, for pictures and for queries that need hours.
 
-Two machines: ``pc`` (WSL2 with an RTX 5070 Ti), on which a training fills VRAM and its data loaders leak RAM, and
-``rack`` (bare Linux with two cards). The invented figures replace those of a recorded machine and pass through the
-daemon's own risk engine, metric declarations and stress verdicts; Prometheus gets them by promtool as if it had
-scraped them.
+``pc`` (WSL2 with an RTX 5070 Ti), on which a training fills VRAM and its data loaders leak RAM, and ``rack``
+(bare Linux with two cards). Figures are invented, verdicts are not: they replace those of a recorded machine and
+pass through the daemon's own risk engine and metrics; promtool hands them to Prometheus as if it had scraped them.
 """
 
 from __future__ import annotations
@@ -36,10 +35,13 @@ from wslgpud.stress import metrics as stress_metrics
 
 GIB = float(1 << 30)
 #: seconds of a whole evening, of one sample, and of one scrape
-EVENING, TICK, SCRAPE = 3 * 3600, 5, 15
+EVENING, TICK, SCRAPE, NIGHTLY_SCRAPE = 3 * 3600, 5, 15, 600
 NIGHTS = 30
 PC, RACK = "pc:9655", "rack:9655"
 Values = dict[tuple[str, tuple[str, ...]], Number]
+
+
+_NOISE = random.Random(3)  # noqa: S311 - noise, not secrets
 
 
 def _of(host: str) -> Snapshot:
@@ -79,7 +81,9 @@ class Evening:
         leak = _ramp(t, EVENING - 1500, EVENING + 260) if self._leaks else 0.0
         building = _ramp(t, 900, 930) - _ramp(t, 1900, 1930)
         validating = trains * (t % 1800 > 1560)
-        anon = 0.05 + 0.13 * trains + 0.25 * building * (0.6 + 0.4 * self.wave(240, t)) + 0.004 * self.noise(1)
+        anon = (
+            0.05 + 0.13 * trains + 0.25 * building * (0.6 + 0.4 * self.wave(240, t)) + 0.004 * self.noise(1)
+        )
         wanted = anon + 1.32 * leak
         in_ram = min(0.93 + 0.004 * self.noise(1), wanted)
         swapped = (wanted - in_ram) * self._ram
@@ -93,7 +97,9 @@ class Evening:
         for window in ("10s", "60s"):
             yield "pressure_stalled_ratio", ("memory", window), stalled
             yield "pressure_waiting_ratio", ("memory", window), min(1.0, 2.4 * stalled + 0.002)
-        load = min(1.0, trains * (0.94 + 0.03 * self.noise(1)) * (0.35 if validating else 1)) * (1 - 0.35 * thrash)
+        load = min(1.0, trains * (0.94 + 0.03 * self.noise(1)) * (0.35 if validating else 1)) * (
+            1 - 0.35 * thrash
+        )
         card = ("0", CARDS["wsl2-vram-full"])
         used = 1.3 + trains * (9.4 + 2.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
         used = used * GIB * self._card / (15.92 * GIB)
@@ -107,7 +113,11 @@ class Evening:
         self.counters["heat"] = heat = self.counters.get("heat", 41) * 0.985 + (41 + 33 * load) * 0.015
         yield "gpu_power_watts", card, max(15, min(300, watts))
         yield "gpu_temperature_celsius", card, round(heat)
-        for clock, idle, busy in (("graphics", 0.3e9, 2.72e9), ("sm", 0.3e9, 2.72e9), ("memory", 0.8e9, 14e9)):
+        for clock, idle, busy in (
+            ("graphics", 0.3e9, 2.72e9),
+            ("sm", 0.3e9, 2.72e9),
+            ("memory", 0.8e9, 14e9),
+        ):
             yield "gpu_clock_hertz", (clock, *card), idle + (busy - idle) * (load > 0.2) + 2e7 * self.noise(1)
         yield "gpu_fan_speed_ratio", card, 0.3 + 0.35 * _ramp(heat, 50, 80)
         yield "gpu_performance_state", card, 1 if load > 0.2 else 8
@@ -118,14 +128,22 @@ class Evening:
         busy["idle"] = max(0.0, 1 - sum(busy.values()))
         for mode, share in busy.items():
             yield "cpu_seconds", (mode,), self.add(mode, 24 * abs(share + 0.01 * self.noise(1)))
-        yield "program_resident_bytes", ("python",), self._ram * (0.01 + 0.11 * trains + 0.85 * min(leak, 0.8))
-        yield "program_resident_bytes", ("cc1plus",), self._ram * max(0.0, anon - 0.09 - 0.13 * trains) * (building > 0)
+        yield (
+            "program_resident_bytes",
+            ("python",),
+            self._ram * (0.01 + 0.11 * trains + 0.85 * min(leak, 0.8)),
+        )
+        yield (
+            "program_resident_bytes",
+            ("cc1plus",),
+            self._ram * max(0.0, anon - 0.09 - 0.13 * trains) * (building > 0),
+        )
         yield "program_resident_bytes", ("chrome",), 2.2 * GIB + 2e7 * self.noise(1)
         yield "program_resident_bytes", ("node",), 1.1 * GIB + 1e7 * self.noise(1)
         yield "uptime_seconds", (), 3600 * 26 + t
 
 
-def _with(snapshot: Snapshot, values: Values, t: float, wall: float, grown: float) -> Snapshot:
+def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot:
     reports = []
     for source in snapshot.reports:
         sample = source.sample
@@ -134,7 +152,9 @@ def _with(snapshot: Snapshot, values: Values, t: float, wall: float, grown: floa
         if source.name == "processes":
             program_spec = catalogue()["program_resident_bytes"]
             readings = [r for r in readings if r.spec != program_spec] + [
-                Reading(program_spec, v, k[1]) for k, v in values.items() if k[0] == program_spec.name and k not in seen
+                Reading(program_spec, v, k[1])
+                for k, v in values.items()
+                if k[0] == program_spec.name and k not in seen
             ]
             names = {k[1][0]: v for k, v in values.items() if k[0] == program_spec.name}
             found = [ProcessSample(100 + i, 7, n, int(v), 0) for i, (n, v) in enumerate(names.items())]
@@ -144,9 +164,13 @@ def _with(snapshot: Snapshot, values: Values, t: float, wall: float, grown: floa
         sample = replace(sample, readings=tuple(readings))
         fine = source.health == "ok"
         reports.append(replace(source, sample=sample, mono=t, last_success_wall=wall if fine else None,
-                               duration_seconds=0.0004 + 0.0002 * math.sin(t), failures_total=0))  # fmt: skip
-    del grown
+                               duration_seconds=_took(source.name), failures_total=0))  # fmt: skip
     return replace(snapshot, wall=wall, mono=t, reports=tuple(reports), _index={})
+
+
+def _took(source: str) -> float:
+    usual = 0.00006 * (1 + sum(source.encode()) % 7) + 0.0006 * (source == "processes")
+    return usual * abs(1 + _NOISE.gauss(0, 0.12))
 
 
 def _card(gpu: GpuSample, values: Values) -> GpuSample:
@@ -171,21 +195,24 @@ def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[
     for t in range(0, EVENING + 1, TICK):
         wall = end - EVENING + t
         values = {(name, labels): value for name, labels, value in invented.at(t)}
-        snapshot = _with(base, values, float(t), wall, 0)
+        snapshot = _with(base, values, float(t), wall)
         forecasts = engine.observe(observe(snapshot)).forecasts
         if t % SCRAPE:
             continue
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
+        gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
         yield wall, [
+            *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
+            Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
             *snapshot.readings(), *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
             Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
             *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
               for f in forecasts if f.level >= Level.WARNING),
             Reading(own["store_file_bytes"], 181e6 + 900 * t, ()), Reading(own["store_wal_bytes"], 4.1e6, ()),
             Reading(own["store_free_bytes"], 9e6, ()), Reading(own["store_queue_ticks"], t % 11, ()),
-            Reading(own["store_failing"], 0, ()), Reading(own["store_commit_age_seconds"], t % 11, ()),
-            Reading(own["store_commit_duration_seconds"], 0.004 + 0.001 * math.sin(t / 99), ()),
+            Reading(own["store_failing"], 0, ()), Reading(own["store_commit_age_seconds"], 10 * _NOISE.random(), ()),
+            Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
             Reading(own["ticks"], t, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
             Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
             Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
@@ -215,7 +242,7 @@ def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
         rows = [{**row, "read": row["read"] / (1.13 * factor)} for row in chunks(slow)]
         begun = end - (NIGHTS - number) * 86400 + 3 * 3600 + chance.random() * 1200
         runs.append(replace(run, wall=begun, key={**run.key, "cuda": "13.0"}, detail={"chunks": rows}))
-    for wall in range(int(runs[0].wall), int(end) + 1, 600):
+    for wall in range(int(runs[0].wall), int(end) + 1, NIGHTLY_SCRAPE):
         yield float(wall), list(stress_metrics.readings([run for run in runs if run.wall <= wall]))
 
 
@@ -226,16 +253,22 @@ def openmetrics(parts: Iterable[tuple[str, Iterable[tuple[float, list[Reading]]]
         for wall, readings in scrapes:
             chosen = [*readings]
             for reading in chosen:
-                labels = {"job": "wslgpud", "instance": instance, **dict(zip(reading.spec.labels, reading.labels, strict=True))}
+                labels = {
+                    "job": "wslgpud",
+                    "instance": instance,
+                    **dict(zip(reading.spec.labels, reading.labels, strict=True)),
+                }
                 shown = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()) if v)
                 lines.setdefault(reading.spec.sample, []).append(
                     f"{reading.spec.sample}{{{shown}}} {float(reading.value)} {wall:.0f}"
                 )
             if any(r.spec == health.TICK_TIMESTAMP for r in chosen):
-                own = {"up": 1, "process_resident_memory_bytes": 43e6 + 2e5 * math.sin(wall / 900),
-                       "process_cpu_seconds_total": (wall % 1e6) * 0.0041, "process_start_time_seconds": 1.7e9}  # fmt: skip
+                own = {"up": 1, "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
+                       "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(), "process_start_time_seconds": 1.7e9}  # fmt: skip
                 for name, value in own.items():
-                    lines.setdefault(name, []).append(f'{name}{{instance="{instance}",job="wslgpud"}} {value} {wall:.0f}')
+                    lines.setdefault(name, []).append(
+                        f'{name}{{instance="{instance}",job="wslgpud"}} {value} {wall:.0f}'
+                    )
     return "\n".join(line for found in lines.values() for line in found) + "\n# EOF\n"
 
 
@@ -243,7 +276,10 @@ def backfill(folder: Path, end: float) -> None:
     """Write blocks for a Prometheus whose data lies in ``folder``/tsdb."""
     file = folder / "history.om"
     parts = (
-        [(PC, evening("wsl2-vram-full", 1, end, leaks=True)), (RACK, evening("two-gpus", 2, end, leaks=False))],
+        [
+            (PC, evening("wsl2-vram-full", 1, end, leaks=True)),
+            (RACK, evening("two-gpus", 2, end, leaks=False)),
+        ],
         [(PC, nights(CARDS["wsl2-vram-full"], end))],
     )
     for part in parts:

@@ -35,9 +35,9 @@ def nights(folder: Path, uuid: str) -> None:
     settings = StoreSettings()
     with Store(str(folder / "wslgpud.db"), settings, boot_id="earlier") as store:
         for number in range(3):
-            sizes = {"total_bytes": 16303 * MIB, "reserved_bytes": 326 * MIB, "foreign_bytes": 900 * MIB,
-                     "context_bytes": 400 * MIB, "spilled_bytes": 0, "write_min": 700e9, "read_min": 690e9}  # fmt: skip
-            run = night(number, uuid=uuid, **sizes)
+            sizes = {"total": 16303, "reserved": 326, "foreign": 900, "context": 400, "spilled": 0}
+            values = {f"{kind}_bytes": size * MIB for kind, size in sizes.items()}
+            run = night(number, uuid=uuid, write_min=700e9, read_min=690e9, **values)
             run = replace(run, detail={"chunks": chunks(range(20, 22))})
             if number == 2:
                 run = replace(run, verdict="findings", findings=night(9, findings=(("spill", "x"),)).findings)
@@ -46,7 +46,7 @@ def nights(folder: Path, uuid: str) -> None:
 
 @contextmanager
 def watched(folder: Path, hosts: tuple[str, ...]) -> Iterator[tuple[Prometheus, dict[str, str]]]:
-    """Yield a Prometheus that has scraped each machine often enough for rates, and the machines' instances."""
+    """Yield a Prometheus that has scraped each machine often enough for rates, and their instances."""
     with ExitStack() as stack:
         instances = {}
         for host in hosts:
@@ -62,6 +62,7 @@ scrape_configs:
     static_configs: [{{targets: {list(instances.values())}}}]
 """
         server = stack.enter_context(prometheus(folder, config))
-        wanted = f"count(wslgpud_store_commit_age_seconds) == {len(hosts)} and count(count_over_time(wslgpud_risk_level{{resource='ram'}}[1m]) >= 3) == {len(hosts)}"
-        eventually(lambda: server.query(wanted), "three scrapes of each machine")
+        often = "count_over_time(wslgpud_risk_level{resource='ram'}[1m]) >= 3"
+        ready = f"count({often} and on (instance) wslgpud_store_commit_age_seconds) == {len(hosts)}"
+        eventually(lambda: server.query(ready), "three scrapes and a commit of each machine")
         yield server, instances

@@ -1,8 +1,8 @@
-"""Pictures of the dashboards: ``python -m tests.grafana.pictures [NAME...]`` writes grafana/pictures/NAME.png.
+"""Pictures of the dashboards: ``python -m tests.grafana.pictures [NAME...]`` writes grafana/pictures.
 
-From the committed JSON, a real Prometheus with the evening of ``history``, and Grafana's own published components in a
-headless Chromium (see ``render/``). Needs node, npm and chromium; the first run fetches the components (450 MB) into
-.cache/grafana.
+From the committed JSON, a real Prometheus with the evening of ``history``, and Grafana's own published
+components in a headless Chromium (see ``render/``). Needs node, npm and chromium; the first run fetches the
+components (450 MB) into .cache/grafana.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPANS = {"now-1h": 3600, "now-3h": 3 * 3600, "now-6h": 6 * 3600, "now-30d": 30 *
 #: what each picture shows: time, machine
 CHOSEN: dict[str, tuple[str, str]] = {
     "overview": ("now-3h", history.PC), "gpu": ("now-3h", history.PC), "stress": ("now-30d", history.PC),
-    "daemon": ("now-3h", history.PC), "fleet": ("now-3h", ".+"),
+    "daemon": ("now-3h", history.PC), "fleet": ("now-3h", ""),
 }  # fmt: skip
 
 
@@ -81,6 +81,26 @@ def answers(server: Prometheus, board: Any, span: int, end: float, instance: str
     return found
 
 
+def notes(server: Prometheus, board: Any, span: int, end: float, instance: str) -> list[dict[str, Any]]:
+    """Ask for the annotations that are on; neighbours within a step are one."""
+    found = []
+    step = max(15, span // POINTS)
+    for note in (board.get("annotations") or {}).get("list") or []:
+        if not note["enable"]:
+            continue
+        query = Query(board["uid"], "annotation", note["name"], note["expr"])
+        asked = query.asked(instance, ".+", f"{step * 4}s", f"{span}s", f"{step}s")
+        answer = server.ask("query_range", query=asked, start=str(end - span), end=str(end), step=str(step))
+        for series in answer["result"]:
+            times = [t for t, _ in series["values"]]
+            starts = [t for before, t in zip([0, *times], times, strict=False) if t - before > step]
+            ends = [t for t, after in zip(times, [*times[1:], math.inf], strict=True) if after - t > step]
+            found += [
+                {"from": a, "to": b, "colour": note["iconColor"]} for a, b in zip(starts, ends, strict=True)
+            ]
+    return found
+
+
 @contextmanager
 def site() -> Iterator[str]:
     """Serve the folder of components on loopback."""
@@ -119,7 +139,9 @@ def small(file: Path) -> None:
     from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
 
     with Image.open(file) as image:
-        image.convert("RGB").quantize(200, dither=Image.Dither.NONE).save(file, optimize=True)
+        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
+            file, optimize=True
+        )
 
 
 def main(names: list[str]) -> None:
@@ -129,17 +151,21 @@ def main(names: list[str]) -> None:
     end = float(int(time.time()) // 60 * 60)
     with tempfile.TemporaryDirectory() as folder:
         history.backfill(Path(folder), end)
-        with prometheus(Path(folder), "{}", "--storage.tsdb.retention.time=100d") as server:
-            for name in names or CHOSEN:
-                since, instance = CHOSEN[name]
+        for name in names or CHOSEN:
+            since, instance = CHOSEN[name]
+            # As long as values last between two samples: what has ended leaves no mark in imported blocks.
+            lookback = history.NIGHTLY_SCRAPE if since.endswith("d") else history.SCRAPE
+            options = ("--storage.tsdb.retention.time=100d", f"--query.lookback-delta={lookback + 5}s")
+            with prometheus(Path(folder), "{}", *options) as server:
                 board = DASHBOARDS[f"wslgpud-{name}"]
                 span = SPANS[since]
-                chosen = {"Machine": "All" if instance == ".+" else instance}
+                chosen = {"Machine": "All" if instance == "" else instance}
                 if "$gpu" in json.dumps(board):
                     chosen["GPU"] = "0 NVIDIA GeForce RTX 5070 Ti"
                 picture = {
-                    "board": board, "answers": answers(server, board, span, end, instance), "from": end - span,
-                    "to": end, "variables": list(chosen.items()),
+                    "board": board, "answers": answers(server, board, span, end, instance),
+                    "notes": notes(server, board, span, end, instance), "variables": list(chosen.items()),
+                    "from": end - span, "to": end,
                     "span": f"Last {span // 3600} hours" if span < 86400 else f"Last {span // 86400} days",
                 }  # fmt: skip
                 shoot(name, picture, PICTURES / f"{name}.png")

@@ -1,4 +1,4 @@
-"""Every panel shows something, or is listed with the reason: asked of a real Prometheus that scrapes the real daemon."""
+"""Every panel shows something, or is listed with the reason: a real Prometheus scrapes the real daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def seen(tmp_path_factory):
 def reason(query: Query, host: str) -> str | None:
     known = EMPTY if host in CARDS else EMPTY_WITHOUT_GPU
     ways = ((query.panel, query.ref), (query.panel, ""), ("", ""))
-    return next((known[query.dashboard, *way] for way in ways if (query.dashboard, *way) in known), None)
+    return next((known[k] for way in ways if (k := (query.dashboard, *way)) in known), None)
 
 
 def answers(server: Prometheus, query: Query, instance: str, host: str) -> int:

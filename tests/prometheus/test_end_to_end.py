@@ -1,4 +1,4 @@
-"""A program eats memory; Prometheus' rule fires; Alertmanager tells somebody; it is over, and they are told so."""
+"""A program eats memory; the rule fires, Alertmanager tells somebody; it ends, and they are told so."""
 
 from __future__ import annotations
 

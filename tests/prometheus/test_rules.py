@@ -1,4 +1,4 @@
-"""The rules for Prometheus: made of the daemon's own, each tried on what must and what must not make it fire."""
+"""The rules for Prometheus: made of the daemon's own, each tried on what must make it fire and what not."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_warning_says_how_much_is_left_for_how_long_and_who_grows(tmp_path: Pa
         f"wslgpud_risk_level{{{where}}}": "2x9",
         f"wslgpud_headroom_bytes{{{where}}}": f"{6 << 30}x9",
         f'wslgpud_time_to_exhaustion_seconds{{{where}, estimate="middle"}}': "90x9",
-        f'wslgpud_risk_culprit_info{{{where}, who="python (train.py)", kind="process", cause="growth"}}': "1x9",
+        f'wslgpud_risk_culprit_info{{{where}, who="python (train.py)", kind="", cause="steps"}}': "1x9",
     }
     said = rendered(tmp_path, [Case("", "WslgpudMemoryExhaustion", series, TICK, "warning", True, {})])
 
@@ -221,7 +221,10 @@ def test_recorded_series_are_what_they_are_called(tmp_path: Path) -> None:
         "tests": [{
             "interval": "1m", "input_series": [{"series": n, "values": v} for n, v in series.items()],
             "promql_expr_test": [
-                {"expr": name, "eval_time": "8m", "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}]}
+                {
+                    "expr": name, "eval_time": "8m",
+                    "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}],
+                }
                 for name, (labels, value) in wanted.items()
             ],
         }],

@@ -43,10 +43,12 @@ BANDWIDTH = _gauge(
 )  # fmt: skip
 REGION = _gauge(
     "vram_stress_region_bandwidth_bytes_per_second", "bytes_per_second",
-    "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).", "region",
+    "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).",
+    "region",
 )  # fmt: skip
 RUN = MetricSpec(
-    "vram_stress_run", "info", "", "With what the last complete run was made; figures compare only within it.",
+    "vram_stress_run", "info", "",
+    "With what the last complete run was made; only runs made alike can be compared.",
     (*_GPU, "driver", "torch", "cuda", "mode"), stored=False,
 )  # fmt: skip
 ERRORS = MetricSpec("vram_stress_errors", "counter", "", "Wrong words in all runs kept.", _GPU, stored=False)

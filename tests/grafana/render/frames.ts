@@ -1,5 +1,5 @@
 // Answers of Prometheus as the data frames that Grafana's data source makes of them.
-import { DataFrame, Field, FieldType, applyFieldOverrides, Registry, standardTransformers,
+import { DataFrame, Field, FieldType, applyFieldOverrides, cacheFieldDisplayNames, Registry, standardTransformers,
   standardTransformersRegistry, transformDataFrame, GrafanaTheme2 } from '@grafana/data';
 import { lastValueFrom } from 'rxjs';
 
@@ -76,8 +76,10 @@ export async function framesOf(panel: any, answers: Answer[], from: number, to: 
     id, name: id, isCustom: id.startsWith('custom.'), path: id.replace(/^custom\./, ''), process: (v: any) => v,
     shouldApply: () => true, override: () => null, editor: () => null, settings: {},
   })) as any);
-  return applyFieldOverrides({
+  const drawn = applyFieldOverrides({
     data: frames, fieldConfig: panel.fieldConfig ?? { defaults: {}, overrides: [] }, fieldConfigRegistry: registry as any,
     replaceVariables: (s) => s, theme, timeZone: 'utc',
   });
+  cacheFieldDisplayNames(drawn);
+  return drawn;
 }

@@ -20,6 +20,23 @@ const theme = createTheme({ colors: { mode: 'dark' } });
 const CELL = 30, GAP = 8, WIDTH = window.innerWidth - 32;
 const range = { from: dateTime(from * 1000), to: dateTime(to * 1000), raw: { from: 'now-1h', to: 'now' } };
 
+// Annotations: a band from its first to its last moment with dashed edges, as Grafana draws them.
+const notes: Array<{ from: number; to: number; colour: string }> = window.PICTURE.notes;
+function mark(u: any, note: { from: number; to: number; colour: string }) {
+  const pen = u.ctx as CanvasRenderingContext2D, colour = theme.visualization.getColorByName(note.colour);
+  const [a, b] = [note.from, note.to].map((t) => u.valToPos(t * 1000, 'x', true)), { top, height } = u.bbox;
+  pen.save();
+  pen.fillStyle = pen.strokeStyle = colour;
+  pen.lineWidth = 2 * devicePixelRatio;
+  pen.setLineDash([5, 5]);
+  for (const x of b - a > 4 ? [a, b] : [a]) { pen.beginPath(); pen.moveTo(x, top); pen.lineTo(x, top + height); pen.stroke(); }
+  pen.globalAlpha = 0.1;
+  pen.fillRect(a, top, b - a, height);
+  pen.globalAlpha = 1;
+  pen.fillRect(a - 3, top + height, Math.max(6, b - a), 4);
+  pen.restore();
+}
+
 function Figure({ panel, frames, width, height }: any) {
   const o = panel.options, bar = panel.type === 'bargauge';
   const getValues = () => getFieldDisplayValues({
@@ -56,7 +73,9 @@ function Content({ panel, frames, width, height }: any) {
       return (
         <PanelContextProvider value={{ eventBus: new EventBusSrv(), eventsScope: '', sync: () => 0 } as any}>
           <TimeSeries frames={frames} timeRange={range as any} timeZone="utc" width={width} height={height}
-            legend={panel.options.legend} options={panel.options} />
+            legend={panel.options.legend} options={panel.options}>
+            {(config: any) => { config.addHook('draw', (u: any) => notes.forEach((note) => mark(u, note))); return null; }}
+          </TimeSeries>
         </PanelContextProvider>
       );
     case 'table':
