@@ -5,7 +5,6 @@ from __future__ import annotations
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
-    EMERGENCY,
     GOOD,
     HEADROOM_STEPS,
     LEVELS,
@@ -194,13 +193,20 @@ def _trouble() -> list[Panel]:
 
 def _machine() -> list[Panel]:
     everything = f"sum({rate(metric('cpu_seconds'))})"
-    busy = ((mode, f"sum({rate(metric('cpu_seconds', mode=mode))}) / {everything}" + (" > 0" if mode == "steal" else ""))
-            for mode in ("user", "system", "iowait", "steal"))  # fmt: skip
+    busy = {}
+    for name, modes in {
+        "user": "user|nice",
+        "system": "system",
+        "iowait": "iowait",
+        "other": "irq|softirq|steal",
+    }.items():
+        chosen = metric("cpu_seconds", f'mode=~"{modes}"')
+        busy[name] = f"sum({rate(chosen)}) / {everything}"
     processor = lines(
         "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
-        *(ask(expression, mode) for mode, expression in busy), unit="percentunit", most=1, stacked=True,
+        *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True,
     )  # fmt: skip
-    coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "steal": EMERGENCY})
+    coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
         "Disks",
         "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "

@@ -133,6 +133,10 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
             if f"{op}_{stat}" in values:
                 yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))
     yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
+    yield from _regions(run, gpu)
+
+
+def _regions(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
     chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
     regions = min(REGIONS, len(chunks))
     for region in range(regions):
