@@ -14,6 +14,7 @@ from wslgpud.cli import (
     db,
     doctor,
     incidents,
+    monitor,
     record,
     replay,
     run,
@@ -52,6 +53,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
