@@ -135,6 +135,8 @@ class Daemon:
             watched = replace(watched, store=replace(watched.store, path=str(file)))
         self._monitor = Monitor(watched, self._host)
         stack.callback(self._monitor.close)
+        stack.callback(self._keep_lessons, last=True)
+        self._recall_lessons()
         self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
@@ -183,6 +185,7 @@ class Daemon:
         self._nightly.observe(state.snapshot)
         for transition in self._nightly.news():
             self._desk.report(transition)
+        self._keep_lessons()
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -191,6 +194,27 @@ class Daemon:
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         self._systemd.send(*alive, f"STATUS={_headline(state)}")
+
+    def _recall_lessons(self) -> None:
+        """Give the engine what earlier runs have learned.
+
+        After a crash only the ceilings: the peak that it remembers as harmless may have been the end of it.
+        """
+        run, now = self._store.previous_run, self._host.clock.wall()
+        clean = run is not None and run.clean
+        self._monitor.recall(
+            {
+                subject: (
+                    {name: value for name, value in lesson.document.items() if clean or name != "peaks"},
+                    max(0.0, now - lesson.wall),
+                )
+                for subject, lesson in self._store.learned.items()
+            }
+        )
+
+    def _keep_lessons(self, *, last: bool = False) -> None:
+        for subject, document in self._monitor.lessons(last=last):
+            self._store.learn(subject, document)
 
     def _alert(self, state: State, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""

@@ -13,6 +13,7 @@ from wslgpud.cli import (
     config,
     db,
     doctor,
+    guard,
     incidents,
     monitor,
     record,
@@ -62,6 +63,7 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.add_typer(wslconfig.app, name="wslconfig")
 app.command()(histories.history)
 app.command()(exports.export)

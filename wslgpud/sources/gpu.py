@@ -240,6 +240,11 @@ class GpuSource(Source):
             found.append(Reading(LIBRARY, 1, (session.get("library", ""), session.get("nvml_version", ""))))
         return tuple(found)
 
+    @property
+    def probe_pid(self) -> int | None:
+        """The child's pid while it runs: those who watch their own children leave it alone."""
+        return self._probe.pid
+
     def close(self) -> None:
         """End the child."""
         self._probe.close()

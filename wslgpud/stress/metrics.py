@@ -46,6 +46,10 @@ BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
 )  # fmt: skip
+BANDWIDTH_SHARE = _gauge(
+    "vram_stress_bandwidth_ratio", "ratio",
+    "Median bandwidth as a share of what clock and width of the card's memory allow.", "op",
+)  # fmt: skip
 REGION = _gauge(
     "vram_stress_region_bandwidth_bytes_per_second", "bytes_per_second",
     "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).",
@@ -73,8 +77,8 @@ RUNS = MetricSpec(
 )
 
 METRICS = (
-    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, USABLE, BANDWIDTH, REGION, RUN,
-    TEMPERATURE, SLOWED, ECC_ERRORS, ERRORS, RUNS,
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, USABLE, BANDWIDTH, BANDWIDTH_SHARE,
+    REGION, RUN, TEMPERATURE, SLOWED, ECC_ERRORS, ERRORS, RUNS,
 )  # fmt: skip
 
 SIZES = (
@@ -134,6 +138,8 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
         for stat in ("median", "min"):
             if f"{op}_{stat}" in values:
                 yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))
+        if f"{op}_median" in values and "peak_bandwidth" in values:
+            yield Reading(BANDWIDTH_SHARE, values[f"{op}_median"] / values["peak_bandwidth"], (*gpu, op))
     yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
     yield from _regions(run, gpu)
 
