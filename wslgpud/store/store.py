@@ -233,6 +233,9 @@ class Store:
             self._report_damage(problems[0], self._read().identity)
         return problems
 
+    def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
+        self._writer.report_damage(problem, identity)
+
     @property
     def reader(self) -> Reader:
         """What reads the history while we write it.
@@ -241,9 +244,6 @@ class Store:
             StoreError: it cannot be read.
         """
         return self._read()
-
-    def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
-        self._writer.report_damage(problem, identity)
 
     def _read(self) -> Reader:
         with self._reading:
