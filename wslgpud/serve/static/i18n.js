@@ -2,7 +2,7 @@
 
 const TEXTS = {
   // units of time, and words for machines
-  s: ["s", "秒"], min: ["min", "分钟"], h: ["h", "小时"], d: ["d", "天"], minute_short: ["min", "分"],
+  s: ["s", "秒"], min: ["min", "分钟"], h: ["h", "小时"], d: ["d", "天"], minute_short: ["min", "分钟"],
   ram: ["RAM", "内存"], ram_swap: ["RAM + swap", "内存 + 交换区"], swap: ["Swap", "交换区"],
   // frame
   skip: ["Skip to the content", "跳到正文"],
@@ -10,14 +10,14 @@ const TEXTS = {
   processes: ["Processes", "进程"], incidents: ["Incidents", "事件"], stress: ["Stress nights", "夜间压测"],
   doctor: ["Doctor", "体检"], daemon: ["Daemon", "守护进程"], sections: ["Sections", "栏目"],
   theme: ["Light or dark", "浅色或深色"], language: ["中文", "English"],
-  live: ["live", "实时"], live_every: ["a sample every {time}", "每 {time} 采样"],
+  live: ["live", "实时"], live_every: ["a sample every {time}", "每 {time}采样"],
   stale: ["stale", "已过时"], lost: ["no connection", "无连接"], waiting: ["waiting", "等待中"],
   notice_lost: ["The daemon does not answer since {time}. What is shown below is from then; trying again by itself.",
     "守护进程自 {time} 起没有应答。下面是当时的数据；页面会自动重试。"],
   notice_never: ["The daemon does not answer. Trying again by itself.", "守护进程没有应答，页面会自动重试。"],
   notice_refused: ["The daemon asks for a user name and password: reload the page.", "守护进程要求用户名和密码：请刷新页面。"],
   notice_stale: ["No sample for {time}: the daemon answers but does not sample. Values below are that old.",
-    "已 {time} 没有新采样：守护进程有应答但没有在采样，下面的数值就是那时的。"],
+    "已 {time}没有新采样：守护进程有应答但没有在采样，下面的数值就是那时的。"],
   notice_waiting: ["The daemon has just started: waiting for the first sample.", "守护进程刚启动：等待第一次采样。"],
   notice_back: ["The daemon is back; it was restarted.", "守护进程已恢复（曾重启）。"],
   loading: ["Loading …", "加载中…"], failed: ["Could not be loaded: {why}", "加载失败：{why}"],
@@ -29,8 +29,8 @@ const TEXTS = {
   full: ["Full", "已满"], calm: ["Memory is fine", "内存状况良好"],
   calm_more: ["Nothing points to exhaustion of RAM or VRAM.", "没有迹象表明内存或显存会耗尽。"],
   full_more: ["Nothing grows that we can see, but nearly full: {what}.", "没有看到增长，但已接近用满：{what}。"],
-  verdict_eta: ["{what} runs out in {time}", "{what}将在 {time} 内耗尽"],
-  verdict_eta_who: ["{what} runs out in {time}: {who}", "{what}将在 {time} 内耗尽：{who}"],
+  verdict_eta: ["{what} runs out in {time}", "{what} 将在 {time}内耗尽"],
+  verdict_eta_who: ["{what} runs out in {time}: {who}", "{what} 将在 {time}内耗尽：{who}"],
   verdict_low: ["{what}: {left} left", "{what}：剩余 {left}"],
   verdict_low_who: ["{what}: {left} left, {who}", "{what}：剩余 {left}，{who}"],
   verdict_past: ["How things stand is not known now", "当前状况未知"], verdict_was: ["{time} ago: {what}", "{time}前：{what}"],

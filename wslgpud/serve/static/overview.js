@@ -55,8 +55,10 @@ export const overview = {
   list(status) {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
+    // The list has them in the reader's language.
+    const told = new Map((this.incidents ?? []).map((i) => [i.id, i.headline]));
     const entries = [
-      ...open.map((i) => [i.id, i.level, i.headline, [t("still_open"), " · ", at(i.since)]]),
+      ...open.map((i) => [i.id, i.level, told.get(i.id) ?? i.headline, [t("still_open"), " · ", at(i.since)]]),
       ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
     if (!entries.length) return empty(t("nothing_wrong"));
@@ -127,12 +129,12 @@ function bar(f, status, gpu) {
     const parts = [["a", used / all], ["c", swapped / all], ["b", cache / all]];
     return [layers(parts, f.level, `${t("used")} ${size(used)}`),
       keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("swapped")} ${size(swapped)}`] : null,
-        ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]])];
+        ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]], f.level)];
   }
   if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level);
   const used = Math.max(0, f.capacity_bytes - f.headroom_bytes);
   return [layers([["a", used / f.capacity_bytes]], f.level, `${t("used")} ${size(used)}`),
-    keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]])];
+    keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]], f.level)];
 }
 
 /** The layers of a card's memory: used, kept by the driver, free. */
@@ -140,7 +142,7 @@ export function vramBar(gpu, level) {
   const { total_bytes: all, used_bytes: used, reserved_bytes: reserved = 0 } = gpu;
   return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
-      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]])];
+      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]], level)];
 }
 
 /** The other side of the wall, where somebody has asked it. */
