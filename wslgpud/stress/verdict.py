@@ -14,7 +14,7 @@ from wslgpud.stress.plan import sold_bytes
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
-ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant"]
+ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant", "unexamined"]
 KINDS = ("write", "change", "read")
 
 #: A chunk this slow against the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any
@@ -31,6 +31,7 @@ EXPLAINED: Mapping[ErrorClass, str] = {
     "address": "words in the wrong place: address lines or the memory controller",
     "inversion": "seven or eight bits of a byte at once: the line that inverts the bus",
     "constant": "one fixed value instead of data: the memory controller",
+    "unexamined": "not looked into any more after so many",
 }
 
 
@@ -72,6 +73,8 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
         return "stuck"
     if bad["chunk"] in located or any(sample.get("belongs") for sample in samples):
         return "address"
+    if not bad.get("examined", True):
+        return "unexamined"
     if all(sample["again"] == sample["expected"] for sample in samples):
         return "read"
     flips = {int(n): count for n, count in bad["flips"].items()}
@@ -143,8 +146,12 @@ def _errors(
     }
     errors: Counter[str] = Counter()
     rows = []
+    known: dict[int, ErrorClass] = {}
     for bad in events.get("bad", ()):
         kind = classify_error(bad, located)
+        if kind == "unexamined":  # what it was before, as far as we looked
+            kind = known.get(bad["chunk"], kind)
+        known[bad["chunk"]] = kind
         errors[kind] += max(1, bad["words"])
         rows.append({**bad, "class": kind})
     return errors, rows + [{**row} for row in events.get("located", ())]
@@ -206,7 +213,8 @@ def _values(
 
 def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) -> Iterable[Finding]:
     for kind, count in errors.items():
-        yield Finding("errors", f"{count} wrong words: {EXPLAINED[kind]}")  # type: ignore[index]
+        words = "word" if count == 1 else "words"
+        yield Finding("errors", f"{count:,} wrong {words}: {EXPLAINED[kind]}")  # type: ignore[index]
     spilled = values.get("spilled_bytes", 0)
     if spilled:
         yield Finding(
