@@ -191,7 +191,8 @@ class Forecast:
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
     points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
     ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
-    these.
+    these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
+    ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     """
 
     resource: str
@@ -208,6 +209,8 @@ class Forecast:
     cause: str = ""
     who_kind: str = ""
     window_seconds: float | None = None
+    age_seconds: float = 0.0
+    capacity_learned: Literal["", "seen", "probable"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +308,8 @@ class Observation:
 
     ``gap_expected`` is True when the time since the last observation is known not to be a stall
     (a suspended VM, a restarted daemon). ``exhausted`` names resources on which an allocation has just
-    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log).
+    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log); "gpu" is a card not
+    known which. ``late`` names kinds of resources (ram, gpu, cgroup) that could not be read in time.
     """
 
     t: float
@@ -319,6 +323,7 @@ class Observation:
     wsl: bool = False
     gap_expected: bool = False
     exhausted: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

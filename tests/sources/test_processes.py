@@ -200,3 +200,9 @@ def test_a_real_build_tool_builds(tmp_path: Path):
         found = {p.pid: p for p in source.read().processes}
         assert found[child.pid].roles == {"build"}
         assert found[child.pid].command == "cc1plus"
+
+
+def test_a_name_that_would_command_a_terminal_is_made_harmless() -> None:
+    row = parse_stat(stat(7, "\x1b[2J\u202ex\nR", PAGE))
+
+    assert row.name == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}x\N{REPLACEMENT CHARACTER}R"

@@ -108,11 +108,13 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "headroom_bytes": forecast.headroom_bytes,
         "capacity_bytes": forecast.capacity_bytes,
+        "capacity_learned": forecast.capacity_learned or None,
         "rate_bytes_per_second": forecast.rate_bytes_per_second,
         "eta_seconds": eta or None,
         "probability_within_seconds": {str(k): round(v, 3) for k, v in forecast.probabilities.items()}
         or None,
         "who": forecast.who or None,
         "reason": forecast.reason or None,
+        "age_seconds": round(forecast.age_seconds, 1) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}

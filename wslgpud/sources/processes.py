@@ -16,6 +16,7 @@ from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
 from wslgpud.sources.text import table, whole
+from wslgpud.units import printable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: A process that has grown this much since we last looked may have loaded a framework or opened a GPU
@@ -203,7 +204,7 @@ def parse_stat(text: str) -> Row | None:
     if None in numbers:
         return None
     number, start, virtual, pages = (n or 0 for n in numbers)
-    return Row(number, start, name, virtual, pages * _PAGE_BYTES)
+    return Row(number, start, printable(name), virtual, pages * _PAGE_BYTES)
 
 
 def choose(

@@ -169,6 +169,14 @@ MIGRATIONS = (
                 verdict TEXT NOT NULL, document TEXT NOT NULL) {strict}""",
         ),
     ),
+    Migration(
+        3,
+        "what was learned",
+        (
+            """CREATE TABLE learned (id {int8} PRIMARY KEY, ms {int8} NOT NULL, subject TEXT NOT NULL,
+                document TEXT NOT NULL) {strict}""",
+        ),
+    ),
 )
 
 _RECORD = (

@@ -16,7 +16,15 @@ from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
-from wslgpud.store.records import Bucket, DeliveryRecord, Oldest, Point, ProcessPoint, SeriesRef
+from wslgpud.store.records import (
+    Bucket,
+    DeliveryRecord,
+    GpuProcessPoint,
+    Oldest,
+    Point,
+    ProcessPoint,
+    SeriesRef,
+)
 from wslgpud.store.select import matcher
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
@@ -206,7 +214,19 @@ class Reader:
                 for ms, rows in history.processes(
                     connection, round(start_wall * 1000), round(end_wall * 1000)
                 )
-                for pid, start, name, rss, swap in rows
+                for pid, start, name, rss, swap in (row for row in rows if isinstance(row[0], int))
+            ]
+        return sorted(found, key=lambda p: p.wall)
+
+    def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
+        """Return the programs that used a GPU between two moments, by time."""
+        with self.connected() as connection:
+            found = [
+                GpuProcessPoint(ms / 1000, uuid, pid, name, None if used is None else used * 1024)
+                for ms, rows in history.processes(
+                    connection, round(start_wall * 1000), round(end_wall * 1000)
+                )
+                for uuid, pid, name, used in (row for row in rows if isinstance(row[0], str))
             ]
         return sorted(found, key=lambda p: p.wall)
 
