@@ -273,6 +273,8 @@ class Worker:
     def begin(self) -> None:
         """Create the context, wake the clocks, learn what is there."""
         self.phase = "begin"
+        if self.stop.wait(LOOK_SECONDS):  # told while torch was being loaded
+            raise Leave("told to stop")
         facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
         if self.cuda:
             properties = torch.cuda.get_device_properties(self.device)
