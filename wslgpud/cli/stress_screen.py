@@ -36,6 +36,7 @@ LAYERS = (
     ("context", "taken by a CUDA program as such"),
     ("free", "free for its tensors"), ("allocated", "taken by the test"), ("verified", "verified"),
     ("usable", "usable at full speed"), ("spilled", "spilled into shared memory"),
+    ("spill_start", "taken before the first that spilled"),
 )  # fmt: skip
 
 

@@ -109,10 +109,14 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
         events.setdefault(str(line["event"]), []).append(line)
     begin = events.get("begin", [{}])[0]
     end = events.get("end", [{}])[-1]
-    speeds = [row for row in events.get("speed", ()) if row["sweep"] == 2]
+    first, speeds = ([row for row in events.get("speed", ()) if row["sweep"] == n] for n in (1, 2))
     classes = classify_chunks(speeds)
     errors, error_rows = _errors(events)
     values = _values(events, frame, begin, classes, speeds)
+    if speeds:
+        # What was allocated later may move what was there before: only seen by going over all of it twice.
+        values["moved_chunks"] = sum(a != b for a, b in zip(classify_chunks(first), classes, strict=False))
+    taken = {row["index"]: row["free_less"] for row in events.get("chunk", ())}
     values["errors"] = sum(errors.values())
     findings = list(_findings(errors, values, frame))
     verdict, reason = _verdict(end, frame, findings)
@@ -120,7 +124,10 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
     detail = {
         "ladder": events.get("rung", []),
         "patterns": events.get("pattern", []),
-        "chunks": [{**row, "class": kind} for row, kind in zip(speeds, classes, strict=True)],
+        "chunks": [
+            {**row, "class": kind, "free_less": taken.get(row["index"])}
+            for row, kind in zip(speeds, classes, strict=True)
+        ],
         "errors": error_rows,
         "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
         "fragmentation": events.get("fragmentation", [{}])[0],
@@ -195,6 +202,8 @@ def _values(
         spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
         known["spilled_bytes"] = sum(spilled)
         known["usable_bytes"] = sum(sizes) - sum(spilled)
+        if spilled:
+            known["spill_start_bytes"] = sum(sizes[: classes.index("spilled")])
         known["degraded_chunks"] = classes.count("degraded")
         known["contended"] = int("contended" in classes)
         for kind in KINDS:
