@@ -146,6 +146,10 @@ class Daemon:
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
+        self._leave_note(stack)
+
+    def _leave_note(self, stack: ExitStack) -> None:
+        """Tell this machine's own commands where we are."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if self._server.guarded:
             local = LocalStatus(self._folder, self.status)

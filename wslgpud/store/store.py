@@ -235,6 +235,7 @@ class Store:
 
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         self._writer.report_damage(problem, identity)
+
     @property
     def reader(self) -> Reader:
         """What reads the history while we write it.
