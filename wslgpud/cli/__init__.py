@@ -12,6 +12,7 @@ from wslgpud.cli import (
     capture,
     config,
     doctor,
+    fit,
     guard,
     incidents,
     record,
@@ -59,4 +60,5 @@ app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
+app.command()(fit.fit)
 app.add_typer(wslconfig.app, name="wslconfig")
