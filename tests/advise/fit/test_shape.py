@@ -62,7 +62,7 @@ def test_a_typical_shape_has_about_as_many_parameters_in_its_layers(parameters):
 
     assert shape.heads % shape.kv_heads == 0
     if parameters > 10**9:
-        assert shape.count() == pytest.approx(parameters, rel=0.2)
+        assert shape.count() == pytest.approx(parameters, rel=0.1)
 
 
 def safetensors(file, tensors) -> None:

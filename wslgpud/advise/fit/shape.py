@@ -91,9 +91,12 @@ def typical(parameters: int, name: str = "") -> Shape:
     hidden = step * max(1, round(math.sqrt(parameters / (12 * layers)) / step))
     heads = max(1, hidden // 128)
     kv_heads = 8 if big else heads
-    intermediate = 64 * round(hidden * 8 / 3 / 64)
+    vocabulary = 128_256 if big else 32_000
+    attention = hidden * hidden // heads * (2 * heads + 2 * kv_heads)
+    rest = (parameters - 2 * vocabulary * hidden) / layers - attention
+    intermediate = 64 * max(2, round(rest / (3 * hidden) / 64))
     return Shape(
-        layers, hidden, heads, kv_heads, hidden // heads, intermediate, 128_256 if big else 32_000, name=name,
+        layers, hidden, heads, kv_heads, hidden // heads, intermediate, vocabulary, name=name,
         parameters=parameters,
     )  # fmt: skip
 
