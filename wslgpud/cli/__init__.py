@@ -20,6 +20,7 @@ from wslgpud.cli import (
     run,
     status,
     stress,
+    sweep,
     wslconfig,
 )
 
@@ -61,4 +62,5 @@ app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.command()(fit.fit)
+app.command()(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
