@@ -48,7 +48,7 @@ def too_much(
     """Tell whether the next value will not fit.
 
     Returns:
-        what runs out (RAM or VRAM), how much it would take, how much there is; None: it fits, or nobody knows.
+        what runs out (RAM or VRAM), how much it would take, how much there is; None: it fits, or unknown.
     """
     new = Step(value, 0, 0.0, 0, None).number
     good = [s for s in steps if s.code == 0 and s.number is not None]

@@ -11,10 +11,12 @@ from wslgpud.cli import (
     alerts,
     capture,
     config,
+    db,
     doctor,
     fit,
     guard,
     incidents,
+    monitor,
     record,
     replay,
     run,
@@ -23,6 +25,8 @@ from wslgpud.cli import (
     sweep,
     wslconfig,
 )
+from wslgpud.cli import export as exports
+from wslgpud.cli import history as histories
 
 app = typer.Typer(
     name="wslgpud",
@@ -52,6 +56,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
@@ -64,3 +69,6 @@ app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.command()(fit.fit)
 app.command()(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
+app.command()(histories.history)
+app.command()(exports.export)
+app.add_typer(db.app, name="db")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
 from wslgpud.cli.moments import moment
-from wslgpud.model import Level
+from wslgpud.model import Level, Observation
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
@@ -63,7 +64,7 @@ def replay_command(
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
-        results = [replay(trace_name(path), read_trace(path)) for path in paths] if shown else []
+        results = [replay(trace_name(path), _read(path)) for path in paths] if shown else []
         if begin is not None:
             results.append(_replay_history(begin, end, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
@@ -78,6 +79,18 @@ def replay_command(
         raise Fault(str(error)) from error
     except OSError as error:
         raise Fault(f"{error.filename}: {error.strerror}") from error
+
+
+def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
+    """Read a recording; of one that a crash cut short, what there is (and say so, unless it is ``said``)."""
+
+    def say(cut: TraceError) -> None:
+        if said is None or cut.path not in said:
+            typer.echo(f"wslgpud: {cut}; replayed up to there", err=True)
+        if said is not None:
+            said.add(cut.path)
+
+    return read_trace(path, say)
 
 
 def _replay_history(begin: str, end: str | None, database: str) -> Replay:
@@ -115,17 +128,17 @@ def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None
 def change_row(trace: str, change: LevelChange) -> dict[str, object]:
     """Return one change of level as ``--json`` prints it; unknown values are null.
 
-    ``probability`` is that of exhaustion within an hour.
+    ``probability`` is that of exhaustion within an hour; null while too little was seen to tell.
     """
     forecast = change.forecast
-    eta = forecast.eta_seconds
+    eta, chances = forecast.eta_seconds, forecast.probabilities
     return {
         "trace": trace,
         "t": change.t,
         "resource": change.resource,
         "level": change.new.label,
         "eta_s": None if eta is None else round(eta, 1),
-        "probability": round(forecast.probabilities.get(3600, 0.0), 3),
+        "probability": None if 3600 not in chances else round(chances[3600], 3),
         "who": forecast.who or None,
         "reason": forecast.reason or None,
     }
@@ -188,7 +201,7 @@ def _print_scores(paths: Sequence[Path]) -> None:
         if truth is None:
             raise TruthError(f"{path}: --score needs {trace_name(path)}.truth.json beside it")
         pairs.append((path, truth))
-    lines = score_all(pairs)
+    lines = score_all(pairs, read=functools.partial(_read, said=set()))
     events = len(lines[0].warning.leads)
     print(f"{len(pairs)} traces, {events} events. Alarm: warning or above; critical: critical or above.\n")
     print(

@@ -20,6 +20,8 @@ _BAR_WIDTH = 24
 _SMALL_BYTES = 32 << 20
 #: less than this left is called full; it is no alarm while nothing grows
 _FULL_SHARE = 0.03
+#: more open incidents than that are only counted
+_MOST_INCIDENTS = 6
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -30,9 +32,13 @@ def print_status(document: dict[str, Any], console: Console | None = None) -> No
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
     yield _verdict(document)
+    if document.get("incidents"):
+        yield _incidents(document["incidents"], document["at"])
     yield _resources(document)
     if document["gpus"]:
         yield _gpus(document["gpus"])
+    if document.get("windows"):
+        yield _windows(document["windows"])
     if document["processes"]:
         yield _processes(document["processes"])
     if document.get("recent"):
@@ -49,13 +55,25 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
-    level = document["level"]
-    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
-    calm = f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
-    text = Text(document.get("headline", calm), style="bold")
+    level = _worst(document)
+    other = "; other trouble is open, see below" if level != document["level"] else ""
+    text = Text(document.get("headline", calm(document) + other), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
     return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+
+
+def _worst(document: dict[str, Any]) -> str:
+    """Return the level of the memory forecast or of an open incident that nobody has acknowledged."""
+    levels = list(COLOURS)
+    known = [i["level"] for i in document.get("incidents", ()) if not i.get("acknowledged")]
+    return max((str(document["level"]), *map(str, known)), key=levels.index)
+
+
+def calm(document: Mapping[str, Any]) -> str:
+    """Say how things are when there is nothing to warn of."""
+    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
+    return f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
 
 
 def _resources(document: dict[str, Any]) -> RenderableType:
@@ -74,8 +92,7 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         eta = forecast.get("eta_seconds", {}).get("middle")
         # One look shows no rate, and so not that anything is steady.
         looks = ["full"] * _is_full(forecast) + ["steady"] * ("rate_bytes_per_second" in forecast)
-        calm = ", and ".join(looks)
-        outlook = Text(calm, "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
+        outlook = Text(", and ".join(looks), "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
         table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
@@ -149,16 +166,58 @@ def _processes(processes: list[dict[str, Any]]) -> RenderableType:
     return table
 
 
+def _incidents(incidents: list[dict[str, Any]], now: str) -> RenderableType:
+    table = _table()
+    table.add_column("open", no_wrap=True)
+    table.add_column("since (UTC)", no_wrap=True, style="dim")
+    table.add_column()
+    for item in incidents[:_MOST_INCIDENTS]:
+        notes = ["acknowledged"] * bool(item.get("acknowledged"))
+        if "silenced_until" in item:
+            notes.append(f"silenced until {_since(item['silenced_until'], now)}")
+        what = Text(item["headline"])
+        what.append(f"  ({', '.join([*notes, 'incident ' + str(item['id'])])})", "dim")
+        table.add_row(Text(item["level"], COLOURS[item["level"]]), _since(item["since"], now), what)
+    if (more := len(incidents) - _MOST_INCIDENTS) > 0:
+        table.add_row("", "", Text(f"and {more} more: wslgpud alerts list", "dim"))
+    return table
+
+
+def _windows(facts: Mapping[str, Any]) -> RenderableType:
+    """Say what Windows has left, what WSL holds of it, and what of each card lies in RAM."""
+    parts = []
+    if "memory_available_bytes" in facts and "memory_total_bytes" in facts:
+        left, total = facts["memory_available_bytes"], facts["memory_total_bytes"]
+        parts.append(f"{size(left)} RAM left of {size(total)}")
+    if "committed_bytes" in facts and "commit_limit_bytes" in facts:
+        parts.append(f"{size(facts['committed_bytes'])} promised of {size(facts['commit_limit_bytes'])}")
+    if "vm_bytes" in facts:
+        unreturned = facts.get("vm_unreturned_bytes")
+        unused = f", {size(unreturned)} of it free in here" if unreturned is not None else ""
+        parts.append(f"WSL holds {size(facts['vm_bytes'])}{unused}")
+    parts += [  # an integrated GPU lives in shared memory: nothing to tell
+        f"{gpu['adapter']}: {size(gpu['shared_bytes'])} in shared memory"
+        for gpu in facts.get("gpus", ())
+        if "shared_bytes" in gpu and "NVIDIA" in gpu["adapter"]
+    ]
+    table = _table(show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("Windows", "\n".join(parts))
+    return table
+
+
+def _since(at: str, now: str) -> str:
+    return _clock(at).removeprefix(f"{now[:10]} ")
+
+
 def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
     table = _table()
     table.add_column("lately (UTC)", no_wrap=True, style="dim")
     table.add_column(no_wrap=True)
     table.add_column()
     for item in recent[:5]:
-        at = _clock(item["at"])
-        table.add_row(
-            at.removeprefix(f"{now[:10]} "), Text(item["level"], COLOURS[item["level"]]), item["headline"]
-        )
+        table.add_row(_since(item["at"], now), Text(item["level"], COLOURS[item["level"]]), item["headline"])
     return table
 
 

@@ -19,6 +19,7 @@ from wslgpud.probes import nvml_calls
 from wslgpud.probes.nvml_remedies import explain
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
+from wslgpud.units import printable
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -371,7 +372,7 @@ class GpuSource(Source):
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
                     ours, name = self._who(pid, (path or "").rpartition("/")[2])
-                    merged[pid] = GpuProcess(pid if ours else 0, name, used_bytes)
+                    merged[pid] = GpuProcess(pid if ours else 0, printable(name), used_bytes)
         return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
 
     def _who(self, pid: int, name: str) -> tuple[bool, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wslgpud.model import Number
 
@@ -44,6 +44,14 @@ class Bucket(NamedTuple):
         return self.total / self.n
 
 
+class Oldest(NamedTuple):
+    """Since when each tier goes back, in seconds since the epoch; None: nothing is in it."""
+
+    raw_wall: float | None = None
+    minute_wall: float | None = None
+    hour_wall: float | None = None
+
+
 class ProcessPoint(NamedTuple):
     """One process as seen at ``wall``."""
 
@@ -53,6 +61,23 @@ class ProcessPoint(NamedTuple):
     name: str
     rss_bytes: int
     swap_bytes: int
+
+
+class GpuProcessPoint(NamedTuple):
+    """One program on a GPU as seen at ``wall``; ``used_bytes`` is None where the driver did not tell."""
+
+    wall: float
+    uuid: str
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+class Learned(NamedTuple):
+    """What was found out about a subject, at ``wall``."""
+
+    wall: float
+    document: dict[str, Any]
 
 
 class Delivery(NamedTuple):
@@ -107,3 +132,14 @@ class StoreStats:
     last_purge_wall: float | None
     purged_rows_total: int
     set_aside: str = ""
+    check_findings: tuple[str, ...] | None = None
+    last_check_wall: float | None = None
+
+    @property
+    def damage(self) -> str:
+        """What is or was wrong with the file, in a few words; empty when nothing is known."""
+        if self.check_findings:
+            return self.check_findings[0]
+        # a look that found nothing since then was at the new file
+        recovered = self.check_findings is not None and self.set_aside
+        return f"damaged, and set aside as {self.set_aside}" if self.set_aside and not recovered else ""

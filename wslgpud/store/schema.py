@@ -96,7 +96,9 @@ batch = Table(
     Column("ms", BigInteger, nullable=False),  # of the batch's first tick
     Column("offsets", Text, nullable=False),  # JSON array: milliseconds from there to each tick
     Column("readings", Text, nullable=False),  # JSON object: series id -> values * divisor, one if all are it
-    Column("processes", Text),  # JSON array of [offset, [[pid, start ticks, name, RSS KiB, swapped KiB]]]
+    # JSON array of [offset, rows]: [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and since
+    # schema 3 [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU
+    Column("processes", Text),
 )
 
 # Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
@@ -174,6 +176,7 @@ transition = Table(
     Column("new", Integer, nullable=False),
     Column("headline", Text, nullable=False),
     Column("forecast", Text),  # JSON object
+    Column("facts", Text),  # JSON object: what the rule saw
 )
 
 # What is still to be sent, one row a channel; done_ms is null until the channel has taken it.
@@ -201,6 +204,17 @@ stress_run = Table(
     Column("document", Text, nullable=False),  # JSON object: the result
 )
 
+# What the daemon has found out about this machine, one row a subject (a GPU's UUID, RAM): written anew with a
+# new id when it changes.
+learned = Table(
+    "learned",
+    metadata,
+    _id(),
+    Column("ms", BigInteger, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("document", Text, nullable=False),  # JSON object
+)
+
 daemon_run = Table(
     "daemon_run",
     metadata,
@@ -226,3 +240,11 @@ def row_range(host_id: int) -> tuple[int, int]:
 def series_range(host_id: int) -> tuple[int, int]:
     """Return the first and last id of a host's series."""
     return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1
+
+
+def key_range(table: Table, host_id: int) -> tuple[Column[int], tuple[int, int]]:
+    """Return the column that tells whose a row is, and its first and last value of a host."""
+    if "series" in table.c:
+        return table.c.series, series_range(host_id)
+    low, high = row_range(host_id)
+    return table.c.id, (block_id(low, 0), block_id(high, -1)) if table is block else (low, high)
