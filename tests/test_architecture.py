@@ -18,7 +18,7 @@ LAYERS = (
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
-    ("sampler", "jobs", "status", "history"),
+    ("sampler", "jobs", "status", "history", "export", "curves"),
     ("catalogue",),
     ("monitor",),
     ("app",),
@@ -42,6 +42,7 @@ HOMES = {
     "typer": {"cli"},
     "matplotlib": {"plots"},
     "apprise": {"alerts"},
+    "pyarrow": {"export"},
 }
 
 # One file by design: a Python that has torch and nothing of ours is given it as it is.

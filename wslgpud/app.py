@@ -219,7 +219,8 @@ class Daemon:
     def _alert(self, state: State, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
         try:
-            self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
+            stats = self._store.stats()
+            self._desk.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
         except Exception as bug:
             if repr(bug) != self._desk_error:
                 log.exception("alerts failed at this tick; please report this")

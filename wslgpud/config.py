@@ -92,7 +92,9 @@ class StoreSettings:
     minute_days: float = key(366.0, "days of one-minute summaries", minimum=1, maximum=36500)
     hour_days: float = key(3660.0, "days of one-hour summaries", minimum=1, maximum=36500)
     max_bytes: int = key(
-        2_000_000_000, "size of the whole file at which the oldest samples go first", minimum=20_000_000
+        2_000_000_000,
+        "size at which the oldest samples go first: of the whole file, in PostgreSQL of this machine's rows",
+        minimum=20_000_000,
     )
 
 

@@ -227,3 +227,53 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:
         raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def plot_curves(
+    curves: Sequence[tuple[str, str, Sequence[tuple[float, float, float, float]]]],
+    step_seconds: float,
+    path: Path,
+) -> None:
+    """Draw series over time, one panel a unit; a band reaches from least to greatest, a gap stays a gap.
+
+    Args:
+        curves: (name, unit, (seconds since the epoch, least, mean, greatest) of each step with values).
+        step_seconds: length of a step.
+        path: PNG to write.
+
+    Raises:
+        PlotError: matplotlib is missing or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    units = list(dict.fromkeys(unit for _, unit, _ in curves))
+    figure = Figure(figsize=(10, 1.2 + 3 * len(units)), layout="constrained")
+    panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, unit in zip(panels, units, strict=True):
+        scale, shown = (2**30, "GiB") if unit.startswith("bytes") else (1, unit)
+        for name, its_unit, points in curves:
+            if its_unit != unit:
+                continue
+            times: list[datetime] = []
+            lows: list[float] = []
+            means: list[float] = []
+            highs: list[float] = []
+            for wall, *values in points:
+                if times and wall - times[-1].timestamp() > 5 * step_seconds:
+                    times.append(times[-1])
+                    for column in (lows, means, highs):
+                        column.append(float("nan"))
+                times.append(datetime.fromtimestamp(wall).astimezone())
+                for column, value in zip((lows, means, highs), values, strict=True):
+                    column.append(value / scale)
+            (line,) = axes.plot(times, means, linewidth=1.2, label=name)
+            axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.set_ylabel(unit.replace("bytes", shown) if scale != 1 else shown)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    try:
+        figure.savefig(path, dpi=80)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"cannot write {path}: {error}") from error

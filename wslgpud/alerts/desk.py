@@ -156,6 +156,7 @@ class Desk:
         forecasts: Iterable[Forecast],
         transitions: Iterable[Transition],
         store_error: str = "",
+        store_damage: str = "",
     ) -> None:
         """Announce what a tick found: memory first, which cannot wait."""
         forecasts = list(forecasts)
@@ -163,7 +164,7 @@ class Desk:
         self._processes = snapshot.processes
         for transition in transitions:
             self._announce(transition)
-        for change in self._rules.observe(snapshot, store_error=store_error):
+        for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):
             self._announce(
                 Transition(
                     snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new, "",

@@ -69,6 +69,7 @@ class Look:
     snapshot: Snapshot
     memory: Memory
     store_error: str = ""
+    store_damage: str = ""
     _index: dict[str, list[Reading]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -279,6 +280,13 @@ def failing_store(look: Look) -> Iterator[Signal]:
     """The database takes nothing."""
     yield Signal(
         "store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {}
+    )
+
+
+def damaged_store(look: Look) -> Iterator[Signal]:
+    """The database was found damaged."""
+    yield Signal(
+        "store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {}
     )
 
 

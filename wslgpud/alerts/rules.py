@@ -109,6 +109,7 @@ RULES: tuple[Rule, ...] = (
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
     _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,)),
     Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
+    Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10, ()),
 )  # fmt: skip
 
 
@@ -156,9 +157,9 @@ class RuleEngine:
             if key[0] in known:
                 self._states[key] = _State(level=level, seen=mono, better_since=None)
 
-    def observe(self, snapshot: Snapshot, *, store_error: str = "") -> list[Change]:
+    def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to."""
-        look = Look(snapshot, self._memory, store_error)
+        look = Look(snapshot, self._memory, store_error, store_damage)
         changes: list[Change] = []
         for rule in self._rules:
             signals = {s.resource: s for s in rule.measure(look)}

@@ -11,6 +11,7 @@ from wslgpud.cli import (
     alerts,
     capture,
     config,
+    db,
     doctor,
     incidents,
     record,
@@ -20,6 +21,8 @@ from wslgpud.cli import (
     stress,
     wslconfig,
 )
+from wslgpud.cli import export as exports
+from wslgpud.cli import history as histories
 
 app = typer.Typer(
     name="wslgpud",
@@ -58,3 +61,6 @@ app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.add_typer(wslconfig.app, name="wslconfig")
+app.command()(histories.history)
+app.command()(exports.export)
+app.add_typer(db.app, name="db")

@@ -280,6 +280,15 @@ def run_outside(connection: Connection, script: str) -> None:
     driver.executescript(script)
 
 
+def page_counts(connection: Connection) -> tuple[int, int, int]:
+    """Return (pages, free pages, bytes a page) of an SQLite file."""
+    pages, free, size = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return pages, free, size
+
+
 @contextmanager
 def explained(target: str) -> Iterator[None]:
     """Turn the driver's errors into a StoreError that names the database and the remedy."""

@@ -143,6 +143,12 @@ RULES = {
         ("Warnings go out all the same; what cannot be written is kept in memory for a while.",),
         "Look at the disk that holds the database: full, read-only, or failing.",
     ),
+    "store_damaged": RuleText(
+        "history was damaged",
+        ("The history's database was damaged: {damage}", "The history's database was damaged"),
+        ("A damaged file is set aside, a new one begun, and what can be read taken over.",),
+        "Look at the disk (dmesg, SMART). 'wslgpud db check' says whether the file of now is sound.",
+    ),
     "unclean_end": RuleText(
         "unclean end",
         (
