@@ -108,6 +108,7 @@ def _replay_history(begin: str, end: str | None, database: str) -> Replay:
         try:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
             result = replay("history", seen)
+            result.start_wall = start
         finally:
             reader.close()
     except StoreError as error:
@@ -146,22 +147,33 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
 
 def _print_timeline(result: Replay, truth: Truth | None) -> None:
     print(f"{result.name}: {result.samples} samples, {duration(result.seconds)}")
+    if result.start_wall is not None:
+        span = (result.start_wall, result.start_wall + result.seconds)
+        print(f"  {' to '.join(_clock(wall) for wall in span)}")
     for resource, points in result.points.items():
         start, end = points[0][0], points[-1][0]
         used, marks = _strips(points, start, end)
         event = truth.events.get(resource) if truth is not None else None
+        margin = " " * (max(6, len(resource)) + 2)
         print(f"  {resource:>6}  used   {used}")
-        print(f"          level  {marks}")
+        print(f"{margin}  level  {marks}")
         if event is not None:
             column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
-            print(f"                 {' ' * column}^ out of memory at {event:.1f} s")
+            print(f"{margin}         {' ' * column}^ out of memory at {event:.1f} s")
         for change in result.changes:
             if change.resource == resource:
                 text = change.headline if change.new >= Level.WARNING else ""
-                print(f"    {change.t:9.1f} s  {change.new.label:<9}  {text}".rstrip())
+                when = f"{change.t:9.1f} s"
+                if result.start_wall is not None:
+                    when = _clock(result.start_wall + change.t)
+                print(f"    {when}  {change.new.label:<9}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    print(f"                             {change.forecast.reason}")
+                    print(f"    {' ' * len(when)}             {change.forecast.reason}")
     print()
+
+
+def _clock(wall: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
 
 
 def _strips(
