@@ -30,7 +30,7 @@ LAYERS = (
 HOMES = {
     "sqlalchemy": {"store"},
     "psycopg": {"store"},
-    "prometheus_client": {"serve"},
+    "prometheus_client": {"serve", "cli"},
     "uvicorn": {"serve"},
     "bcrypt": {"serve"},
     "yaml": {"serve"},
@@ -39,6 +39,7 @@ HOMES = {
     "torch": {"stress", "advise"},
     "psutil": {"sources"},
     "rich": {"cli"},
+    "textual": {"cli"},
     "typer": {"cli"},
     "matplotlib": {"plots"},
     "apprise": {"alerts"},

@@ -41,7 +41,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """A process that matters; its identity is (pid, start_ticks)."""
+    """A process that matters; its identity is (pid, start_ticks).
+
+    ``cgroup`` is the path of its memory cgroup, "" where that is not known.
+    """
 
     pid: int
     start_ticks: int
@@ -51,6 +54,7 @@ class ProcessSample:
     uid: int | None = None
     roles: frozenset[str] = frozenset()
     command: str = ""
+    cgroup: str = ""
 
     @property
     def key(self) -> tuple[int, int]:

@@ -214,12 +214,15 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     if not runs:
         raise PlotError("nothing to draw: no stress run has been completed yet")
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.dates import ConciseDateFormatter  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(9, 7), layout="constrained")
     size, speed, errors = figure.subplots(3, 1, sharex=True)
-    for uuid in dict.fromkeys(run.uuid for run in runs):
+    cards = list(dict.fromkeys(run.uuid for run in runs))
+    for uuid in cards:
         mine = [run for run in runs if run.uuid == uuid]
         times = [datetime.fromtimestamp(run.wall, timezone.utc) for run in mine]
         name = f"gpu{mine[0].gpu} {mine[0].name}"
@@ -228,17 +231,24 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         )
         for kind in ("write", "change", "read"):
             rates = [run.values.get(f"{kind}_median", float("nan")) / 1e9 for run in mine]
-            speed.plot(times, rates, "o-", label=f"{name} {kind}")
+            speed.plot(times, rates, "o-", label=kind if len(cards) == 1 else f"{name} {kind}")
         errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
         for number in range(1, len(mine)):
             if drivers[number] != drivers[number - 1]:
                 for axes in (size, speed, errors):
                     axes.axvline(times[number], color="black", linestyle="--", linewidth=1)
-                size.text(times[number], size.get_ylim()[0], f" {drivers[number]}", fontsize=8, va="bottom")
+                change = f" {drivers[number - 1]} → {drivers[number]}"
+                size.annotate(
+                    change, (times[number], 1), xycoords=("data", "axes fraction"), fontsize=8, va="bottom"
+                )
     for axes, label in ((size, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
         axes.set_ylabel(label)
         axes.legend(fontsize=7)
+        axes.grid(alpha=0.3)
+    errors.yaxis.set_major_locator(MaxNLocator(integer=True))
+    dates = ConciseDateFormatter(errors.xaxis.get_major_locator())  # type: ignore[no-untyped-call]
+    errors.xaxis.set_major_formatter(dates)
     try:
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:

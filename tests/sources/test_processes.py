@@ -15,7 +15,7 @@ import pytest
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.processes import ProcessSource, Row, choose, parse_stat
+from wslgpud.sources.processes import ProcessSource, Row, choose, memory_cgroup, parse_stat
 from wslgpud.sources.roles import build_tool, short_command
 
 MIB = 1 << 20
@@ -200,3 +200,23 @@ def test_a_real_build_tool_builds(tmp_path: Path):
         found = {p.pid: p for p in source.read().processes}
         assert found[child.pid].roles == {"build"}
         assert found[child.pid].command == "cc1plus"
+
+
+def test_a_name_that_would_command_a_terminal_is_made_harmless() -> None:
+    row = parse_stat(stat(7, "\x1b[2J\u202ex\nR", PAGE))
+
+    assert row.name == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}x\N{REPLACEMENT CHARACTER}R"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/user.slice/user-1000.slice\n", "/user.slice/user-1000.slice"),
+        ("12:pids:/a\n4:memory:/docker/x\n0::/b\n", "/docker/x"),
+        ("3:cpu,memory:/both\n", "/both"),
+        ("0::/odd:name\n", "/odd:name"),
+        ("", ""),
+    ],
+)
+def test_the_memory_cgroup_is_v1s_where_there_is_one(text, path):
+    assert memory_cgroup(text) == path

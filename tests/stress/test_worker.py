@@ -98,6 +98,13 @@ def test_any_flip_is_found_with_its_place_and_its_bits(run, name, chunk, word, m
     assert bad["flips"] == {len(f"{mask:b}".replace("0", "")): 1}
 
 
+def test_a_flip_at_the_far_end_of_a_large_chunk_is_placed(run, faulty, monkeypatch):
+    monkeypatch.setattr(faulty.worker, "PART_WORDS", 1 << 10)  # a thousand parts, as of 8 GiB
+    [bad] = run({"flips": [["solid", 1, WORDS - 1, 4]]}, passes=["solid"]).of("bad")
+
+    assert bad["samples"][0]["word"] == WORDS - 1
+
+
 @pytest.mark.parametrize("form", range(4))
 def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
     monkeypatch.setattr(faulty.worker, "FORMS", faulty.worker.FORMS[form:])

@@ -1,4 +1,4 @@
-"""Make a long recording small enough to keep: every so many seconds a sample, and no command lines.
+"""Make a long recording small enough to keep: every so many seconds a sample, no command lines, no groups.
 
 python tests/traces/thin.py IN.jsonl.gz OUT.jsonl.gz SECONDS
 """
@@ -21,8 +21,8 @@ def thin(observations: Iterable[Observation], seconds: float) -> Iterator[Observ
     for seen in observations:
         if seen.t >= due:
             due = seen.t + 0.9 * seconds
-            few = tuple(replace(process, command="") for process in seen.processes[:PROCESSES])
-            yield replace(seen, processes=few)
+            few = tuple(replace(process, command="", cgroup="") for process in seen.processes[:PROCESSES])
+            yield replace(seen, processes=few, cgroups=())
 
 
 def main() -> None:

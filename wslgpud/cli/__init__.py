@@ -13,7 +13,9 @@ from wslgpud.cli import (
     config,
     db,
     doctor,
+    guard,
     incidents,
+    monitor,
     record,
     replay,
     run,
@@ -52,6 +54,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
@@ -60,6 +63,7 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.add_typer(wslconfig.app, name="wslconfig")
 app.command()(histories.history)
 app.command()(exports.export)

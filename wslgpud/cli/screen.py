@@ -56,12 +56,16 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
     level = document["level"]
-    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
-    calm = f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
-    text = Text(document.get("headline", calm), style="bold")
+    text = Text(document.get("headline", calm(document)), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
     return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+
+
+def calm(document: Mapping[str, Any]) -> str:
+    """Say how things are when there is nothing to warn of."""
+    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
+    return f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
 
 
 def _resources(document: dict[str, Any]) -> RenderableType:
@@ -80,8 +84,7 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         eta = forecast.get("eta_seconds", {}).get("middle")
         # One look shows no rate, and so not that anything is steady.
         looks = ["full"] * _is_full(forecast) + ["steady"] * ("rate_bytes_per_second" in forecast)
-        calm = ", and ".join(looks)
-        outlook = Text(calm, "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
+        outlook = Text(", and ".join(looks), "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
         table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)

@@ -306,10 +306,8 @@ class RiskEngine:
         if room.resource == "ram":
             found = self._attribution.ram_culprit(observation, window, rate)
         elif room.resource.startswith("cgroup:"):
-            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
-            found = self._attribution.ram_culprit(observation, window, rate)
-            likely = found.kind in {"process", "group"}
-            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
+            path = room.resource.removeprefix("cgroup:")
+            found = self._attribution.group_culprit(observation, path, window, rate)
         else:
             for gpu in observation.gpus:
                 if room.key == gpu_key(gpu):

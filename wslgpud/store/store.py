@@ -80,8 +80,8 @@ class Store:
         self._boot_id = boot_id
         self.version = __version__
         self.previous_run: Run | None = None
-        self.learned: dict[str, Learned] = {}
         self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
+        self.learned: dict[str, Learned] = {}
         self._writer = Writer(
             self._target,
             self._intake,

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any, Literal
 
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
-from wslgpud.stress.course import Course
+from wslgpud.stress.course import SHARED_BYTES, Course
+from wslgpud.stress.plan import sold_bytes
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
@@ -165,6 +166,7 @@ def _values(
     if begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda"):
         context = before.free_bytes - begin["free"]
     known: dict[str, Number | None] = {
+        "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
         "total_bytes": before.total_bytes,
         "reserved_bytes": before.reserved_bytes,
         "foreign_bytes": before.used_bytes,
@@ -175,8 +177,12 @@ def _values(
         "verified_bytes": max(covered, default=None),
         "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
         "duration_seconds": frame.duration_seconds,
+        "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
+    if begin.get("bus_bits") and begin.get("memory_kilohertz"):
+        # Memory of all kinds in use moves two words a clock, as the driver counts clocks.
+        known["peak_bandwidth"] = 2 * begin["memory_kilohertz"] * 1000 * begin["bus_bits"] // 8
     if speeds:
         sizes = [row["bytes"] for row in speeds]
         spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
@@ -210,6 +216,13 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
         )
     if frame.course is not None:
         yield from frame.course.findings()
+    moved = values.get("shared_grown_bytes", 0)
+    if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
+        yield Finding(
+            "spill",
+            f"Windows moved {moved / MIB:.0f} MiB of other programs' GPU memory into RAM during the run:"
+            " raise stress.reserve_bytes",
+        )
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")
