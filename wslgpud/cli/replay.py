@@ -77,6 +77,8 @@ def replay_command(
             typer.echo(f"drawn: {plot}", err=True)
     except (TraceError, TruthError, PlotError) as error:
         raise Fault(str(error)) from error
+    except BrokenPipeError:
+        raise  # somebody has read enough of our output
     except OSError as error:
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
