@@ -130,7 +130,7 @@ def main():
     host = {
         "ram_bytes": observations[0].ram.total,
         "cgroup": "v1" if V1 else "v2",
-        "command": " ".join(command),
+        "command": " ".join(Path(word).name for word in command),
     }
     write_trace(out, observations, interval_seconds=given.interval, host=host)
     name = out.name.split(".")[0]

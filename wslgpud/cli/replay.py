@@ -77,9 +77,9 @@ def replay_command(
             typer.echo(f"drawn: {plot}", err=True)
     except (TraceError, TruthError, PlotError) as error:
         raise Fault(str(error)) from error
-    except BrokenPipeError:
-        raise  # somebody has read enough of our output
     except OSError as error:
+        if error.filename is None:  # somebody has read enough of our output
+            raise
         raise Fault(f"{error.filename}: {error.strerror}") from error
 
 
