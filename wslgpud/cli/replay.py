@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -72,15 +72,19 @@ def replay_command(
             for result in results:
                 _print_result(result, truths.get(result.name), as_json=as_json)
         if plot is not None:
-            events = {name: truth.events for name, truth in truths.items() if truth is not None}
-            plot_replays([(result.name, result.points) for result in results], events, plot)
-            typer.echo(f"drawn: {plot}", err=True)
+            _draw(results, truths, plot)
     except (TraceError, TruthError, PlotError) as error:
         raise Fault(str(error)) from error
     except OSError as error:
         if error.filename is None:  # somebody has read enough of our output
             raise
         raise Fault(f"{error.filename}: {error.strerror}") from error
+
+
+def _draw(results: Sequence[Replay], truths: Mapping[str, Truth | None], file: Path) -> None:
+    events = {name: truth.events for name, truth in truths.items() if truth is not None}
+    plot_replays([(result.name, result.points) for result in results], events, file)
+    typer.echo(f"drawn: {file}", err=True)
 
 
 def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
