@@ -6,6 +6,7 @@ import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -60,7 +61,7 @@ def replay_command(
         raise Fault("--json and --score exclude each other: each has its own output")
     if begin is None and (end is not None or not paths):
         raise Fault("name recordings, or say --from when in your own history to begin")
-    try:
+    with _faults():
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
@@ -73,6 +74,13 @@ def replay_command(
                 _print_result(result, truths.get(result.name), as_json=as_json)
         if plot is not None:
             _draw(results, truths, plot)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn what is wrong with the files into one line."""
+    try:
+        yield
     except (TraceError, TruthError, PlotError) as error:
         raise Fault(str(error)) from error
     except OSError as error:
