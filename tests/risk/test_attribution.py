@@ -1,6 +1,6 @@
 """Who grows on a card: named so that somebody can act on it, and nobody blamed for another one's memory."""
 
-from wslgpud.model import CgroupState, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
+from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.attribution import Culprit, GpuAttribution
 from wslgpud.risk.engine import RiskEngine
 
@@ -40,27 +40,22 @@ def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
     assert (culprit.text, culprit.kind) == ("probably python (in another container or VM)", "guess")
 
 
-def in_a_group(cgroup):
-    """A group of 4 GiB that a worker fills while a browser outside grows just as fast."""
-    engine, said = RiskEngine(), ""
-    for i in range(120):
-        held = int((0.5 + 0.03 * i) * GIB)
-        processes = (
-            ProcessSample(7, 1, "worker", held, 0, cgroup=cgroup),
-            ProcessSample(8, 1, "browser", held + GIB, 0, cgroup="/user.slice" if cgroup else ""),
-        )
-        group = CgroupState("/docker/x", 4 * GIB, min(held, 4 * GIB))
-        ram = RamState(64 * GIB, 30 * GIB)
-        seen = engine.observe(Observation(t=float(i), ram=ram, cgroups=(group,), processes=processes))
-        said = next((c.forecast.who for c in seen.changes if c.new >= Level.WARNING), said)
-    return said
+def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast_elsewhere():
+    def blamed_at_the_end(**where: str) -> str:
+        engine = RiskEngine()
+        for i in range(100):
+            own, other = ((300 + 30 * i) << 20, (300 + 33 * i) << 20)
+            processes = (
+                ProcessSample(1, 1, "qemu", other, 0, command="qemu", cgroup=where.get("qemu", "")),
+                ProcessSample(2, 1, "python", own, 0, command="python", cgroup=where.get("python", "")),
+            )
+            group = CgroupState("/job", 4 * GIB, (400 + 30 * i) << 20)
+            forecasts = engine.observe(
+                Observation(t=float(i), processes=processes, cgroups=(group,))
+            ).forecasts
+        (forecast,) = forecasts
+        return f"{forecast.who}/{forecast.who_kind}"
 
-
-def test_who_fills_a_group_is_sought_among_those_that_are_in_it():
-    assert in_a_group("/docker/x") == "worker (pid 7)"
-    assert in_a_group("/docker/x/inner") == "worker (pid 7)"
-    assert in_a_group("/docker/xy") == ""
-
-
-def test_where_nobody_tells_who_is_in_a_group_the_culprit_is_only_probable():
-    assert in_a_group("").startswith("probably ")
+    assert blamed_at_the_end(qemu="/vm", python="/job/7") == "python (pid 2)/process"
+    assert blamed_at_the_end(qemu="/vm", python="/vm") == "/"
+    assert blamed_at_the_end() == "probably qemu (pid 1)/process"  # where nobody knows who is in it

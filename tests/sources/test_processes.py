@@ -202,21 +202,21 @@ def test_a_real_build_tool_builds(tmp_path: Path):
         assert found[child.pid].command == "cc1plus"
 
 
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("0::/user.slice/build.scope\n", "/user.slice/build.scope"),
+        ("12:cpu,cpuacct:/a\n9:memory:/job\n1:name=systemd:/init.scope\n0::/init.scope\n", "/job"),
+        ("1:name=systemd:/x\n0::/with:colon\n", "/with:colon"),
+        ("", ""),
+        ("rubbish\n", ""),
+    ],
+)
+def test_the_group_is_that_whose_memory_is_limited(text, group):
+    assert memory_cgroup(text) == group
+
+
 def test_a_name_that_would_command_a_terminal_is_made_harmless() -> None:
     row = parse_stat(stat(7, "\x1b[2J\u202ex\nR", PAGE))
 
     assert row.name == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}x\N{REPLACEMENT CHARACTER}R"
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("0::/user.slice/user-1000.slice\n", "/user.slice/user-1000.slice"),
-        ("12:pids:/a\n4:memory:/docker/x\n0::/b\n", "/docker/x"),
-        ("3:cpu,memory:/both\n", "/both"),
-        ("0::/odd:name\n", "/odd:name"),
-        ("", ""),
-    ],
-)
-def test_the_memory_cgroup_is_v1s_where_there_is_one(text, path):
-    assert memory_cgroup(text) == path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample
@@ -138,20 +137,6 @@ class Attribution:
             share = min(1.0, sum(groups.values()) / lost_bytes)
             return Culprit(f"several: {parts}", "group", sum(groups.values()) / seconds, share)
         return Culprit("no watched process", "unknown") if now.processes else NOBODY
-
-    def group_culprit(self, now: Observation, path: str, window: float, lost_rate: float) -> Culprit:
-        """Return who took what a cgroup lost (bytes a second) over the last ``window`` seconds.
-
-        Where nobody tells who is in it (a recording), whoever grows as fast as the group most likely is.
-        """
-        inside, told = f"{path.rstrip('/')}/", any(process.cgroup for process in now.processes)
-        if told:
-            members = (p for p in now.processes if f"{p.cgroup.rstrip('/')}/".startswith(inside))
-            now = replace(now, processes=tuple(members))
-        found = self.ram_culprit(now, window, lost_rate)
-        if found.kind not in {"process", "group"}:
-            return NOBODY
-        return found if told else found._replace(text=f"probably {found.text}")
 
     def _before(self, t: float) -> _Snapshot | None:
         found = None

@@ -196,19 +196,20 @@ class ProcessSource(Source):
 
 
 def memory_cgroup(text: str) -> str:
-    """Return the path of the memory cgroup in the text of /proc/<pid>/cgroup; "" when there is none.
+    """Return the group whose memory limit holds for a process, from the text of /proc/<pid>/cgroup.
 
-    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html
+    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html, "/proc/[pid]/cgroup". Where the memory
+    controller is one of version 1, its own line counts, else that of version 2 (``0::``).
     """
-    unified = ""
+    found = ""
     for line in text.splitlines():
-        _, _, rest = line.partition(":")
+        number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
             return path
-        if not controllers:
-            unified = path
-    return unified
+        if number == "0" and not controllers:
+            found = path
+    return found
 
 
 def parse_stat(text: str) -> Row | None:
