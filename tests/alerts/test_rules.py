@@ -14,7 +14,7 @@ from wslgpud.alerts import rules
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
 from wslgpud.alerts.texts import compose
 from wslgpud.catalogue import catalogue
-from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot, Transition
+from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot, StressResult, Transition
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
@@ -210,6 +210,23 @@ def test_shared_memory_alone_a_full_card_alone_and_another_makers_are_no_spill(
     snapshots: list[Snapshot],
 ) -> None:
     assert levels(RuleEngine(), snapshots) == []
+
+
+def test_a_card_that_ends_early_as_a_stress_run_saw_is_full_earlier() -> None:
+    def run(uuid: str = "GPU-1", **more: float) -> StressResult:
+        values = {"foreign_bytes": GIB, "context_bytes": GIB // 2, "usable_bytes": 11 * GIB, **more}
+        return StressResult(START, uuid, 0, "NVIDIA RTX", "findings", values=values)
+
+    snapshots = [spilling(t, 12.4, 1.0 if t < 5 else 4.0) for t in range(40)]
+
+    def found(*runs: StressResult) -> list[str]:
+        engine = RuleEngine()
+        engine.learn(runs)
+        return [rule for _, rule, _ in levels(engine, snapshots)]
+
+    assert found(run(spilled_bytes=2 * GIB)) == ["vram_spill"]
+    assert found() == found(run(spilled_bytes=0)) == found(run("GPU-2", spilled_bytes=GIB)) == []
+    assert found(run(spilled_bytes=GIB), run(spilled_bytes=0)) == []  # the newest run counts
 
 
 def windows_memory(t: float, left: float, commit_left: float = 30, vm: float | None = 48) -> Snapshot:

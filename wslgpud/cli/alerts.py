@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, state_folder
-from wslgpud.cli.incidents import StateOption, open_reader, recent
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, ask_daemon, loaded, state_folder
+from wslgpud.cli.incidents import StateOption, local, open_reader, recent
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
@@ -30,16 +30,21 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
     from wslgpud.alerts.report import summary  # noqa: PLC0415
 
-    control = ControlFile(state_folder(state), lambda text: typer.echo(f"wslgpud: {text}", err=True)).now()
+    folder = state_folder(state)
+    control = ControlFile(folder, lambda text: typer.echo(f"wslgpud: {text}", err=True)).now()
     reader = open_reader(config, state)
     try:
-        found = [i for i in recent(reader, 0.0) if i.closed_wall is None]
+        found = [summary(i) for i in recent(reader, 0.0) if i.closed_wall is None]
     finally:
         reader.close()
+    # While the disk is full, what is open stands in the daemon's memory alone.
+    told = (ask_daemon(folder) or {}).get("incidents", ())
+    written = {i["id"] for i in found}
+    found += [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
         document = {
-            "open": [{**summary(i), "acknowledged": i.id in control.acknowledged} for i in found],
+            "open": [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found],
             "silences": [
                 {"rule": s.rule, "resource": s.resource, "until_seconds": round(s.until_wall - time.time())}
                 for s in silences
@@ -48,8 +53,8 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
         print(json.dumps(document, indent=2))
         return
     for i in found:
-        note = "  (acknowledged)" if i.id in control.acknowledged else ""
-        print(f"{i.id:>8}  {i.level.label:<9}  {i.headline}{note}")
+        note = "  (acknowledged)" if i["id"] in control.acknowledged else ""
+        print(f"{i['id']:>8}  {i['level']:<9}  since {local(i['opened'])}  {i['headline']}{note}")
     for s in silences:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.until_wall))
         print(f"silenced until {until}: {s.rule} of {s.resource}")
