@@ -96,7 +96,8 @@ class AlertmanagerChannel:
         now = self._now()
         started = datetime.fromisoformat(str(message.get("since") or message.get("at") or _time(now)))
         ends = now + timedelta(seconds=self.refresh_seconds * LIFE_REFRESHES) if open_ else now
-        names = {"summary": "headline", "description": "evidence", "advice": "advice", "incident": "incident"}
+        names = {"summary": "headline", "description": "evidence"}
+        names |= {name: name for name in ("advice", "incident", "runbook")}
         return {
             "labels": {
                 "alertname": alert_name(str(message.get("rule", "test"))),
