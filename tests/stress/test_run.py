@@ -74,6 +74,7 @@ def test_a_faithful_worker_makes_a_passed_run(runner):
     assert dict(result.key) == {
         "driver": "",
         "mode": "nightly",
+        "engine": "1",
         "wsl": "no",
         "torch": "2.13.0",
         "cuda": "13.0",

@@ -144,3 +144,11 @@ def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
 
     assert result.verdict == "failed"
     assert [f.kind for f in result.findings] == ["hung"]
+
+
+def test_the_peak_follows_from_clock_and_width_of_the_memory():
+    lines = full()
+    lines[0] |= {"bus_bits": 256, "memory_kilohertz": 14_001_000}  # an RTX 5070 Ti
+
+    assert digest(lines, Frame(1.0, gpu(), {})).values["peak_bandwidth"] == 896_064_000_000
+    assert "peak_bandwidth" not in digest(full(), Frame(1.0, gpu(), {})).values

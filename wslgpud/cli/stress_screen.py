@@ -111,17 +111,20 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
     if layers.row_count:
         out.print(layers)
     if "write_median" in values:
-        out.print(
-            " GB/s, median of all chunks (slowest): "
-            + ", ".join(
-                f"{kind} {_gbs(values.get(f'{kind}_median'))} ({_gbs(values.get(f'{kind}_min'))})"
-                for kind in ("write", "change", "read")
-            )
-        )
+        out.print(f" GB/s, median of all chunks (slowest): {_speeds(values)}")
     if course := _course(values):
         out.print(f" {course}")
     if rows:
         _print_rows(run, out)
+
+
+def _speeds(values: Mapping[str, float]) -> str:
+    said = []
+    for kind in ("write", "change", "read"):
+        middle, least, peak = (values.get(n) for n in (f"{kind}_median", f"{kind}_min", "peak_bandwidth"))
+        share = f", {middle / peak:.0%} of peak" if middle and peak else ""
+        said.append(f"{kind} {_gbs(middle)}" + (f" ({_gbs(least)}){share}" if least else ""))
+    return "; ".join(said)
 
 
 def _course(values: Mapping[str, float]) -> str:

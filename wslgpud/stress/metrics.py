@@ -46,6 +46,20 @@ BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
 )  # fmt: skip
+BANDWIDTH_SHARE = _gauge(
+    "vram_stress_bandwidth_ratio", "ratio",
+    "Median bandwidth as a share of what clock and width of the card's memory allow.", "op",
+)  # fmt: skip
+REGION = _gauge(
+    "vram_stress_region_bandwidth_bytes_per_second", "bytes_per_second",
+    "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).",
+    "region",
+)  # fmt: skip
+RUN = MetricSpec(
+    "vram_stress_run", "info", "",
+    "With what the last complete run was made; only runs made alike can be compared.",
+    (*_GPU, "driver", "torch", "cuda", "mode"), stored=False,
+)  # fmt: skip
 TEMPERATURE = _gauge(
     "vram_stress_temperature_celsius", "celsius",
     "Highest temperature of the core during the last complete run.",
@@ -63,8 +77,8 @@ RUNS = MetricSpec(
 )
 
 METRICS = (
-    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, USABLE, BANDWIDTH, TEMPERATURE,
-    SLOWED, ECC_ERRORS, ERRORS, RUNS,
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, USABLE, BANDWIDTH, BANDWIDTH_SHARE,
+    REGION, RUN, TEMPERATURE, SLOWED, ECC_ERRORS, ERRORS, RUNS,
 )  # fmt: skip
 
 SIZES = (
@@ -81,6 +95,8 @@ SIZES = (
     "spilled",
     "leak",
 )
+#: parts of the card that are told apart: enough for a picture, few enough for one scrape
+REGIONS = 32
 VERDICTS: tuple[StressVerdict, ...] = ("passed", "findings", "left", "skipped", "failed")
 
 
@@ -122,6 +138,18 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
         for stat in ("median", "min"):
             if f"{op}_{stat}" in values:
                 yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))
+        if f"{op}_median" in values and "peak_bandwidth" in values:
+            yield Reading(BANDWIDTH_SHARE, values[f"{op}_median"] / values["peak_bandwidth"], (*gpu, op))
+    yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
+    yield from _regions(run, gpu)
+
+
+def _regions(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
+    chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
+    regions = min(REGIONS, len(chunks))
+    for region in range(regions):
+        part = chunks[region * len(chunks) // regions : (region + 1) * len(chunks) // regions]
+        yield Reading(REGION, round(min(part)), (*gpu, f"{region:02d}"))
 
 
 def _layers(values: Mapping[str, Number], gpu: tuple[str, str]) -> Iterator[Reading]:

@@ -180,6 +180,9 @@ def _values(
         "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
+    if begin.get("bus_bits") and begin.get("memory_kilohertz"):
+        # Memory of all kinds in use moves two words a clock, as the driver counts clocks.
+        known["peak_bandwidth"] = 2 * begin["memory_kilohertz"] * 1000 * begin["bus_bits"] // 8
     if speeds:
         sizes = [row["bytes"] for row in speeds]
         spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]

@@ -279,6 +279,8 @@ class Worker:
                 "name": properties.name,
                 "total": properties.total_memory,
                 "l2": getattr(properties, "L2_cache_size", None),
+                "bus_bits": getattr(properties, "memory_bus_width", None),
+                "memory_kilohertz": getattr(properties, "memory_clock_rate", None),
             }
             torch.cuda.set_device(self.device)
         # The clock of the memory rises only under load; and every kind of kernel is loaded once, now.
@@ -289,7 +291,7 @@ class Worker:
             rows, columns = warm[0][:2, None], warm[0][None, 2:4]
             torch.mul(rows, columns, out=warm[0][4:8].view(2, 2)).addcmul_(rows, columns, value=-1)
             for word in (0, -1):
-                warm[0].fill_(word).bitwise_not_()
+                inverted(filled(warm[0], word))
                 torch.aminmax(warm[0])
             self.settle()
             self.look()
@@ -339,7 +341,7 @@ class Worker:
             slices = self.chunks[0].split(self.job.chunk // 8)
             for first in range(0, len(slices), self.group):
                 parts = slices[first : first + self.group]
-                times += self.timings([functools.partial(part.fill_, -1) for part in parts])
+                times += self.timings([functools.partial(filled, part, -1) for part in parts])
                 self.look()
             row |= {"write_seconds": sum(times), "slowest_slice_seconds": max(times)}
             del slices, parts
@@ -401,7 +403,7 @@ class Worker:
             return
         low, high = self.bounds(1)[:, 0]
         works: dict[str, Callable[[Tensor], Any]] = {
-            "write": lambda x: x.fill_(0x5A5A5A5A5A5A5A5A),
+            "write": lambda x: filled(x, 0x5A5A5A5A),
             "change": inverted,
             "read": lambda x: self.extremes(x, low, high),
         }
@@ -449,7 +451,7 @@ class Worker:
             except torch.OutOfMemoryError as error:
                 self.send("beyond", outcome=f"refused: {self.refusal(error)}")
                 return
-            [seconds] = self.timings([functools.partial(extra.fill_, -1)])
+            [seconds] = self.timings([functools.partial(filled, extra, -1)])
             self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
             self.chunks.append(extra)
             if seconds > 4 * best:
@@ -502,8 +504,17 @@ class Worker:
         self.send("released", still_taken=own, free_less=left, seconds=time.perf_counter() - start)
 
 
+# Both write words of 32 bits, which on an H200 is some percent faster than words of 64.
+
+
+def filled(x: Tensor, word: int) -> Tensor:
+    """Write a word, which repeats after 32 bits, all over a chunk."""
+    x.view(torch.int32).fill_(signed(word, 32))
+    return x
+
+
 def inverted(x: Tensor) -> Tensor:
-    """Invert a chunk in place; words of 32 bits are 5 % faster than of 64 on an H200."""
+    """Invert a chunk in place."""
     return x.view(torch.int32).bitwise_not_()
 
 
@@ -550,7 +561,7 @@ class Patterns:
     def retention(self) -> int:
         """Leave memory alone for a while: cells that leak, refresh that fails."""
         word = 0x3333333333333333
-        self._sweep("write", lambda x, _: x.fill_(word))
+        self._sweep("write", lambda x, _: filled(x, word))
         self.worker.rest(self.worker.job.retention_seconds)
         return self._check(word)
 
@@ -640,7 +651,7 @@ class Patterns:
     def _constants(self, *words: int) -> int:
         bad = 0
         for word in map(signed, words):
-            self._sweep("write", lambda x, _, word=word: x.fill_(word))  # type: ignore[misc]
+            self._sweep("write", lambda x, _, word=word: filled(x, word))  # type: ignore[misc]
             bad += self._check(word)
             self._sweep("change", lambda x, _: inverted(x))
             bad += self._check(signed(~word))
