@@ -15,21 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__
+from wslgpud import __version__, stress_unit, systemd
 from wslgpud.alerts import blackbox, build
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.texts import language
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.jobs import Nightly
+from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import Publisher, ServeError, Server, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.systemd import Notifier
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -65,7 +64,7 @@ class Daemon:
         self._config = config
         self._host = host
         self._folder = state_folder
-        self._systemd = Notifier(environ)
+        self._systemd = systemd.Notifier(environ)
         self._environ = environ
         self._stop = threading.Event()
         self._desk_error = ""
@@ -78,6 +77,9 @@ class Daemon:
         Raises:
             StartError: one of these cannot be had.
         """
+        systemd.keep_capabilities()
+        if warning := systemd.unprotected(self._environ, systemd.oom_score_adjust()):
+            log.warning("%s", warning)
         try:
             with ExitStack() as stack:
                 self._open(stack)
@@ -124,6 +126,7 @@ class Daemon:
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
+        publisher.include(systemd.readings)
         self._server = Server(self._config.server, publisher, routes(publisher, self.status))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
@@ -133,13 +136,18 @@ class Daemon:
             watched = replace(watched, store=replace(watched.store, path=str(file)))
         self._monitor = Monitor(watched, self._host)
         stack.callback(self._monitor.close)
-        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        self._nightly = Nightly(
+            self._config.stress, self._host, self._folder, self._store,
+            apart=self._environ.get(stress_unit.VARIABLE) == "yes",
+        )  # fmt: skip
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
         note = self._folder / "daemon.json"
         try:
             note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+            note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"

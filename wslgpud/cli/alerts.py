@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, state_folder
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, data_folder, loaded
 from wslgpud.cli.incidents import StateOption, open_reader, recent
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
     from wslgpud.alerts.report import summary  # noqa: PLC0415
 
-    control = ControlFile(state_folder(state), lambda text: typer.echo(f"wslgpud: {text}", err=True)).now()
+    control = ControlFile(data_folder(state), lambda text: typer.echo(f"wslgpud: {text}", err=True)).now()
     reader = open_reader(config, state)
     try:
         found = [i for i in recent(reader, 0.0) if i.closed_wall is None]
@@ -130,7 +130,7 @@ def silence(
         added = [Silence(rule, resource, now + seconds)] if seconds else []
         return replace(before, silences=(*kept, *added))
 
-    _write(ControlFile(state_folder(state)), change)
+    _write(ControlFile(data_folder(state)), change)
     print(f"{rule} of {resource}: " + (f"silent for {lasting}" if seconds else "not silent any more"))
 
 
@@ -145,7 +145,7 @@ def ack(
     def change(before: Control) -> Control:
         return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
 
-    _write(ControlFile(state_folder(state)), change)
+    _write(ControlFile(data_folder(state)), change)
     print(f"incident {number} is acknowledged")
 
 
