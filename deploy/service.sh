@@ -24,7 +24,9 @@ places() {
 }
 
 # does COMMAND...: do it; with --dry-run only show it.
+done=''
 does() {
+    done=yes
     if [ "$dry" ]; then
         printf '  %s\n' "$*"
     else

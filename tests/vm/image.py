@@ -47,7 +47,7 @@ KEPT_IMAGES = 4  # of one recipe: each new wheel makes one
 UNUSED_SECONDS = 14 * 86400  # images of other recipes go then
 PROGRAM = "/opt/wslgpud"
 SOURCE = "/usr/src/wslgpud"
-# As deploy/install does it, so that its run in the machine finds the release and needs neither network nor pip.
+# As deploy/install does it, whose run in the machine then finds the release and needs no network and no pip.
 INSTALL = f"""
 cd {SOURCE} && . deploy/environment.sh
 release={PROGRAM}.releases/$(release_of "$PWD" "")
@@ -93,9 +93,9 @@ def cache_folder() -> Path:
 def image(wheel: Path | None = None) -> Image:
     """Return the image, building what the cache lacks.
 
-    With a wheel, what it holds and its dependencies lie in a virtual environment at ``/opt/wslgpud``, and this
-    repository's program and ``deploy`` at ``/usr/src/wslgpud``. The first call
-    needs the network (Debian's archive; the package index for a new set of dependencies), later ones do not.
+    With a wheel, what it holds and its dependencies lie in a virtual environment at ``/opt/wslgpud``, and
+    this repository's program and ``deploy`` at ``/usr/src/wslgpud``. The first call needs the network
+    (Debian's archive; the package index for a new set of dependencies), later ones do not.
 
     Raises:
         ImageError: A tool failed.
