@@ -69,7 +69,7 @@ distribution() {
 
 # keep_alive FOLDER create|remove|status: Windows' scheduled task that keeps this distribution running.
 keep_alive() {
-    root=$(sed -n '/^\[automount\]/,/^\[/s/^ *root *= *"\{0,1\}\([^" ]*\).*/\1/p' /etc/wsl.conf 2>/dev/null)
+    root=$(sed -n '/^\[automount\]/,/^\[/s/^ *root *= *"\{0,1\}\([^" ]*\).*/\1/p' /etc/wsl.conf 2>/dev/null) || root=''
     windows=${root:-/mnt/}
     windows=${windows%/}/c
     powershell=$windows/Windows/System32/WindowsPowerShell/v1.0/powershell.exe
