@@ -25,7 +25,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import Publisher, ServeError, Server, routes
+from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -127,7 +127,9 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
         publisher.include(systemd.readings)
-        self._server = Server(self._config.server, publisher, routes(publisher, self.status))
+        self._server = Server(
+            self._config.server, publisher, routes(publisher, self.status, self._desk.standing)
+        )
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -143,11 +145,17 @@ class Daemon:
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
+        facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
+        if self._server.guarded:
+            local = LocalStatus(self._folder, self.status)
+            if local.start():
+                stack.callback(local.close)
+                facts["socket"] = local.path.name
         note = self._folder / "daemon.json"
         try:
-            note.write_text(json.dumps({"pid": os.getpid(), "url": self.url, "version": __version__}))
-            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+            note.write_text(json.dumps(facts))
             note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
@@ -178,9 +186,11 @@ class Daemon:
         first = self._state is None
         state, transitions = self._monitor.tick()
         self._state = state
-        self._nightly.observe(state.snapshot)
         # The warning leaves first: under memory pressure any later step may take seconds.
-        self._alert(state, (*transitions, *self._nightly.news()))
+        self._alert(state, transitions)
+        self._nightly.observe(state.snapshot)
+        for transition in self._nightly.news():
+            self._desk.report(transition)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -193,7 +203,8 @@ class Daemon:
     def _alert(self, state: State, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
         try:
-            self._desk.tick(state.snapshot, state.forecasts, changes, self._store.stats().error)
+            stats = self._store.stats()
+            self._desk.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
         except Exception as bug:
             if repr(bug) != self._desk_error:
                 log.exception("alerts failed at this tick; please report this")
@@ -206,5 +217,5 @@ class Daemon:
             return {"version": __version__, "waiting": "for the first sample"}
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
-            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.open
+            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.standing()
         )  # fmt: skip

@@ -33,7 +33,8 @@ _BINFMT = "/proc/sys/fs/binfmt_misc"
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
 _MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
-_HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\])[^/\\\s]+")
+# Windows' names have spaces, and .wslconfig doubles its backslashes.
+_HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\]+)[^/\\\s]+(?:(?: [^/\\\s]+)+(?=[/\\]))?")
 _TELLING = re.compile(r"dxg|NVRM: Xid|oom-kill:|invoked oom-killer|Killed process")
 _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
 

@@ -65,6 +65,22 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class Windows:
+    """What Windows tells of itself, under WSL2."""
+
+    probe: str = key(
+        "auto",
+        "one resident PowerShell in Windows that tells of its memory and its GPUs",
+        choices=("auto", "off"),
+    )
+    exporter_url: str = key(
+        "",
+        "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
+    )
+    every_seconds: float = key(10.0, "time between two questions to Windows", minimum=1, maximum=600)
+
+
+@dataclass(frozen=True)
 class StoreSettings:
     """Where history lies and how much of it is kept."""
 
@@ -76,7 +92,9 @@ class StoreSettings:
     minute_days: float = key(366.0, "days of one-minute summaries", minimum=1, maximum=36500)
     hour_days: float = key(3660.0, "days of one-hour summaries", minimum=1, maximum=36500)
     max_bytes: int = key(
-        2_000_000_000, "size of the whole file at which the oldest samples go first", minimum=20_000_000
+        2_000_000_000,
+        "size at which the oldest samples go first: of the whole file, in PostgreSQL of this machine's rows",
+        minimum=20_000_000,
     )
 
 
@@ -157,7 +175,12 @@ class Stress:
         0, "VRAM that stays free; 0 means 128 MiB, under WSL2 512 MiB or a sixteenth of the card", minimum=0
     )
     settle_seconds: float = key(30.0, "the GPU must have been idle for this long", minimum=1, maximum=3600)
-    deadline_seconds: float = key(120.0, "longest time for a whole run", minimum=10, maximum=3600)
+    soak_seconds: float = key(
+        30.0, "how long 'wslgpud stress --full' goes on with part of the memory", minimum=0, maximum=3000
+    )
+    deadline_seconds: float = key(
+        120.0, "longest time for a whole run, not counting soak_seconds", minimum=10, maximum=3600
+    )
     max_celsius: float = key(75.0, "no run on a GPU hotter than this", minimum=20, maximum=110)
     probe_beyond: bool = key(
         False,
@@ -177,6 +200,7 @@ class Config:
     """The whole configuration."""
 
     sampling: Sampling = Sampling()
+    windows: Windows = Windows()
     store: StoreSettings = StoreSettings()
     server: Server = Server()
     alerts: Alerts = Alerts()

@@ -8,12 +8,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+_SCORE = "/proc/self/oom_score_adj"
+_UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
+
+
+def unprotected(command: Sequence[str]) -> list[str]:
+    """Return a command whose program the kernel may kill like any other.
+
+    The service's ``OOMScoreAdjust`` is for the daemon that warns; a child inherits it, and one of the user's
+    that grows would be spared while innocent programs die. A shell resets it before the program starts:
+    afterwards would be too late on a machine short of memory, and ``preexec_fn`` may deadlock among threads.
+    """
+    try:
+        with open(_SCORE, encoding="ascii") as file:
+            protected = int(file.read()) < 0
+    except (OSError, ValueError):
+        protected = False
+    return ["/bin/sh", "-c", _UNPROTECT, "sh", *command] if protected else list(command)
 
 
 class NoData(Exception):  # noqa: N818 - absence is an answer, not an error
@@ -166,9 +185,11 @@ class Host:
             NoData: the program is not installed.
             SourceError: it failed or took longer than ``timeout_seconds``.
         """
+        if shutil.which(command[0]) is None:
+            raise NoData(f"{command[0]} is not installed")
         try:
             done = subprocess.run(  # noqa: PLW1510 - the exit status is reported below
-                command,
+                unprotected(command),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=timeout_seconds,
@@ -176,8 +197,6 @@ class Host:
                 text=True,
                 errors="replace",
             )
-        except FileNotFoundError as error:
-            raise NoData(f"{command[0]} is not installed") from error
         except subprocess.TimeoutExpired as error:
             raise SourceError(f"{command[0]} did not answer within {timeout_seconds:g} s") from error
         except OSError as error:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import html
+import io
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.model import Level, StressResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LEVEL_COLOURS = {
     Level.INFO: "#dbe9f6",
@@ -20,6 +27,98 @@ RiskPoint = tuple[float, float, float | None, Level]
 
 class PlotError(RuntimeError):
     """A picture that cannot be drawn; the text says what to do."""
+
+
+class Panel(NamedTuple):
+    """Headroom of one resource: (seconds since the epoch, bytes left, level), of so many bytes."""
+
+    name: str
+    capacity_bytes: float
+    points: Sequence[tuple[float, float, Level]]
+
+
+def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str, text: str) -> None:
+    """Draw what was left before and after a moment, one panel a resource.
+
+    Args:
+        panels: what to draw.
+        moment: what it was about, in seconds since the epoch; a line marks it.
+        path: PNG, SVG or HTML to write; HTML is one file that needs nothing else, with the report below.
+        title: its first line.
+        text: the report, for HTML.
+
+    Raises:
+        PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
+    """
+    if not panels:
+        raise PlotError("nothing to draw: no headroom was recorded around it")
+    try:
+        from matplotlib import dates  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.figure import Figure  # noqa: PLC0415 - same
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    zone = datetime.now().astimezone().tzinfo
+    figure = Figure(figsize=(10, 2.7 * len(panels)), layout="constrained")
+    for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        times = [wall / 86400 for wall, _, _ in panel.points]  # as matplotlib counts: days since the epoch
+        left = [max(0.0, value) / 2**30 for _, value, _ in panel.points]
+        levels = [level for _, _, level in panel.points]
+        size = max(panel.capacity_bytes / 2**30, 1e-3)
+        axes.xaxis_date(zone)
+        _shade_levels(axes, [(t, 0.0, None, level) for t, level in zip(times, levels, strict=True)])
+        axes.plot(times, left, color="#1f3a5f", linewidth=1.6)
+        axes.fill_between(times, left, color="#1f3a5f", alpha=0.12, linewidth=0)
+        axes.axvline(moment / 86400, color="black", linestyle="--", linewidth=1)
+        axes.set_title(f"{panel.name}: left of {size:.1f} GiB", fontsize=10, loc="left")
+        axes.set_ylim(0, size)
+        axes.set_ylabel("GiB left")
+        axes.margins(x=0)
+        clock = dates.DateFormatter("%H:%M:%S", tz=zone)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_formatter(clock)
+    _save(figure, path, title, text)
+
+
+def _save(figure: Figure, path: Path, title: str, text: str) -> None:
+    """Write a figure by the ending of the file's name.
+
+    Raises:
+        PlotError: the ending is none that we know, or the file cannot be written.
+    """
+    kind = path.suffix.lower()
+    if kind not in (".png", ".svg", ".html"):
+        raise PlotError(f"{path}: a plot ends in .png, .svg or .html")
+    try:
+        if kind != ".html":
+            figure.savefig(path, dpi=80)
+            return
+        out = io.StringIO()
+        # Without this matplotlib's own description names places in the net.
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", metadata=nothing)
+        # An <svg> inside a page has no use for the head of a document.
+        drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+        path.write_text(_page(title, drawing, text), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def _page(title: str, drawing: str, text: str) -> str:
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{html.escape(title)}</title>
+<style>
+body {{ margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif;
+  color: #1c2330; background: #f6f7f9; }}
+h1 {{ font-size: 1.25rem; }}
+svg {{ width: 100%; height: auto; background: #fff; border: 1px solid #dde2ea; border-radius: .5rem; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.45 ui-monospace, monospace; }}
+</style></head>
+<body><h1>{html.escape(title)}</h1>
+{drawing}
+<pre>{html.escape(text)}</pre>
+</body></html>
+"""
 
 
 def plot_replays(
@@ -123,6 +222,56 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
                 size.text(times[number], size.get_ylim()[0], f" {drivers[number]}", fontsize=8, va="bottom")
     for axes, label in ((size, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
         axes.set_ylabel(label)
+        axes.legend(fontsize=7)
+    try:
+        figure.savefig(path, dpi=80)
+    except (OSError, ValueError) as error:
+        raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def plot_curves(
+    curves: Sequence[tuple[str, str, Sequence[tuple[float, float, float, float]]]],
+    step_seconds: float,
+    path: Path,
+) -> None:
+    """Draw series over time, one panel a unit; a band reaches from least to greatest, a gap stays a gap.
+
+    Args:
+        curves: (name, unit, (seconds since the epoch, least, mean, greatest) of each step with values).
+        step_seconds: length of a step.
+        path: PNG to write.
+
+    Raises:
+        PlotError: matplotlib is missing or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    units = list(dict.fromkeys(unit for _, unit, _ in curves))
+    figure = Figure(figsize=(10, 1.2 + 3 * len(units)), layout="constrained")
+    panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, unit in zip(panels, units, strict=True):
+        scale, shown = (2**30, "GiB") if unit.startswith("bytes") else (1, unit)
+        for name, its_unit, points in curves:
+            if its_unit != unit:
+                continue
+            times: list[datetime] = []
+            lows: list[float] = []
+            means: list[float] = []
+            highs: list[float] = []
+            for wall, *values in points:
+                if times and wall - times[-1].timestamp() > 5 * step_seconds:
+                    times.append(times[-1])
+                    for column in (lows, means, highs):
+                        column.append(float("nan"))
+                times.append(datetime.fromtimestamp(wall).astimezone())
+                for column, value in zip((lows, means, highs), values, strict=True):
+                    column.append(value / scale)
+            (line,) = axes.plot(times, means, linewidth=1.2, label=name)
+            axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.set_ylabel(unit.replace("bytes", shown) if scale != 1 else shown)
+        axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     try:
         figure.savefig(path, dpi=80)

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.message import forecast_payload
 from wslgpud.model import (
     Forecast,
@@ -21,6 +21,7 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.risk.wording import headline
+from wslgpud.sources import windows
 
 
 def status(
@@ -28,7 +29,7 @@ def status(
     observation: Observation,
     forecasts: Iterable[Forecast],
     recent: Iterable[Transition] = (),
-    incidents: Iterable[Incident] = (),
+    incidents: Iterable[Standing] = (),
 ) -> dict[str, Any]:
     """Return all that is known at a tick; keys whose value is not known are absent."""
     forecasts = list(forecasts)
@@ -46,22 +47,13 @@ def status(
             "ram": _known(dataclasses.asdict(observation.ram)) if observation.ram else None,
             "swap": _known(dataclasses.asdict(observation.swap)) if observation.swap else None,
             "gpus": [_gpu(g) for g in snapshot.gpus],
+            "windows": _windows(snapshot) or None,
             "forecasts": [
                 {"resource": f.resource, "level": f.level.label, **forecast_payload(f)} for f in forecasts
             ],
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot) for r in snapshot.reports],
-            "incidents": [
-                {
-                    "id": i.id,
-                    "rule": i.rule,
-                    "resource": i.resource,
-                    "level": i.level.label,
-                    "since": _iso(i.opened_wall),
-                    "headline": i.headline,
-                }
-                for i in incidents
-            ],
+            "incidents": [standing(s) for s in incidents],
             "recent": [
                 {
                     "at": _iso(t.wall),
@@ -72,6 +64,23 @@ def status(
                 }
                 for t in recent
             ],
+        }
+    )
+
+
+def standing(open_one: Standing) -> dict[str, Any]:
+    """Return an open incident as JSON."""
+    incident, until = open_one.incident, open_one.silenced_until_wall
+    return _known(
+        {
+            "id": incident.id,
+            "rule": incident.rule,
+            "resource": incident.resource,
+            "level": incident.level.label,
+            "since": _iso(incident.opened_wall),
+            "headline": incident.headline,
+            "acknowledged": open_one.acknowledged,
+            "silenced_until": None if until is None else _iso(until),
         }
     )
 
@@ -88,6 +97,33 @@ def _gpu(gpu: GpuSample) -> dict[str, Any]:
     facts = {f.name: getattr(gpu, f.name) for f in dataclasses.fields(gpu) if f.name != "processes"}
     processes = [_known({"pid": p.pid, "name": p.name, "used_bytes": p.used_bytes}) for p in gpu.processes]
     return {**_known(facts), "processes": processes}
+
+
+#: what Windows tells, by the name under which it stands here
+_WINDOWS = {
+    "memory_total_bytes": windows.TOTAL,
+    "memory_available_bytes": windows.AVAILABLE,
+    "committed_bytes": windows.COMMITTED,
+    "commit_limit_bytes": windows.COMMIT_LIMIT,
+    "vm_bytes": windows.VM,
+    "vm_unreturned_bytes": windows.VM_UNRETURNED,
+}
+_WINDOWS_GPU = {
+    windows.GPU_SIZE.name: "size_bytes",
+    windows.GPU_DEDICATED.name: "dedicated_bytes",
+    windows.GPU_SHARED.name: "shared_bytes",
+}
+
+
+def _windows(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what Windows tells of itself and of its GPUs; empty where it is not asked."""
+    facts: dict[str, Any] = _known({name: snapshot.value(spec) for name, spec in _WINDOWS.items()})
+    adapters: dict[str, dict[str, Any]] = {}
+    for reading in snapshot.readings():
+        if (name := _WINDOWS_GPU.get(reading.spec.name)) is not None:
+            adapter = reading.labels[0]
+            adapters.setdefault(adapter, {"adapter": adapter})[name] = reading.value
+    return facts | ({"gpus": list(adapters.values())} if adapters else {})
 
 
 def _process(process: ProcessSample) -> dict[str, Any]:

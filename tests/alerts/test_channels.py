@@ -23,10 +23,12 @@ from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, urls_from
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
-from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel, automount_root
+from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
 from wslgpud.alerts.message import iso
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.host import Host
+from wslgpud.probes import interop
+from wslgpud.probes.interop import automount_root
 
 HOSTILE = [
     'it\'s "quoted" `whoami` $(calc.exe); & | < > %PATH% !x!',
@@ -75,10 +77,9 @@ class TestWindowsToast:
         channel = self.channel(tmp_path)
         channel.send(message(text))
 
-        name, *rest = self.got(tmp_path, "args").splitlines()
-        assert [name, *rest[:2]] == ["-NoProfile", "-NonInteractive", "-EncodedCommand"]
-        assert base64.b64decode(rest[2]).decode("utf-16-le") == SCRIPT
-        assert len(rest) == 3
+        *options, script = self.got(tmp_path, "args").splitlines()
+        assert options == interop.powershell_command(Host(tmp_path), "")[1:-1]
+        assert base64.b64decode(script).decode("utf-16-le") == SCRIPT
         stdin = self.got(tmp_path, "stdin")
         assert stdin.count("\n") == 1
         toast = json.loads(base64.b64decode(stdin))

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import rules
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
+from wslgpud.alerts.texts import compose
 from wslgpud.catalogue import catalogue
-from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot
-from wslgpud.sources import disk, gpu, memory, pressure
+from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot, Transition
+from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
 GIB = 1 << 30
@@ -157,6 +158,89 @@ def test_every_reason_that_counts_is_one_that_the_driver_gives() -> None:
     from wslgpud.alerts.measures import _HARMFUL_REASONS  # noqa: PLC0415
 
     assert set(gpu.THROTTLE_BITS) > _HARMFUL_REASONS
+
+
+def spilling(
+    t: float, used: float, shared: float, *, name: str = "NVIDIA RTX", card: bool = True
+) -> Snapshot:
+    """A card of 16 GiB, as NVML and Windows see it, in GiB."""
+    gpus = (GpuSample(0, "GPU-1", name, total_bytes=16 * GIB, used_bytes=int(used * GIB)),) if card else None
+    found = (
+        (windows.GPU_SIZE, 15.7), (windows.GPU_DEDICATED, used), (windows.GPU_SHARED, shared),
+    )  # fmt: skip
+    return tick(t, *(Reading(spec, int(value * GIB), (name,)) for spec, value in found), gpus=gpus)
+
+
+def test_shared_memory_that_grows_while_the_card_is_full_is_a_spill() -> None:
+    engine = RuleEngine()
+    calm = [spilling(t, 12, 1.5) for t in range(10)]
+    full = [spilling(t, 15.5, 1.5 + 0.1 * (t - 10)) for t in range(10, 120)]
+    found = levels(engine, calm + full)
+
+    assert [(rule, level) for _, rule, level in found] == [
+        ("vram_spill", "warning"),
+        ("vram_spill", "critical"),
+    ]
+    assert 30 <= found[0][0] <= 40
+    (over,) = levels(engine, [spilling(t, 9, 1.0) for t in range(120, 200)])
+    assert (over[1], over[2]) == ("vram_spill", "ok")
+
+
+def test_a_spill_names_its_card_and_how_much_was_moved() -> None:
+    engine = RuleEngine()
+    snapshots = [spilling(t, 12 if t < 5 else 15.5, 1.0 if t < 5 else 4.0) for t in range(40)]
+    (change,) = [c for s in snapshots for c in engine.observe(s)]
+
+    assert (change.resource, change.facts["grown_bytes"]) == ("gpu0", 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [
+        [spilling(t, 12, 0.1 * t) for t in range(200)],  # pinned buffers, while the card has room
+        [spilling(t, 15.5, 3.0) for t in range(200)],  # full, and what is shared stays as it is
+        [spilling(t, 15.5, 3.0 - 0.01 * t) for t in range(200)],
+        [spilling(t, 15.5, 0.1 * t, name="Intel(R) UHD Graphics", card=False) for t in range(200)],
+        [tick(t, gpus=(GpuSample(0, "GPU-1", "NVIDIA RTX", 16 * GIB, 16 * GIB),)) for t in range(200)],
+        [tick(t, Reading(windows.GPU_SHARED, t * GIB, ("NVIDIA RTX",))) for t in range(200)],
+    ],
+    ids=["room", "steady", "falling", "integrated", "windows not asked", "card not known"],
+)
+def test_shared_memory_alone_a_full_card_alone_and_another_makers_are_no_spill(
+    snapshots: list[Snapshot],
+) -> None:
+    assert levels(RuleEngine(), snapshots) == []
+
+
+def windows_memory(t: float, left: float, commit_left: float = 30, vm: float | None = 48) -> Snapshot:
+    """Windows with 64 GiB, that can promise 72, in GiB."""
+    found = [
+        (windows.TOTAL, 64), (windows.AVAILABLE, left), (windows.COMMIT_LIMIT, 72),
+        (windows.COMMITTED, 72 - commit_left),
+    ]  # fmt: skip
+    found += [(windows.VM, vm)] if vm is not None else []
+    return tick(t, *(Reading(spec, int(value * GIB)) for spec, value in found))
+
+
+def test_a_windows_short_of_ram_is_told_of_and_one_that_is_merely_busy_is_not() -> None:
+    short = [windows_memory(t, 3.0 if t < 100 else 1.0) for t in range(200)]
+
+    assert levels(RuleEngine(), short) == [
+        (30.0, "windows_memory_low", "warning"), (130.0, "windows_memory_low", "critical"),
+    ]  # fmt: skip
+    assert levels(RuleEngine(), [windows_memory(t, 8.0) for t in range(200)]) == []
+    assert levels(RuleEngine(), [windows_memory(t, 2.0 if t % 20 else 9.0) for t in range(200)]) == []
+
+
+def test_a_windows_that_can_promise_no_more_is_told_of_although_ram_is_left() -> None:
+    engine = RuleEngine()
+    (change,) = [c for t in range(60) for c in engine.observe(windows_memory(t, 20, 2))]
+    text = compose(
+        Transition(START, 0, "windows", change.rule, change.old, change.new, "", facts=change.facts)
+    )
+
+    assert text.headline == "Windows can promise only 2.0 GB more of 72 GB: its programs will fail"
+    assert "holds 48 GB" in text.evidence
 
 
 def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from texts import (
+    FOLKLORE,
     GIB,
     KERNEL_5_15,
     KERNEL_6_6,
@@ -35,6 +36,7 @@ from texts import (
     process,
     processor,
     reclaim,
+    settings,
     wsl,
     wsl_commands,
 )
@@ -73,6 +75,7 @@ def wsl_machine(release: str = KERNEL_6_6, *, with_gpu: bool = True) -> Files:
         **processor(24, 0.4),
         **disks_and_network("sdc", "eth0"),
         **wsl(gpu=with_gpu),
+        **settings(),
         **process(1, "systemd", 14 * MIB, "/sbin/init"),
         **process(420, "node", 350 * MIB, "/home/user/.vscode-server/bin/node out/server-main.js --token x"),
     }
@@ -95,13 +98,15 @@ def wsl2_idle() -> Machine:
     """The desktop holds 1.5 GiB of the card, nothing runs."""
     return Machine(
         [ISSUE + "10011", ISSUE + "11293", "https://github.com/Syllo/nvtop/issues/432"],
-        wsl_machine(), wsl_card(1536 * MIB, 3), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
+        {**wsl_machine(), **settings("[wsl2]\nmemory=50GB\n[general]\ninstanceIdleTimeout=-1\n")},
+        wsl_card(1536 * MIB, 3), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
     )  # fmt: skip
 
 
 def wsl2_vram_full() -> Machine:
     """A training fills the card; the Windows driver refuses to make more resident."""
     files, links = training(9309, 6 * GIB)
+    links["/proc/9309/fd/12"] = "/mnt/c/data/train-00017.tar"
     log = kernel_log(
         "hv_vmbus: registering driver dxgkrnl",
         "misc dxg: dxgk: dxgkio_query_adapter_info: Ioctl failed: -22",
@@ -140,7 +145,7 @@ def wsl2_swap_thrash() -> Machine:
     }  # fmt: skip
     return Machine(
         [ISSUE + "10199", ISSUE + "40458", "https://github.com/Dao-AILab/flash-attention/pull/832"],
-        {**wsl_machine(), **full, **files, **log},
+        {**wsl_machine(), **settings(FOLKLORE, swappiness=10, overcommit_memory=1), **full, **files, **log},
         wsl_card(1536 * MIB, 0), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
     )  # fmt: skip
 
@@ -155,7 +160,8 @@ def no_gpu() -> Machine:
     """WSL2 with gpuSupport=false: no /dev/dxg, no NVML."""
     return Machine(
         ["src/windows/common/WslCoreConfig.cpp of https://github.com/microsoft/WSL (gpuSupport)"],
-        wsl_machine(with_gpu=False), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
+        {**wsl_machine(with_gpu=False), **settings("[wsl2]\ngpuSupport=false\n", max_map_count=65530)},
+        commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
     )  # fmt: skip
 
 

@@ -143,6 +143,37 @@ def wsl(*, gpu: bool = True) -> Files:
     return {**files, **kernel_log(*boot)}
 
 
+def settings(wslconfig: str = "", **sysctls: int) -> Files:
+    """Return the settings of Windows' user, the distro's and the kernel's (defaults of Linux, and of Ubuntu).
+
+    cmdline: https://github.com/microsoft/WSL/issues/40638.
+    """
+    kernel_values = {"swappiness": 60, "overcommit_memory": 0, "max_map_count": 262144, **sysctls}
+    cmdline = "initrd=\\initrd.img WSL_ROOT_INIT=1 panic=-1 nr_cpus=24 hv_utils.timesync_implicit=1"
+    return {
+        **{f"/proc/sys/vm/{name}": f"{value}\n" for name, value in kernel_values.items()},
+        "/proc/sys/fs/inotify/max_user_watches": "524288\n",
+        "/proc/cmdline": f"{cmdline} console=hvc0 debug pty.legacy_count=0 WSL_ENABLE_CRASH_DUMP=1\n",
+        "/etc/wsl.conf": "[boot]\nsystemd=true\n",
+        "/sys/fs/cgroup/cgroup.controllers": "cpuset cpu io memory hugetlb pids rdma misc\n",
+        "/mnt/c/Users/user/.wslconfig": wslconfig.replace("\n", "\r\n")
+        or "[wsl2]\r\nmemory=50GB\r\nprocessors=24\r\nswap=20GB\r\n",
+    }
+
+
+#: What guides recommend (the second and third line of [wsl2] stand in the wrong section, the last two mean nothing).
+FOLKLORE = """[wsl2]
+memory=56GB
+processors=24
+swap=20GB
+autoMemoryReclaim=gradual
+sparseVhd=true
+pageReporting=true
+guessVhdSize=true
+kernelCommandLine = sysctl.vm.swappiness=10 sysctl.vm.overcommit_memory=1
+"""
+
+
 def kernel_log(*lines: str, first: int = 100, seconds: float = 1.2) -> Files:
     """Return /dev/kmsg with lines of the kernel, a tenth of a second apart."""
     records = [f"6,{first + i},{int((seconds + i / 10) * 1e6)},-;{line}\n" for i, line in enumerate(lines)]

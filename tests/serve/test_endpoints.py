@@ -9,14 +9,15 @@ import shutil
 import subprocess
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.serve.support import CATALOGUE, HandClock, snapshot
-from wslgpud.model import Reading
+from wslgpud.model import Level, Reading
 from wslgpud.serve import Publisher, Response, Route
-from wslgpud.serve.pages import unhealthy
+from wslgpud.serve.pages import first_page, unhealthy
 from wslgpud.sources.memory import MEMINFO
 
 
@@ -120,6 +121,23 @@ def test_the_first_page_shows_memory_sources_and_links_that_work(serve):
     assert "no answer for 9.0 s" in page
     for path in re.findall(r'href="(/[^"]*)"', page):
         assert running.ask(path).status == 200
+
+
+def opened(headline="RAM full in ~4 min", **more):
+    facts = {"level": Level.CRITICAL, "opened_wall": 1_800_000_000.0, "id": 12, **more}
+    incident = SimpleNamespace(headline=headline, **facts)
+    return SimpleNamespace(incident=incident, acknowledged=False, silenced_until_wall=None)
+
+
+def test_the_first_page_shows_what_is_open_since_when_and_what_people_said_to_it():
+    quiet = opened("<script>alert(1)</script>", level=Level.WARNING, id=13)
+    quiet.acknowledged, quiet.silenced_until_wall = True, 1_800_003_600.0
+    page = first_page(snapshot(), "", [opened(), quiet], has_status=True)
+
+    assert re.search(r'class="critical">critical</th><td>RAM full in ~4 min<br>.*since 2027-01-15 ', page)
+    assert re.search(r"acknowledged, silenced until 2027-01-15 .*, wslgpud incidents 13", page)
+    assert "<script" not in page
+    assert "Open incidents" not in first_page(snapshot(), "", has_status=True)
 
 
 def test_the_first_page_is_there_before_the_first_sample(serve):

@@ -229,3 +229,29 @@ def test_what_a_machine_lacks_is_no_failure():
     text = exposed(CLASSIC, snapshot())
     assert 'wslgpud_source_available{source="pressure"} 0.0' in text
     assert 'wslgpud_source_success{source="pressure"}' not in text
+
+
+def test_a_part_that_fails_is_complained_of_once_until_it_is_well_again(caplog):
+    clock = HandClock()
+    publisher = Publisher(CATALOGUE, clock)
+    fault = [True]
+
+    def broken():
+        if fault[0]:
+            raise ValueError("out of order")
+        return []
+
+    publisher.include(broken)
+
+    def scrape():
+        clock.advance(10)
+        publisher.text(CLASSIC)
+
+    for _ in range(3):
+        scrape()
+    assert len(caplog.records) == 1
+    fault[0] = False
+    scrape()
+    fault[0] = True
+    scrape()
+    assert len(caplog.records) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.config import Config
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host, NoData
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.kernel_lines import parse_line
 from wslgpud.sources.kernel_log import KernelLogSource
@@ -147,13 +148,19 @@ def test_continuation_lines_and_rubbish_are_no_messages():
     assert parse_line("6,5,2500000,-,caller=T1;hello;world\n KEY=1\n") == (5, 2.5, "hello;world")
 
 
-def test_being_shut_out_is_a_fault_with_its_remedy(monkeypatch):
+def test_being_shut_out_is_no_fault_and_its_remedy_is_told_calmly_and_once(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+
     def refuse(*_args):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(SourceError, match=r"CAP_SYSLOG.*dmesg_restrict=0"):
-        KernelLogSource(Host(), Config()).read()
+    source = KernelLogSource(Host(), Config())
+    for _ in range(3):
+        with pytest.raises(NoData, match=r"CAP_SYSLOG.*dmesg_restrict=0"):
+            source.read()
+    (line,) = caplog.records
+    assert line.levelname == "INFO"
 
 
 def test_this_machines_log_is_read_to_its_end_and_then_followed():

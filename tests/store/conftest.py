@@ -85,13 +85,17 @@ def postgresql(tmp_path_factory):
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)])
 def target(request):
     """Where a history lies, on either engine."""
-    if request.param == "sqlite":
-        return request.getfixturevalue("file")
-    server, name = request.getfixturevalue("postgresql"), f"test_{uuid.uuid4().hex}"
-    engine = create_engine(f"{server}/postgres", isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    return request.getfixturevalue("file" if request.param == "sqlite" else "server_target")
+
+
+@pytest.fixture
+def server_target(postgresql):
+    """A database of its own on a real server."""
+    name = f"test_{uuid.uuid4().hex}"
+    engine = create_engine(f"{postgresql}/postgres", isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    return f"{server}/{name}"
+    return f"{postgresql}/{name}"
 
 
 @pytest.fixture

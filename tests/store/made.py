@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
@@ -82,6 +83,29 @@ def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     return [
         (round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)
     ]
+
+
+def raw_since(store):
+    """Return since when every sample is kept, in seconds after T0."""
+    return round(store._read().oldest().raw_wall - T0, 3)
+
+
+def damage(file, table):
+    """Overwrite a page in the middle of a table with noise."""
+    with closing(sqlite3.connect(file)) as database:
+        if ("ENABLE_DBSTAT_VTAB",) not in database.execute("PRAGMA compile_options").fetchall():
+            pytest.skip("this SQLite cannot tell which page is which")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        pages = [
+            page for (page,) in database.execute(
+                "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", (table,)
+            )
+        ]  # fmt: skip
+    with file.open("r+b") as raw:
+        raw.seek((pages[len(pages) // 2] - 1) * size)
+        raw.write(b"\xa5" * size)
+    return len(pages)
 
 
 def query(target, sql, **values):

@@ -96,31 +96,6 @@ def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock,
     assert _seconds(opened, made) == list(range(10, 15))
 
 
-def _damage(file, table):
-    """Overwrite a page in the middle of a table with noise."""
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        size = database.execute("PRAGMA page_size").fetchone()[0]
-        pages = [
-            page for (page,) in database.execute(
-                "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", (table,)
-            )
-        ]  # fmt: skip
-    with file.open("r+b") as raw:
-        raw.seek((pages[len(pages) // 2] - 1) * size)
-        raw.write(b"\xa5" * size)
-    return len(pages)
-
-
-def _has_dbstat():
-    with closing(sqlite3.connect(":memory:")) as database:
-        return ("ENABLE_DBSTAT_VTAB",) in database.execute("PRAGMA compile_options").fetchall()
-
-
-needs_dbstat = pytest.mark.skipif(not _has_dbstat(), reason="this SQLite cannot tell which page is which")
-
-
-@needs_dbstat
 @pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
 def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:
@@ -133,7 +108,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
         store.record_transition(
             Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
         )
-    pages = _damage(file, table)
+    pages = made.damage(file, table)
     assert pages >= 3
     with Store(file, settings, host_name="pc", clock=clock) as store:
         assert store.check()

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from wslgpud.store import Store, upkeep
+from wslgpud.model import Level, Transition
+from wslgpud.store import Store, upkeep, used
 
 DAY = 86400
 
@@ -25,7 +26,8 @@ def test_samples_beyond_their_age_go_and_transitions_stay(file, settings, clock,
             store.append(made.snapshot(clock.now, {made.EVENTS: day}))
             assert store.flush()
         made.settle(store, clock)
-        assert [value for _, value in made.read_all(store)] == [8, 9]
+        assert made.raw_since(store) == 8 * DAY
+        assert [value for _, value in made.read_all(store)] == list(range(10)), "minutes are still there"
         assert store.stats().purged_rows_total > 0
 
 
@@ -42,7 +44,8 @@ def test_beyond_its_size_the_oldest_samples_go_first_and_the_file_stops_growing(
                 assert store.flush()
                 sizes.append(store.stats().file_bytes)
         made.settle(store, clock)
-        kept = [wall for wall, _ in made.read_all(store, '*"7"*')]
+        since = made.T0 + made.raw_since(store)
+        kept = [wall for wall, _ in made.read_all(store, '*"7"*', start=since)]
     assert kept == list(range(12_000 - len(kept), 12_000)), "what is left is the newest, without a hole"
     assert 0 < len(kept) < 8000
     assert max(sizes) < 1.3 * limit
@@ -60,3 +63,54 @@ def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings
         clock.now = made.T0 + 60
         made.settle(store, clock)
         assert made.read_all(store) == [(0, 1)]
+
+
+@pytest.mark.parametrize("table", ["transition", "outbox"])
+def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, monkeypatch, table):
+    monkeypatch.setattr(upkeep, "MOST_ROWS", dict.fromkeys(upkeep.MOST_ROWS, 40))
+    change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, "again")
+    with Store(target, host_name="pc", clock=clock) as store:
+        for number in range(100):
+            store.record_transition(replace(change, wall=made.T0 + number), {"mail": {"n": number}})
+        assert store.flush()
+        made.settle(store, clock)
+        made.settle(store, clock)
+        assert made.query(target, f"SELECT count(*) FROM {table}") == [(40,)]  # noqa: S608 - one of two
+        assert [t.wall for _, t in store.transitions()] == [made.T0 + n for n in range(60, 100)]
+
+
+@pytest.mark.servers
+def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, settings, made, monkeypatch):
+    """PostgreSQL's tables do not shrink when rows go, so what counts is what the rows themselves take."""
+    monkeypatch.setattr(used, "MEASURE_SECONDS", 0.0)
+    limit = 300_000
+    noise = random.Random(1)  # noqa: S311 - what cannot be compressed
+    stores = []
+    for name, most in (("small", limit), ("big", 10**9)):
+        clock = made.FakeClock(made.T0)
+        store = Store(server_target, replace(settings, max_bytes=most), host_name=name, clock=clock)
+        for second in range(4000):
+            clock.now = made.T0 + second
+            values = {(made.BYTES, str(i)): noise.getrandbits(50) for i in range(30)}
+            store.append(made.snapshot(clock.now, values))
+        assert store.flush(60)
+        made.settle(store, clock)
+        stores.append(store)
+    (small, big), reader = stores, stores[0]._read()
+    with reader.connected() as connection:
+        sizes = [used.Used()(connection, host) for host in (0, 1)]
+    assert sizes[0] <= limit < 500_000 < sizes[1]
+    assert small.stats().purged_rows_total > 0 == big.stats().purged_rows_total
+    for store in stores:
+        store.close()
+
+
+def test_hours_go_on_where_minutes_end(file, settings, clock, made):
+    with Store(file, replace(settings, raw_days=1, minute_days=1), host_name="pc", clock=clock) as store:
+        for second in range(0, 30 * 3600, 60):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+        made.settle(store, clock)
+        (ref,) = store.series()
+        buckets = store.summaries(ref, made.T0, clock.now, 60)
+    assert sum(b.n for b in buckets) == 30 * 60, "nothing falls between the tiers"

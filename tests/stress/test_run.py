@@ -23,7 +23,7 @@ job = json.loads(sys.stdin.readline())
 def say(event, **facts): print(json.dumps({"event": event, **facts}), flush=True)
 say("begin", free=14 << 30, total=16 << 30, torch="2.13.0", cuda="13.0", pid=1)
 say("filled", bytes=13 << 30, chunks=52)
-say("pattern", name="address", verified=13 << 30, bad_words=0, seconds=0.1)
+say("pattern", name="address", verified=13 << 30, bad_words=0, checks=1, seconds=0.1)
 say("released", still_taken=0, free_less=0, seconds=0.0)
 say("end", outcome="done", why="")
 """

@@ -94,7 +94,14 @@ def full(**end):
         },
         {"event": "filled", "bytes": 40 * CHUNK, "chunks": 40},
         *({"event": "speed", **r} for r in rows),
-        {"event": "pattern", "name": "address", "verified": 40 * CHUNK, "bad_words": 0, "seconds": 0.1},
+        {
+            "event": "pattern",
+            "name": "address",
+            "verified": 40 * CHUNK,
+            "bad_words": 0,
+            "checks": 1,
+            "seconds": 0.1,
+        },
         {"event": "released", "still_taken": 0, "free_less": 0, "seconds": 0.0},
         {"event": "end", "outcome": "done", "why": "", **end},
     ]

@@ -34,7 +34,7 @@ def test_a_sound_memory_passes_every_phase(run):
 
     assert done.result.verdict == "passed"
     assert [row["phase"] for row in done.of("phase")] == [
-        "ladder", "fragmentation", "fill", "bandwidth", "patterns", "beyond", "release",
+        "ladder", "fragmentation", "fill", "bandwidth", "patterns", "beyond", "soak", "release",
     ]  # fmt: skip
     assert [row["outcome"] for row in done.of("rung")] == ["ok", "ok", "larger than what may be taken"]
 
@@ -45,7 +45,7 @@ def test_what_is_verified_is_counted_by_the_checks_made(run):
 
     assert taken == 52 * MIB
     assert {row["name"]: row["verified"] // taken for row in done.of("pattern") if row["name"] != "move"} == {
-        "solid": 2, "checkerboard": 2, "walking": 16, "address": 1, "random": 1, "retention": 1,
+        "solid": 2, "checkerboard": 2, "walking": 16, "address": 1, "random": 1, "modulo": 2, "retention": 1,
     }  # fmt: skip
     assert done.result.values["verified_bytes"] == taken
 
@@ -62,7 +62,7 @@ def test_memory_that_was_not_reached_is_not_called_verified(run, faulty, monkeyp
 def test_twenty_runs_over_sound_memory_report_nothing(run):
     done = run(passes=ALL * 20, cpu_bytes=30 * MIB)
 
-    assert len(done.of("pattern")) == 140
+    assert len(done.of("pattern")) == 160
     assert done.of("bad") == []
 
 
@@ -96,6 +96,36 @@ def test_any_flip_is_found_with_its_place_and_its_bits(run, name, chunk, word, m
     assert (bad["chunk"], sample["word"]) == (chunk, word)
     assert int(sample["expected"], 16) ^ int(sample["got"], 16) == mask
     assert bad["flips"] == {len(f"{mask:b}".replace("0", "")): 1}
+
+
+@pytest.mark.parametrize("form", range(4))
+def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
+    monkeypatch.setattr(faulty.worker, "FORMS", faulty.worker.FORMS[form:])
+    flips = [[name, 1, 4097, 1 << bit] for name, bit in (("solid", 0), ("walking", 31), ("address", 63))]
+    done = run({"flips": flips}, passes=["solid", "walking", "address", "modulo"], repeats=1)
+
+    assert [(bad["pattern"], bad["chunk"], bad["samples"][0]["word"]) for bad in done.of("bad")] == [
+        ("solid", 1, 4097), ("walking", 1, 4097), ("address", 1, 4097),
+    ]  # fmt: skip
+
+
+def test_a_soak_goes_on_with_part_of_the_memory(run, faulty, monkeypatch):
+    monkeypatch.setattr(faulty.worker, "SOAK_PAUSE_SECONDS", 0.0)
+    done = run(passes=["solid"], soak_seconds=0.5)
+    [row] = [row for row in done.of("pattern") if row["name"] == "soak"]
+    taken = done.of("filled")[0]["bytes"]
+
+    assert row["checks"] >= 1
+    assert row["verified"] / row["checks"] <= 0.65 * taken
+    assert row["bad_words"] == 0
+    assert done.result.values["verified_bytes"] == taken
+
+
+def test_a_flip_during_the_soak_is_found(run):
+    done = run({"flips": [["soak", 0, 5, 1 << 20]]}, passes=[], soak_seconds=0.05)
+
+    assert [(bad["pattern"], bad["samples"][0]["word"]) for bad in done.of("bad")] == [("soak", 5)]
+    assert done.result.verdict == "findings"
 
 
 def test_a_bit_that_cannot_change_is_told_from_one_that_was_lost(run):

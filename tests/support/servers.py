@@ -58,7 +58,7 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, config: str) -> Iterator[Prometheus]:
+def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]:
     """Run Prometheus with ``config`` and its data in ``folder``."""
     (folder / "prometheus.yml").write_text(config)
     port = free_port()
@@ -68,6 +68,7 @@ def prometheus(folder: Path, config: str) -> Iterator[Prometheus]:
         f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--log.level=warn",
+        *options,
     ]
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

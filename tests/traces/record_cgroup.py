@@ -1,23 +1,22 @@
 """Record a real command under a memory limit: cgroup v1 or v2, as root; a trace with its truth beside it.
 
-    python tests/traces/record_cgroup.py OUT.jsonl.gz LIMIT_MIB COMMAND...
+    python tests/traces/record_cgroup.py [--interval SECONDS] OUT.jsonl.gz LIMIT_MIB COMMAND...
 
 Used by hand to make the ``real-*`` recordings of this folder. The group is removed afterwards.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 from wslgpud.model import CgroupState, Observation, ProcessSample, RamState
 from wslgpud.risk.trace import write_trace
 
-INTERVAL = 0.5
 ROOT = Path("/sys/fs/cgroup")
 V1 = (ROOT / "memory").is_dir()
 
@@ -72,7 +71,7 @@ def processes(group):
     return tuple(sorted(found, key=lambda p: -p.rss_bytes)[:6])
 
 
-def record(limit, command, linger=10.0):
+def record(limit, command, interval, linger=10.0):
     group = make_group(limit)
     joined = ["/bin/sh", "-c", 'echo $$ > "$0/cgroup.procs"; exec "$@"', str(group), *command]
     observations, started, child, ended = [], time.monotonic(), None, None
@@ -86,7 +85,7 @@ def record(limit, command, linger=10.0):
             observations.append(
                 Observation(t=now, ram=meminfo(), cgroups=(state(group, limit),), processes=processes(group))
             )
-            time.sleep(max(0.0, INTERVAL - (time.monotonic() - started - now)))
+            time.sleep(max(0.0, interval - (time.monotonic() - started - now)))
     finally:
         for _ in range(100):
             for pid in (group / "cgroup.procs").read_text().split():
@@ -120,14 +119,20 @@ def truth(name, observations):
 
 
 def main():
-    out, limit, command = Path(sys.argv[1]), int(sys.argv[2]) << 20, sys.argv[3:]
-    observations = record(limit, command)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--interval", type=float, default=0.5)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("limit_mib", type=int)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    out, limit, command = given.out, given.limit_mib << 20, given.command
+    observations = record(limit, command, given.interval)
     host = {
         "ram_bytes": observations[0].ram.total,
         "cgroup": "v1" if V1 else "v2",
         "command": " ".join(command),
     }
-    write_trace(out, observations, interval_seconds=INTERVAL, host=host)
+    write_trace(out, observations, interval_seconds=given.interval, host=host)
     name = out.name.split(".")[0]
     told = truth(name, observations)
     out.with_name(f"{name}.truth.json").write_text(json.dumps(told) + "\n")

@@ -40,11 +40,13 @@ class Scenario:
     ram_mib: int
     swap_mib: int = 0
     zram_mib: int = 0
+    compressible: bool = False
 
     @property
     def name(self) -> str:
         """Name of the recording."""
         swap = f"-swap{self.swap_mib}" * bool(self.swap_mib) + f"-zram{self.zram_mib}" * bool(self.zram_mib)
+        swap += "packs" * self.compressible
         return f"vm-{self.workload}-{self.seconds:.0f}s-{self.ram_mib}{swap or '-noswap'}"
 
 
@@ -70,6 +72,10 @@ SCENARIOS = [
     Scenario("page_cache", 150, 1024),
     Scenario("cold_swap", 160, 1024, swap_mib=1024),
     Scenario("leak_linear", 150, 2048, zram_mib=1024),
+    Scenario("leak_linear", 200, 1024, zram_mib=512),
+    Scenario("leak_linear", 220, 1024, zram_mib=512, compressible=True),
+    Scenario("leak_sawtooth", 240, 1024, zram_mib=1024, compressible=True),
+    Scenario("sawtooth_safe", 200, 1024, zram_mib=512, compressible=True),
     Scenario("fork_workers", 150, 2048),
     Scenario("leak_linear", 30, 2048),
 ]
@@ -88,6 +94,7 @@ def record(scenario: Scenario, folder: Path) -> str:
         machine.copy_in(HERE / "traces", "/root/traces")
         limit = scenario.seconds * 2 + 60
         said = machine.run(
+            "env", f"COMPRESSIBLE={'1' * scenario.compressible}",
             "python3", "/root/traces/recorder.py", str(limit),
             "python3", "/root/traces/workloads.py", scenario.workload, str(scenario.seconds),
             timeout_seconds=limit + 240,

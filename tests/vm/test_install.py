@@ -76,7 +76,6 @@ class Admin:
             *who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment}
         )
         said, errors = process.communicate()
-        print(name, *arguments, process.returncode, said, errors, sep="\n")
         return subprocess.CompletedProcess([], process.returncode, said, errors)
 
 

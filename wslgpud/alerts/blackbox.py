@@ -15,12 +15,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from wslgpud.alerts.channels.toast import automount_root
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END
 from wslgpud.alerts.texts import clean
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
+from wslgpud.probes.interop import automount_root
 
 log = logging.getLogger(__name__)
 

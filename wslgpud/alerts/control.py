@@ -34,6 +34,10 @@ class Control:
     silences: tuple[Silence, ...] = ()
     acknowledged: tuple[int, ...] = ()
 
+    def silenced_until(self, rule: str, resource: str, wall: float) -> float | None:
+        """Return the moment until which an incident is silenced; None where it is not."""
+        return max((s.until_wall for s in self.silences if s.covers(rule, resource, wall)), default=None)
+
 
 def _read(path: Path) -> Control:
     try:

@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Kind, Ledger, kind_of
+from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, kind_of
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
 from wslgpud.alerts.selfsave import SelfSave
@@ -121,7 +121,9 @@ class Desk:
         self._rules.resume(self._ledger.levels(), clock.mono())
         self._control = ControlFile(place.state_folder, log.warning)
         self._journal = Journal() if is_where_we_log(os.environ) else None
-        self._selfsave = SelfSave(settings)
+        self._selfsave = SelfSave(settings, place.state_folder)
+        if going := self._selfsave.released:
+            log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
         self._told: dict[str, tuple[float, float]] = {}
         self._announced = False
         for delivery in store.unsent():
@@ -140,12 +142,21 @@ class Desk:
         """Open incidents, the worst first; from any thread."""
         return sorted(self._open, key=lambda i: (-i.level, i.id))
 
+    def standing(self) -> list[Standing]:
+        """Return the open incidents with what people have said to them; from any thread."""
+        control, wall = self._control.now(), self._clock.wall()
+        return [
+            Standing(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
+            for i in self.open
+        ]
+
     def tick(
         self,
         snapshot: Snapshot,
         forecasts: Iterable[Forecast],
         transitions: Iterable[Transition],
         store_error: str = "",
+        store_damage: str = "",
     ) -> None:
         """Announce what a tick found: memory first, which cannot wait."""
         forecasts = list(forecasts)
@@ -153,7 +164,7 @@ class Desk:
         self._processes = snapshot.processes
         for transition in transitions:
             self._announce(transition)
-        for change in self._rules.observe(snapshot, store_error=store_error):
+        for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):
             self._announce(
                 Transition(
                     snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new, "",
@@ -238,7 +249,7 @@ class Desk:
         self, row: Transition, text: Text, incident: Incident | None, kind: Kind
     ) -> dict[str, Mapping[str, Any]]:
         control = self._control.now()
-        if any(s.covers(row.rule, row.resource, row.wall) for s in control.silences):
+        if control.silenced_until(row.rule, row.resource, row.wall) is not None:
             return {}
         acknowledged = incident is not None and incident.id in control.acknowledged
         if acknowledged and kind in ("eased", "repeated"):
@@ -259,7 +270,7 @@ class Desk:
         control, wall = self._control.now(), self._clock.wall()
         messages = []
         for incident in self._ledger.open.values():
-            if any(s.covers(incident.rule, incident.resource, wall) for s in control.silences):
+            if control.silenced_until(incident.rule, incident.resource, wall) is not None:
                 continue
             row = incident.transitions[-1]
             if incident.level >= min(self._levels.values(), default=Level.OK):

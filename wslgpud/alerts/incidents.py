@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, VRAM_STRESS, rule_named
 from wslgpud.model import Level, Transition
@@ -42,6 +42,14 @@ class Incident:
     def key(self) -> Key:
         """What may have only one open incident."""
         return self.rule, self.resource
+
+
+class Standing(NamedTuple):
+    """An open incident and what people have said to it."""
+
+    incident: Incident
+    acknowledged: bool
+    silenced_until_wall: float | None
 
 
 def kind_of(transition: Transition) -> Kind:

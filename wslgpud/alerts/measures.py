@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport
-from wslgpud.sources import disk, gpu, memory, pressure
+from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
 #: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
@@ -23,7 +23,15 @@ _HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
 _WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
-WANTED = frozenset(spec.name for spec in (gpu.UP, gpu.THROTTLED, disk.AVAILABLE, disk.READ_ONLY))
+#: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
+FULL_SHARE = 0.9
+WANTED = frozenset(
+    spec.name
+    for spec in (
+        gpu.UP, gpu.THROTTLED, disk.AVAILABLE, disk.READ_ONLY, windows.GPU_SHARED, windows.GPU_DEDICATED,
+        windows.GPU_SIZE,
+    )
+)  # fmt: skip
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -45,6 +53,8 @@ class Memory:
     last: Snapshot | None = None
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
+    #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
+    shared_before: dict[str, float] = field(default_factory=dict)
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
@@ -59,6 +69,7 @@ class Look:
     snapshot: Snapshot
     memory: Memory
     store_error: str = ""
+    store_damage: str = ""
     _index: dict[str, list[Reading]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -174,6 +185,63 @@ def throttling(look: Look) -> Iterator[Signal]:
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
+def spill(look: Look) -> Iterator[Signal]:
+    """Return the bytes that have moved into Windows' shared memory since a card became full.
+
+    Windows pages VRAM out to RAM instead of refusing it, under WSL2 whatever its policy says
+    (https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the
+    desktop use it as well, so only what grows while the card is full counts. Where Windows tells nothing, or
+    names no card of ours, nothing is known.
+    """
+    cards = {gpu.name: gpu for gpu in reversed(look.snapshot.gpus)}
+    sizes = {r.labels[0]: r.value for r in look.readings(windows.GPU_SIZE)}
+    dedicated = {r.labels[0]: r.value for r in look.readings(windows.GPU_DEDICATED)}
+    before = look.memory.shared_before
+    for reading in look.readings(windows.GPU_SHARED):
+        adapter, shared = reading.labels[0], float(reading.value)
+        card = cards.get(adapter)
+        if card is None and "NVIDIA" not in adapter:
+            continue  # an integrated GPU lives in shared memory
+        shares = []
+        if card is not None and card.used_bytes is not None and card.total_bytes:
+            shares.append(card.used_bytes / card.total_bytes)
+        if adapter in dedicated and sizes.get(adapter):
+            shares.append(dedicated[adapter] / sizes[adapter])
+        if not shares:
+            continue
+        full = max(shares) >= FULL_SHARE
+        # Already full at the first look: what was there then is all that can be compared with.
+        before[adapter] = min(before.get(adapter, shared), shared) if full else shared
+        grown = shared - before[adapter]
+        facts: dict[str, str | Number] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
+        if adapter in dedicated:
+            facts["dedicated_bytes"] = dedicated[adapter]
+        resource = f"gpu{card.index}" if card is not None else f"gpu {adapter}"
+        yield Signal(resource, grown, facts if grown else {})
+
+
+def windows_memory(look: Look) -> Iterator[Signal]:
+    """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer."""
+    value = look.snapshot.value
+    total, available = value(windows.TOTAL), value(windows.AVAILABLE)
+    limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
+    shares: dict[str, float] = {}
+    facts: dict[str, str | Number] = {}
+    if total and available is not None:
+        shares["ram"] = available / total
+        facts |= {"available_bytes": available, "total_bytes": total}
+    if limit and committed is not None:
+        shares["commit"] = max(0, limit - committed) / limit
+    if not shares:
+        return
+    if min(shares, key=lambda name: shares[name]) == "commit" and limit and committed is not None:
+        facts |= {"commit_left_bytes": max(0, limit - committed), "commit_limit_bytes": limit}
+    for name, spec in (("vm_bytes", windows.VM), ("unreturned_bytes", windows.VM_UNRETURNED)):
+        if (held := value(spec)) is not None:
+            facts[name] = held
+    yield Signal("windows", min(shares.values()), facts)
+
+
 def state_space(look: Look) -> Iterator[Signal]:
     """Return the space left where our own data lies."""
     reading = _holder(look, disk.AVAILABLE)
@@ -212,6 +280,13 @@ def failing_store(look: Look) -> Iterator[Signal]:
     """The database takes nothing."""
     yield Signal(
         "store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {}
+    )
+
+
+def damaged_store(look: Look) -> Iterator[Signal]:
+    """The database was found damaged."""
+    yield Signal(
+        "store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {}
     )
 
 

@@ -5,8 +5,7 @@ that number deserves a level. Texts and advice for a rule are in ``alerts/texts`
 at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
 would watch.
 
-Not here: what stress runs find (``wslgpud.jobs`` says so), and spill into shared memory, whose source does
-not exist yet and which will be one more line of ``RULES``.
+Not here: what stress runs find (``wslgpud.jobs`` says so).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from wslgpud.alerts import measures
 from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Number, Snapshot
-from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure
+from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
 
 #: the rule of the risk engine, whose levels come from forecasts and not from here
 MEMORY = "memory_exhaustion"
@@ -64,7 +63,7 @@ class Rule:
         return value <= threshold if self.falling else value >= threshold
 
 
-_GIB = float(1 << 30)
+_GIB, _MIB = float(1 << 30), float(1 << 20)
 _HAPPENED = 1.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
@@ -92,6 +91,14 @@ RULES: tuple[Rule, ...] = (
          (pressure.STALLED_RATIO, memory.SWAP_IN, memory.SWAP_OUT)),
     # Short dips are how a card regulates itself.
     Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120, (gpu.THROTTLED,)),
+    # 256 MiB is one chunk of the stress run, and more than drivers shift about by themselves. Reported is a
+    # fall of speed to a fiftieth (https://github.com/MakazhanAlpamys/Soup/issues/649): told within a minute.
+    Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60,
+         (windows.GPU_SHARED, windows.GPU_DEDICATED)),
+    # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
+    # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
+    Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.10, 60,
+         (windows.AVAILABLE, windows.COMMITTED, windows.COMMIT_LIMIT), falling=True),
     Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
          2.5 * _GIB, 30, (disk.AVAILABLE,), falling=True),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
@@ -102,6 +109,7 @@ RULES: tuple[Rule, ...] = (
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
     _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,)),
     Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
+    Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10, ()),
 )  # fmt: skip
 
 
@@ -149,9 +157,9 @@ class RuleEngine:
             if key[0] in known:
                 self._states[key] = _State(level=level, seen=mono, better_since=None)
 
-    def observe(self, snapshot: Snapshot, *, store_error: str = "") -> list[Change]:
+    def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to."""
-        look = Look(snapshot, self._memory, store_error)
+        look = Look(snapshot, self._memory, store_error, store_damage)
         changes: list[Change] = []
         for rule in self._rules:
             signals = {s.resource: s for s in rule.measure(look)}

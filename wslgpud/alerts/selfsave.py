@@ -2,18 +2,22 @@
 
 It goes to a process of the configured user that is still the one that grew (by pid and start time), through a
 pidfd, so that a pid used again meanwhile is never hit. SIGUSR1 and SIGUSR2 end a program that does not expect
-them; those go only to one that catches them.
+them; those go only to one that catches them. A program that was stopped goes on when it is over, and when
+we end, however we end (see ``wslgpud.alerts.stopped``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from wslgpud.alerts.rules import MEMORY
+from wslgpud.alerts.stopped import Stopped, StoppedFile
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Level, ProcessSample, Transition
 
@@ -33,8 +37,12 @@ def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> Proce
 class SelfSave:
     """Sends the signal once per incident and process; lets a stopped process go on when it is over."""
 
-    def __init__(self, settings: Alerts) -> None:
-        """Understand the configuration.
+    def __init__(self, settings: Alerts, folder: Path) -> None:
+        """Understand the configuration, and let go on what an earlier daemon had stopped.
+
+        Args:
+            settings: the section of the configuration.
+            folder: where it is noted who is stopped.
 
         Raises:
             ConfigError: there is no such user.
@@ -44,6 +52,8 @@ class SelfSave:
         self._level = Level[settings.save_level.upper()]
         self._user = _user(settings.save_user)
         self._asked: dict[str, set[tuple[int, int]]] = {}
+        self._file = StoppedFile(folder)
+        self.released = release(self._file)
 
     def note(self, transition: Transition, processes: Sequence[ProcessSample]) -> str:
         """Act on a change of level; return what was done, for the log, or nothing."""
@@ -56,7 +66,7 @@ class SelfSave:
         process = culprit(transition, processes)
         if transition.new < self._level or process is None or process.key in asked:
             return ""
-        problem = send(process.key, self._signal, self._user)
+        problem = self._ask(process.key, self._signal)
         if problem:
             return f"{process.name} (pid {process.pid}) was not sent {self._signal.name}: {problem}"
         asked.add(process.key)
@@ -64,14 +74,47 @@ class SelfSave:
 
     def close(self) -> None:
         """Let all that were stopped go on: without us nobody would."""
-        if self._signal == signal.SIGSTOP:
-            for asked in self._asked.values():
-                self._let_go_on(asked)
         self._asked.clear()
+        release(self._file)
+
+    def _ask(self, key: tuple[int, int], number: signal.Signals) -> str:
+        if number != signal.SIGSTOP:
+            return send(key, number, self._user)
+        noted = self._file.read()
+        try:
+            self._file.write({*noted, Stopped(*key, self._user)})
+        except OSError as error:
+            # Stopped without a note, it would stay so for ever if we were killed.
+            return f"{self._file.path} cannot be written: {error.strerror}"
+        problem = send(key, number, self._user)
+        if problem:
+            _rewrite(self._file, noted)
+        return problem
 
     def _let_go_on(self, stopped: set[tuple[int, int]]) -> str:
-        going = [pid for pid, start in stopped if not send((pid, start), signal.SIGCONT, self._user)]
+        # Another resource that is still short may have had it stopped as well.
+        held = set().union(*self._asked.values())
+        going = release(self._file, {key for key in stopped if key not in held})
         return f"sent SIGCONT to pid {', '.join(map(str, going))}" if going else ""
+
+
+def release(file: StoppedFile, keys: Iterable[tuple[int, int]] | None = None) -> list[int]:
+    """Let stopped processes go on, those of ``keys`` or all; return the pids of those that were there.
+
+    One that is gone, or belongs to somebody else by now, is forgotten as well.
+    """
+    noted = file.read()
+    chosen = None if keys is None else set(keys)
+    wanted = {s for s in noted if chosen is None or (s.pid, s.start_ticks) in chosen}
+    going = [s.pid for s in sorted(wanted) if not send((s.pid, s.start_ticks), signal.SIGCONT, s.uid)]
+    if wanted or chosen is None:
+        _rewrite(file, noted - wanted)
+    return going
+
+
+def _rewrite(file: StoppedFile, left: Iterable[Stopped]) -> None:
+    with contextlib.suppress(OSError):  # the worst that an entry too many does is another SIGCONT
+        file.write(left)
 
 
 def send(  # noqa: PLR0911 - one line for each reason not to

@@ -7,7 +7,22 @@ from typing import Annotated
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import alerts, capture, config, incidents, record, replay, run, status, stress
+from wslgpud.cli import (
+    alerts,
+    capture,
+    config,
+    db,
+    doctor,
+    incidents,
+    record,
+    replay,
+    run,
+    status,
+    stress,
+    wslconfig,
+)
+from wslgpud.cli import export as exports
+from wslgpud.cli import history as histories
 
 app = typer.Typer(
     name="wslgpud",
@@ -37,6 +52,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
 app.command("replay")(replay.replay_command)
@@ -44,3 +60,7 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.add_typer(wslconfig.app, name="wslconfig")
+app.command()(histories.history)
+app.command()(exports.export)
+app.add_typer(db.app, name="db")

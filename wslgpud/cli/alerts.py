@@ -149,6 +149,16 @@ def ack(
     print(f"incident {number} is acknowledged")
 
 
+@app.command()
+def release(state: StateOption = None) -> None:
+    """Let programs go on that a daemon had stopped (save_signal = "SIGSTOP") before it died."""
+    from wslgpud.alerts.selfsave import release as let_go_on  # noqa: PLC0415
+    from wslgpud.alerts.stopped import StoppedFile  # noqa: PLC0415
+
+    going = let_go_on(StoppedFile(data_folder(state)))
+    print(f"pid {', '.join(map(str, going))} goes on" if going else "no program is stopped")
+
+
 def _write(file: ControlFile, change: Callable[[Control], Control]) -> None:
     try:
         file.change(change)

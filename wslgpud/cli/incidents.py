@@ -31,7 +31,9 @@ def incidents(
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    plot: Annotated[Path | None, typer.Option(help="draw headroom and levels into this PNG")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw it into this file: .png, .svg, or .html with the report")
+    ] = None,
     days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
     all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
     state: StateOption = None,
@@ -97,7 +99,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     return "\n".join(lines) if found else "nothing went wrong"
 
 
-def _readable(shown: Report) -> str:
+def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
     lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
     what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
@@ -113,7 +115,7 @@ def _readable(shown: Report) -> str:
         )
     if d.get("false_alarm"):
         lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
-    for curve in shown.curves[:2]:
+    for curve in shown.curves[: 2 * charts]:
         lines += ["", *chart(curve, shown.moment)]
     lines += _section("Growing", (_grown(g) for g in d["growing"]))
     lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
@@ -167,17 +169,12 @@ def chart(curve: Curve, moment: float) -> list[str]:
 
 
 def _draw(shown: Report, path: Path) -> None:
-    from wslgpud.plots import PlotError, plot_replays  # noqa: PLC0415 - matplotlib only for a picture
+    from wslgpud.plots import Panel, PlotError, plot_incident  # noqa: PLC0415 - only for a picture
 
-    name = f"incident {shown.incident.id}"
-    series = {
-        c.resource: [
-            (w - shown.moment, left / max(c.capacity_bytes, 1.0), None, level) for w, left, level in c.points
-        ]
-        for c in shown.curves
-    }
+    title = f"Incident {shown.incident.id}: {shown.incident.headline}"
+    panels = [Panel(resource_name(c.resource), c.capacity_bytes, c.points) for c in shown.curves]
     try:
-        plot_replays([(name, series)], {name: dict.fromkeys(series, 0.0)}, path)
+        plot_incident(panels, shown.moment, path, title, _readable(shown, charts=False))
     except PlotError as error:
         raise Fault(str(error)) from error
 

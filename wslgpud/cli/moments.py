@@ -25,3 +25,15 @@ def moment(text: str, now: float) -> float:
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise Fault(f"{text!r} is no moment: write 24h, 90min, 7d, or 2026-11-21 03:00") from error
+
+
+def seconds(text: str) -> float:
+    """Return a length of time in seconds: ``10s``, ``5min``, ``1h``, ``1d``.
+
+    Raises:
+        Fault: it is none.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
+    if found is None or not float(found[1]):
+        raise Fault(f"{text!r} is no length of time: write 10s, 5min, 1h or 1d")
+    return float(found[1]) * _UNITS[found[2]]

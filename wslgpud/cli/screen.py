@@ -20,6 +20,8 @@ _BAR_WIDTH = 24
 _SMALL_BYTES = 32 << 20
 #: less than this left is called full; it is no alarm while nothing grows
 _FULL_SHARE = 0.03
+#: more open incidents than that are only counted
+_MOST_INCIDENTS = 6
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -30,9 +32,13 @@ def print_status(document: dict[str, Any], console: Console | None = None) -> No
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
     yield _verdict(document)
+    if document.get("incidents"):
+        yield _incidents(document["incidents"], document["at"])
     yield _resources(document)
     if document["gpus"]:
         yield _gpus(document["gpus"])
+    if document.get("windows"):
+        yield _windows(document["windows"])
     if document["processes"]:
         yield _processes(document["processes"])
     if document.get("recent"):
@@ -149,16 +155,58 @@ def _processes(processes: list[dict[str, Any]]) -> RenderableType:
     return table
 
 
+def _incidents(incidents: list[dict[str, Any]], now: str) -> RenderableType:
+    table = _table()
+    table.add_column("open", no_wrap=True)
+    table.add_column("since (UTC)", no_wrap=True, style="dim")
+    table.add_column()
+    for item in incidents[:_MOST_INCIDENTS]:
+        notes = ["acknowledged"] * bool(item.get("acknowledged"))
+        if "silenced_until" in item:
+            notes.append(f"silenced until {_since(item['silenced_until'], now)}")
+        what = Text(item["headline"])
+        what.append(f"  ({', '.join([*notes, 'incident ' + str(item['id'])])})", "dim")
+        table.add_row(Text(item["level"], COLOURS[item["level"]]), _since(item["since"], now), what)
+    if (more := len(incidents) - _MOST_INCIDENTS) > 0:
+        table.add_row("", "", Text(f"and {more} more: wslgpud alerts list", "dim"))
+    return table
+
+
+def _windows(facts: Mapping[str, Any]) -> RenderableType:
+    """Say what Windows has left, what WSL holds of it, and what of each card lies in RAM."""
+    parts = []
+    if "memory_available_bytes" in facts and "memory_total_bytes" in facts:
+        left, total = facts["memory_available_bytes"], facts["memory_total_bytes"]
+        parts.append(f"{size(left)} RAM left of {size(total)}")
+    if "committed_bytes" in facts and "commit_limit_bytes" in facts:
+        parts.append(f"{size(facts['committed_bytes'])} promised of {size(facts['commit_limit_bytes'])}")
+    if "vm_bytes" in facts:
+        unreturned = facts.get("vm_unreturned_bytes")
+        unused = f", {size(unreturned)} of it free in here" if unreturned is not None else ""
+        parts.append(f"WSL holds {size(facts['vm_bytes'])}{unused}")
+    parts += [
+        f"{gpu['adapter']}: {size(gpu['shared_bytes'])} in shared memory"
+        for gpu in facts.get("gpus", ())
+        if "shared_bytes" in gpu
+    ]
+    table = _table(show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("Windows", "\n".join(parts))
+    return table
+
+
+def _since(at: str, now: str) -> str:
+    return _clock(at).removeprefix(f"{now[:10]} ")
+
+
 def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
     table = _table()
     table.add_column("lately (UTC)", no_wrap=True, style="dim")
     table.add_column(no_wrap=True)
     table.add_column()
     for item in recent[:5]:
-        at = _clock(item["at"])
-        table.add_row(
-            at.removeprefix(f"{now[:10]} "), Text(item["level"], COLOURS[item["level"]]), item["headline"]
-        )
+        table.add_row(_since(item["at"], now), Text(item["level"], COLOURS[item["level"]]), item["headline"])
     return table
 
 

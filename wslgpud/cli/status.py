@@ -47,15 +47,23 @@ def status(
 def _from_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        url = str(json.loads((folder / "daemon.json").read_text())["url"])
+        note = json.loads((folder / "daemon.json").read_text())
+        url = str(note["url"])
     except (OSError, ValueError, KeyError):
         return None
     try:
+        if "socket" in note:  # it asks for a password or speaks TLS
+            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
+
+            return {"seen_by": "daemon", "url": url, **ask(folder / str(note["socket"]))}
         # The address is the one our own daemon wrote.
         with urllib.request.urlopen(url + "/api/v1/status", timeout=3) as answer:  # noqa: S310
             document: dict[str, Any] = json.load(answer)
+    except PermissionError:
+        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
+        return None
     except (OSError, ValueError) as error:
-        # It was killed, hangs, or asks for a password: not the same as that none was ever started.
+        # It was killed or hangs: not the same as that none was ever started.
         print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
         return None
     return {"seen_by": "daemon", "url": url, **document}

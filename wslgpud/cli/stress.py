@@ -33,7 +33,7 @@ def stress(
     context: typer.Context,
     gpu: Annotated[int, typer.Option(help="index of the GPU")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="sizes, speed and addresses only")] = False,
-    full: Annotated[bool, typer.Option("--full", help="more patterns and a longer pause before one")] = False,
+    full: Annotated[bool, typer.Option("--full", help="more patterns, a longer pause, a soak")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -103,14 +103,23 @@ def _run(
         while not done.wait(0.5):
             look()
 
+    def renew() -> None:
+        nonlocal source
+        done.set()
+        watcher.join(2)
+        source.close()  # a new one asks for everything, also what is asked for once a minute
+        source = GpuSource(host, settings)
+        look()
+
     watcher = threading.Thread(target=go_on_looking, daemon=True)
     try:
         sample = _gpu(recent, gpu, look())
         folder.mkdir(parents=True, exist_ok=True)
         settle = min(settings.stress.settle_seconds, patience)
         runner = Runner(
-            host, replace(settings.stress, settle_seconds=settle), folder, recent, lambda: _earlier(database)
-        )
+            host, replace(settings.stress, settle_seconds=settle), folder, recent, lambda: _earlier(database),
+            renew=renew,
+        )  # fmt: skip
         signal.signal(signal.SIGINT, lambda *_: runner.stop.set())
         signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
         watcher.start()

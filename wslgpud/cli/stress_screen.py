@@ -25,7 +25,7 @@ WORDS = {
 PHASES = {
     "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
     "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
-    "beyond": "past the limit", "release": "giving back",
+    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
 }  # fmt: skip
 LAYERS = (
     ("total", "the driver manages"), ("reserved", "of it the driver keeps"), ("visible", "visible to CUDA"),
@@ -113,8 +113,22 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
                 for kind in ("write", "change", "read")
             )
         )
+    if course := _course(values):
+        out.print(f" {course}")
     if rows:
         _print_rows(run, out)
+
+
+def _course(values: Mapping[str, float]) -> str:
+    """Say in one line what the card did meanwhile."""
+    shown = (
+        ("temperature_max_celsius", 1, "up to {:.0f} °C"), ("power_max_watts", 1, "{:.0f} W"),
+        ("memory_clock_hertz", 1e6, "memory at {:.0f} MHz"),
+        ("slowed_ratio", 0.01, "slowed down for {:.0f} %"),
+        ("ecc_corrected", 1, "ECC corrected {:.0f} errors"),
+        ("ecc_uncorrected", 1, "could not correct {:.0f}"),
+    )  # fmt: skip
+    return ", ".join(text.format(values[name] / unit) for name, unit, text in shown if name in values)
 
 
 def _table(*headings: str) -> Table:

@@ -58,6 +58,7 @@ class Supervisor:
         timeout_seconds: float,
         start_timeout_seconds: float,
         environment: Mapping[str, str] | None = None,
+        cwd: str = "/",
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start nothing yet.
@@ -68,6 +69,7 @@ class Supervisor:
             timeout_seconds: time for an answer.
             start_timeout_seconds: time for the first answer of a child, its start included.
             environment: all of the child's environment; by default ``clean_environment()``.
+            cwd: folder in which the child starts.
             mono: clock for the time between restarts. Waiting for answers goes by the real clock always.
         """
         self.name = name
@@ -78,6 +80,7 @@ class Supervisor:
         self._timeout = timeout_seconds
         self._start_timeout = start_timeout_seconds
         self._environment = dict(clean_environment() if environment is None else environment)
+        self._cwd = cwd
         self._mono = mono
         self._child: _Child | None = None
         self._born: float | None = None
@@ -145,7 +148,7 @@ class Supervisor:
             pid = self._undead[0].process.pid
             raise ProbeDown(f"{self.name} (process {pid}) hangs in the driver and cannot be ended")
         try:
-            child = _Child(self._command, self._environment)
+            child = _Child(self._command, self._environment, self._cwd)
         except OSError as error:
             reason = f"cannot start {self.name}: {error.strerror}"
             self._failed(reason)
@@ -185,7 +188,7 @@ class _Gone(Exception):  # noqa: N818
 class _Child:
     """A running process with its three pipes."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], cwd: str) -> None:
         errors, errors_of_child = os.pipe()
         # The child must never wait for us to read its complaints: beyond the pipe's 64 KiB they are lost.
         os.set_blocking(errors_of_child, False)
@@ -198,7 +201,7 @@ class _Child:
                 stderr=errors_of_child,
                 bufsize=0,
                 env=environment,
-                cwd="/",
+                cwd=cwd,
                 start_new_session=True,  # Ctrl-C in a terminal is for the daemon alone
             )
         except OSError:

@@ -1,11 +1,13 @@
 """HTTP: metrics, health, the first page. Publishes snapshots, never collects."""
 
 from wslgpud.serve.http import Request, Response, Route
+from wslgpud.serve.local import LocalStatus
 from wslgpud.serve.pages import routes
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.server import ServeError, Server
 
 __all__ = [
+    "LocalStatus",
     "Publisher",
     "Request",
     "Response",

@@ -8,10 +8,10 @@ import html
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from wslgpud import __version__
-from wslgpud.model import Snapshot, SourceReport
+from wslgpud.model import Level, Snapshot, SourceReport
 from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
@@ -21,9 +21,9 @@ _GIB = 1 << 30
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #5b6678; --back: #f6f7f9; --card: #fff;
-  --line: #dde2ea; --link: #0b5fc1; --good: #1a7f45; --bad: #c0392b; }
+  --line: #dde2ea; --link: #0b5fc1; --good: #1a7f45; --bad: #c0392b; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf1; --dim: #98a3b5; --back: #11151c;
-  --card: #1a202b; --line: #2c3545; --link: #6cb0ff; --good: #4cc38a; --bad: #ff7a6b; } }
+  --card: #1a202b; --line: #2c3545; --link: #6cb0ff; --good: #4cc38a; --bad: #ff7a6b; --warn: #e3b341; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 46rem; padding: 2rem 1rem; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
@@ -38,7 +38,8 @@ meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-num
   white-space: nowrap; } td:last-child { padding-right: 0; width: 99%; }
   th, td.ok, td.late, td.failed, td.absent { white-space: nowrap; }
 .trouble { color: var(--bad); font-weight: 600; }
-.ok { color: var(--good); } .failed, .late { color: var(--bad); } .absent { color: var(--dim); }
+.ok { color: var(--good); } .failed, .late, .critical, .emergency { color: var(--bad); }
+.absent, .info { color: var(--dim); } .warning { color: var(--warn); }
 """
 
 #: The page's only style is inline and named by its digest; scripts, frames and other hosts are shut out.
@@ -47,6 +48,42 @@ PAGE_POLICY = (
     f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+
+class Incident(Protocol):
+    """What the page shows of an incident, see ``wslgpud.alerts.incidents``."""
+
+    @property
+    def id(self) -> int:
+        """Its number."""
+
+    @property
+    def level(self) -> Level:
+        """How bad it is."""
+
+    @property
+    def opened_wall(self) -> float:
+        """Since when."""
+
+    @property
+    def headline(self) -> str:
+        """What, when, who."""
+
+
+class OpenIncident(Protocol):
+    """An open incident and what people have said to it."""
+
+    @property
+    def incident(self) -> Incident:
+        """The incident."""
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether somebody knows of it."""
+
+    @property
+    def silenced_until_wall(self) -> float | None:
+        """Until when no messages go out."""
 
 
 class Meter(NamedTuple):
@@ -77,8 +114,15 @@ def memory_meters(snapshot: Snapshot) -> list[Meter]:
 def routes(
     publisher: Publisher,
     status: Callable[[], Mapping[str, Any]] | None = None,
+    incidents: Callable[[], Iterable[OpenIncident]] = tuple,
 ) -> list[Route]:
-    """Return the paths every daemon has; ``status`` is what ``wslgpud status --json`` prints."""
+    """Return the paths every daemon has.
+
+    Args:
+        publisher: where the last snapshot lies.
+        status: what ``wslgpud status --json`` prints.
+        incidents: what is open now; quick, and it does not wait.
+    """
 
     def trouble() -> str:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
@@ -96,7 +140,7 @@ def routes(
         return verdict("" if publisher.latest else "waiting for the first sample")
 
     def index(_: Request) -> Response:
-        page = first_page(publisher.latest, trouble(), has_status=status is not None)
+        page = first_page(publisher.latest, trouble(), incidents(), has_status=status is not None)
         return Response(
             200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": PAGE_POLICY}
         )
@@ -129,7 +173,9 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
 
 
-def first_page(latest: Snapshot | None, trouble: str, *, has_status: bool) -> str:
+def first_page(
+    latest: Snapshot | None, trouble: str, incidents: Iterable[OpenIncident] = (), *, has_status: bool
+) -> str:
     """Write the page at ``/``: what is known at this moment, and where there is more."""
     machine = html.escape(socket.gethostname())
     if latest is None:
@@ -151,6 +197,7 @@ def first_page(latest: Snapshot | None, trouble: str, *, has_status: bool) -> st
 <p class="dim">Version {__version__}. {html.escape(state)}</p>
 {f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
 <main>
+{_incidents_section(incidents)}
 {_meters_section(memory_meters(latest) if latest else [])}
 <section><h2>Look further</h2><ul>
 {"".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in links)}
@@ -158,6 +205,29 @@ def first_page(latest: Snapshot | None, trouble: str, *, has_status: bool) -> st
 {_sources_section(latest)}
 </main></body></html>
 """
+
+
+def _incidents_section(incidents: Iterable[OpenIncident]) -> str:
+    rows = "".join(map(_incident_row, incidents))
+    return (
+        f'<section class="incidents"><h2>Open incidents</h2><table>{rows}</table></section>' if rows else ""
+    )
+
+
+def _incident_row(open_one: OpenIncident) -> str:
+    incident, until = open_one.incident, open_one.silenced_until_wall
+    notes = [f"since {_local(incident.opened_wall)}"]
+    notes += ["acknowledged"] * open_one.acknowledged
+    notes += [] if until is None else [f"silenced until {_local(until)}"]
+    notes.append(f"wslgpud incidents {incident.id}")
+    return (
+        f'<tr><th scope="row" class="{incident.level.label}">{incident.level.label}</th>'
+        f'<td>{html.escape(incident.headline)}<br><span class="dim">{", ".join(notes)}</span></td></tr>'
+    )
+
+
+def _local(wall: float) -> str:
+    return f"{datetime.fromtimestamp(wall, timezone.utc).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _meters_section(meters: Iterable[Meter]) -> str:

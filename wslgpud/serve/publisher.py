@@ -40,6 +40,7 @@ class Publisher:
         self._order = {spec.name: rank for rank, spec in enumerate(catalogue)}
         self._clock = clock or SystemClock()
         self._extras: list[Callable[[], Iterable[Reading]]] = []
+        self._complaints: dict[Callable[[], Iterable[Reading]], str] = {}
         self._process = ProcessCollector(registry=None)  # process_*: names all Prometheus clients share
         self._published = 0
         self._latest: Snapshot | None = None
@@ -96,12 +97,16 @@ class Publisher:
             yield from latest.readings()
             yield from health.of_snapshot(latest)
         for extra in self._extras:
-            yield from _or_nothing(extra)
+            yield from self._or_nothing(extra)
 
-
-def _or_nothing(readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
-    try:
-        return list(readings())
-    except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
-        _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
-        return []
+    def _or_nothing(self, readings: Callable[[], Iterable[Reading]]) -> list[Reading]:
+        try:
+            found = list(readings())
+        except Exception as error:  # noqa: BLE001 - what one part says of itself must not cost all the others
+            # Once, not at each scrape for as long as it lasts.
+            if self._complaints.get(readings) != repr(error):
+                self._complaints[readings] = repr(error)
+                _log.error("no metrics from %s: %r", getattr(readings, "__qualname__", readings), error)
+            return []
+        self._complaints.pop(readings, None)
+        return found

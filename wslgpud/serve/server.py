@@ -78,6 +78,12 @@ class Server:
         port = self._running.port if self._running else self._settings.port
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/"
 
+    @property
+    def guarded(self) -> bool:
+        """Whether it asks for passwords, or speaks TLS."""
+        web = self._web.current
+        return web.tls is not None or bool(web.users)
+
     def stop(self, timeout_seconds: float = 2.0) -> None:
         """Take no more connections, give started answers ``timeout_seconds`` to end, cut the rest."""
         if self._running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 from collections import Counter
@@ -15,6 +16,8 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.kernel_lines import DxgError, Line, OomKill, Story, Xid, parse_line
+
+log = logging.getLogger(__name__)
 
 _PATH = "/dev/kmsg"
 _RECORD_BYTES = 8192  # the kernel refuses to hand out a record in pieces
@@ -64,6 +67,7 @@ class KernelLogSource(Source):
         self._caught_up = False
         self._opened_mono = 0.0
         self._replayed = False
+        self._said = False
         self._story = Story()
         self._lost = self._notices = 0
         self._kills: Counter[str] = Counter()
@@ -74,8 +78,8 @@ class KernelLogSource(Source):
         """Return the counts since boot and the events since the last read.
 
         Raises:
-            NoData: there is no kernel log (a container).
-            SourceError: we may not read it; the message says how to allow it.
+            NoData: there is no kernel log (a container), or we may not read it.
+            SourceError: it cannot be read.
         """
         events = []
         for record in self._records():
@@ -117,10 +121,15 @@ class KernelLogSource(Source):
             except FileNotFoundError as error:
                 raise NoData(f"{_PATH} is not there") from error
             except PermissionError as error:
-                raise SourceError(
-                    f"may not read {_PATH}: run as root, give the service AmbientCapabilities=CAP_SYSLOG, "
-                    "or allow it to all with sysctl kernel.dmesg_restrict=0"
-                ) from error
+                # So it is for the users of most distributions: worth knowing, and no fault.
+                remedy = (
+                    f"may not read {_PATH}, so nobody says whom a lack of memory kills: run as root, give "
+                    "the service AmbientCapabilities=CAP_SYSLOG, or 'sudo sysctl kernel.dmesg_restrict=0'"
+                )
+                if not self._said:
+                    self._said = True
+                    log.info("%s", remedy)
+                raise NoData(remedy) from error
             except OSError as error:
                 # Containers often have the file and no device behind it.
                 if error.errno in (errno.ENXIO, errno.ENODEV):

@@ -13,6 +13,7 @@ from wslgpud.sources.memory import MemorySource
 from wslgpud.sources.network import NetworkSource
 from wslgpud.sources.pressure import PressureSource
 from wslgpud.sources.processes import ProcessSource
+from wslgpud.sources.windows import WindowsSource
 from wslgpud.sources.wsl import WslSource
 
 SOURCES: tuple[type[Source], ...] = (
@@ -27,6 +28,7 @@ SOURCES: tuple[type[Source], ...] = (
     CgroupSource,
     ProcessSource,
     WslSource,
+    WindowsSource,
     FilesystemSource,
     WindowsDriveSource,
 )

@@ -10,10 +10,10 @@ from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
+from wslgpud.probes import interop
 from wslgpud.sources import Source
 
 _TIMEOUT_SECONDS = 2.0
-_INTEROP = "/proc/sys/fs/binfmt_misc"
 
 WSL = MetricSpec(
     "wsl", "info", "",
@@ -88,15 +88,8 @@ def generation(host: Host) -> Generation:
         release = ""
     if release.endswith("-Microsoft"):  # WSL 1 alone writes it with a capital
         return 1
-    if host.exists("/dev/dxg") or host.exists("/run/WSL") or _interop(host):
+    if host.exists("/dev/dxg") or host.exists("/run/WSL") or interop.works(host):
         return 2
     if re.search("microsoft|wsl2", release, re.IGNORECASE) or host.exists("/usr/lib/wsl/lib"):
         return 2
     return 0
-
-
-def _interop(host: Host) -> bool:
-    try:
-        return any(name.startswith("WSLInterop") for name in host.names(_INTEROP))
-    except (NoData, SourceError):
-        return False

@@ -264,6 +264,12 @@ def set_synced(connection: Connection, *, synced: bool) -> None:
         run_outside(connection, f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
 
 
+def sync(connection: Connection) -> None:
+    """Wait until the disk has everything that is committed: a checkpoint begins with the log's fsync."""
+    if connection.dialect.name == "sqlite":
+        run_outside(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+
+
 def run_outside(connection: Connection, script: str) -> None:
     """Run SQL of SQLite outside any transaction, to its end.
 
@@ -272,6 +278,15 @@ def run_outside(connection: Connection, script: str) -> None:
     """
     driver: Any = connection.connection.dbapi_connection
     driver.executescript(script)
+
+
+def page_counts(connection: Connection) -> tuple[int, int, int]:
+    """Return (pages, free pages, bytes a page) of an SQLite file."""
+    pages, free, size = (
+        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return pages, free, size
 
 
 @contextmanager

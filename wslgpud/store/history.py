@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress, pairwise, repeat
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,7 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
-from wslgpud.store.rollup import Summary, summarise
+from wslgpud.store.rollup import Summary, merge, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _WIDTH = 26 * MAX_BATCH
 
 Values = tuple[list[int], list[Number]]
+#: gives (beginning in ms, summary) of a series, in order
+Tier = Callable[[Connection, "Asked"], Iterator[tuple[int, Summary]]]
 
 
 class Asked(NamedTuple):
@@ -55,6 +57,46 @@ def raw(connection: Connection, asked: Asked) -> Values:
         order = sorted(range(len(times)), key=times.__getitem__)
         times, values = [times[i] for i in order], [values[i] for i in order]
     return times, values
+
+
+def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
+    """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
+    chunk, batch = schema.chunk, schema.batch
+    low, high = schema.row_range(host)
+    sealed = select(chunk.c.low_ms).where(chunk.c.id.between(low, high)).order_by(chunk.c.high_ms).limit(1)
+    newest = select(batch.c.ms).where(batch.c.id.between(low, high)).order_by(batch.c.id).limit(1)
+    first = connection.scalar(sealed)
+    first = connection.scalar(newest) if first is None else first
+    minute, hour = (
+        connection.scalar(select(func.min(t.c.part))) for t in (schema.rollup_minute, schema.rollup_hour)
+    )
+    return first, minute and minute * 1000, hour and hour * 1000
+
+
+def best(connection: Connection, asked: Asked, *, counter: bool) -> Values:
+    """Return every value still kept, and before the first of them one a minute, before that one an hour.
+
+    That is the last value of a counter and the mean of anything else, at the beginning of its step.
+    """
+    before = list(_coarser(connection, asked, _minutes, _hours))
+    times, values = raw(connection, asked)
+    if not before:
+        return times, values
+    summed = [known.last if counter else known.total / known.n for _, known in before]
+    return [ms for ms, _ in before] + times, summed + values
+
+
+def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Iterator[tuple[int, Summary]]:
+    """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
+    raw_from, minute_from, _ = oldest(connection, asked.number >> schema.SERIES_BITS)
+    begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
+    for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
+        if tier in tiers:
+            # a step that reaches into the finer tier is that one's
+            known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
+            end = min((asked.end_ms, *known))
+            if asked.start_ms <= end:
+                yield from tier(connection, asked._replace(end_ms=end))
 
 
 def _pieces(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
@@ -135,32 +177,36 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
     begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
     asked = asked._replace(start_ms=begin, end_ms=end)
     if step_ms % (MINUTE * 1000):
-        times, values = raw(connection, asked)
-        return summarise(times, values, step_ms)
-    tier = _minutes if step_ms % (HOUR * 1000) else _hours
-    found: dict[int, Summary] = {}
-    for time, known in tier(connection, asked):
-        key = time * 1000 // step_ms * step_ms
-        found[key] = found[key].then(known) if key in found else known
-    newest = list(_newest(connection, asked))
-    for key, known in summarise(*_columns(newest), step_ms).items():
-        found[key] = found[key].then(known) if key in found else known
+        found = merge(_coarser(connection, asked, _minutes, _hours), step_ms)
+        newest = raw(connection, asked)
+    else:
+        by_hour = not step_ms % (HOUR * 1000)
+        found = {} if by_hour else merge(_coarser(connection, asked, _hours), step_ms)
+        tier = _hours if by_hour else _minutes
+        _join(found, merge(tier(connection, asked), step_ms))
+        newest = _columns(list(_newest(connection, asked)))
+    _join(found, summarise(*newest, step_ms))
     return dict(sorted(found.items()))
+
+
+def _join(found: dict[int, Summary], later: Mapping[int, Summary]) -> None:
+    for key, known in later.items():
+        found[key] = found[key].then(known) if key in found else known
 
 
 def _minutes(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
     for row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
         for minute, known in unpacked(row):
-            time = row.part + minute * MINUTE
-            if asked.start_ms <= time * 1000 <= asked.end_ms:
-                yield time, known
+            ms = (row.part + minute * MINUTE) * 1000
+            if asked.start_ms <= ms <= asked.end_ms:
+                yield ms, known
 
 
 def _hours(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
     for row in _by_part(connection, asked, schema.rollup_hour, DAY):
-        time = row.part + row.hour * HOUR
-        if asked.start_ms <= time * 1000 <= asked.end_ms:
-            yield time, summary_of_hour(row)
+        ms = (row.part + row.hour * HOUR) * 1000
+        if asked.start_ms <= ms <= asked.end_ms:
+            yield ms, summary_of_hour(row)
 
 
 def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Iterator[Any]:

@@ -47,8 +47,36 @@ COMMIT_DURATION = MetricSpec(
     decimals=6,
     stored=False,
 )
+REJECTED = MetricSpec(
+    "store_rejected_values", "counter", "",
+    "Values that could not be kept: not finite, beyond 64 bits, or of more series than one machine may have.",
+    stored=False,
+)  # fmt: skip
+PURGED = MetricSpec(
+    "store_purged_rows",
+    "counter",
+    "",
+    "Rows deleted for their age or for the size of the whole.",
+    stored=False,
+)
+SET_ASIDE = MetricSpec(
+    "store_set_aside", "gauge", "",
+    "1 when a damaged database was set aside since the start and what could be read was saved, else 0.",
+    stored=False,
+)  # fmt: skip
+FINDINGS = MetricSpec(
+    "store_check_findings", "gauge", "", "What the nightly look through the file found wrong the last time.",
+    stored=False,
+)  # fmt: skip
+CHECKED = MetricSpec(
+    "store_last_check_timestamp_seconds", "gauge", "seconds", "When the file was last looked through.",
+    decimals=3, stored=False,
+)  # fmt: skip
 
-METRICS = (FILE, WAL, FREE, QUEUE, DROPPED, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION)
+METRICS = (
+    FILE, WAL, FREE, QUEUE, DROPPED, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION, REJECTED, PURGED,
+    SET_ASIDE, FINDINGS, CHECKED,
+)  # fmt: skip
 
 
 def readings(stats: StoreStats) -> Iterator[Reading]:
@@ -63,6 +91,11 @@ def readings(stats: StoreStats) -> Iterator[Reading]:
         (FAILING, int(bool(stats.error))),
         (COMMIT_AGE, stats.last_commit_age_seconds),
         (COMMIT_DURATION, stats.last_commit_seconds),
+        (REJECTED, stats.rejected_values_total),
+        (PURGED, stats.purged_rows_total),
+        (SET_ASIDE, int(bool(stats.set_aside))),
+        (FINDINGS, None if stats.check_findings is None else len(stats.check_findings)),
+        (CHECKED, stats.last_check_wall),
     )
     for spec, value in known:
         if value is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from itertools import repeat
 from operator import truediv
 from typing import Any, final
@@ -17,7 +16,8 @@ from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
-from wslgpud.store.records import Bucket, DeliveryRecord, Point, ProcessPoint, SeriesRef
+from wslgpud.store.records import Bucket, DeliveryRecord, Oldest, Point, ProcessPoint, SeriesRef
+from wslgpud.store.select import matcher
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
@@ -35,12 +35,13 @@ class Reader:
             StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
         """
         self._target = target
-        self._path = engines.sqlite_path(target)
+        #: the file, None for a database server
+        self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
         self._engine: Engine = engines.reader_engine(target)
         try:
-            with self._connected() as connection:
+            with self.connected() as connection:
                 migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
         except BaseException:
             self.close()
@@ -60,7 +61,7 @@ class Reader:
 
     def check(self) -> list[str]:
         """Look through the whole file; return what is wrong with it, empty when nothing is."""
-        if self._path is None:
+        if self.path is None:
             return []
         self._follow()
         try:
@@ -71,17 +72,22 @@ class Reader:
         return [row for row in rows if row != "ok"]
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def connected(self) -> Iterator[Connection]:
+        """Lend a connection within a transaction that sees one moment of the database.
+
+        Raises:
+            StoreError: the database cannot be read.
+        """
         self._follow()
         with engines.explained(self._target), self._engine.begin() as connection:
             yield connection
 
     def _follow(self) -> None:
         """Turn to the file that has the name now, if the one we knew was replaced."""
-        if self._path is None:
+        if self.path is None:
             return
         try:
-            found = self._path.stat()
+            found = self.path.stat()
         except FileNotFoundError:
             return
         if (found.st_dev, found.st_ino) != self.identity:
@@ -91,15 +97,25 @@ class Reader:
             self.identity = (found.st_dev, found.st_ino)
 
     def _kind(self, series: SeriesRef) -> str:
-        with self._connected() as connection:
+        with self.connected() as connection:
             return next((kind for ref, kind, _ in self._all_series(connection).values() if ref == series), "")
 
     def series(self, pattern: str = "*") -> list[SeriesRef]:
-        """Return the series whose text (``ram_bytes{kind="free"}``) or metric matches a shell pattern."""
-        with self._connected() as connection:
-            refs = {ref for ref, _, _ in self._all_series(connection).values()}
-        bare = pattern.removeprefix("wslgpud_")
-        return sorted(r for r in refs if fnmatchcase(str(r), bare) or fnmatchcase(r.metric, bare))
+        """Return the series that a pattern means: see ``select.matcher``."""
+        return sorted(filter(matcher(pattern), self.kinds()))
+
+    def kinds(self) -> dict[SeriesRef, str]:
+        """Return all series with the kinds (gauge, counter) of their metrics."""
+        with self.connected() as connection:
+            return {ref: kind for ref, kind, _ in self._all_series(connection).values()}
+
+    def oldest(self) -> Oldest:
+        """Return since when there are samples, minutes and hours, of whichever host has them longest."""
+        with self.connected() as connection:
+            hosts = connection.scalars(select(schema.host.c.id)).all()
+            begins = [history.oldest(connection, host) for host in hosts]
+        known = ([ms / 1000 for ms in of if ms is not None] for of in zip(*begins, strict=True))
+        return Oldest(*(min(walls, default=None) for walls in known))
 
     def read(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
@@ -107,7 +123,8 @@ class Reader:
         """Return the values between two moments (both included), by time.
 
         With ``step`` (seconds) one point for each clock-aligned step that has values, stamped with its
-        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps.
+        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps. So it is without
+        ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
         """
         if step is not None:
             counter = self._kind(series) == "counter"
@@ -123,10 +140,11 @@ class Reader:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
         times: list[int] = []
         values: list[Number] = []
-        with self._connected() as connection:
-            for number, (ref, _, divisor) in self._all_series(connection).items():
+        with self.connected() as connection:
+            for number, (ref, kind, divisor) in self._all_series(connection).items():
                 if ref == series:
-                    more, kept = history.raw(connection, history.Asked(number, divisor > 0, start, end))
+                    asked = history.Asked(number, divisor > 0, start, end)
+                    more, kept = history.best(connection, asked, counter=kind == "counter")
                     times += more
                     values += map(truediv, kept, repeat(divisor)) if divisor > 1 else kept
         return list(map(truediv, times, repeat(1000))), values
@@ -138,7 +156,7 @@ class Reader:
         """
         step_ms = max(1, round(step * 1000))
         found: dict[int, Bucket] = {}
-        with self._connected() as connection:
+        with self.connected() as connection:
             for number, (ref, _, divisor) in self._all_series(connection).items():
                 if ref != series:
                     continue
@@ -156,7 +174,7 @@ class Reader:
         """
         table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
-        with self._connected() as connection:
+        with self.connected() as connection:
             known = self._all_series(connection)
             for host in {number >> schema.SERIES_BITS for number in known}:
                 low, high = schema.row_range(host)
@@ -182,7 +200,7 @@ class Reader:
 
     def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
         """Return the processes that were recorded between two moments, by time."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             found = [
                 ProcessPoint(ms / 1000, pid, start, name, rss * 1024, swap * 1024)
                 for ms, rows in history.processes(
@@ -202,7 +220,7 @@ class Reader:
         )
         if kind:
             query = query.where(table.c.kind == kind)
-        with self._connected() as connection:
+        with self.connected() as connection:
             rows = connection.execute(query).all()
         return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
 
@@ -214,7 +232,7 @@ class Reader:
             .where(table.c.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
             .order_by(table.c.id)
         )
-        with self._connected() as connection:
+        with self.connected() as connection:
             return [
                 DeliveryRecord(
                     row.channel,
@@ -231,12 +249,12 @@ class Reader:
         """Return the changes of level since a moment with their ids, by time."""
         table = schema.transition
         query = select(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
-        with self._connected() as connection:
+        with self.connected() as connection:
             return [(row.id, _transition(row)) for row in connection.execute(query)]
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """Return the stress runs since a moment with their ids, by time; of an older database none."""
-        with self._connected() as connection:
+        with self.connected() as connection:
             return stress_rows.select(connection, since_wall)
 
     @staticmethod

@@ -44,6 +44,14 @@ class Bucket(NamedTuple):
         return self.total / self.n
 
 
+class Oldest(NamedTuple):
+    """Since when each tier goes back, in seconds since the epoch; None: nothing is in it."""
+
+    raw_wall: float | None = None
+    minute_wall: float | None = None
+    hour_wall: float | None = None
+
+
 class ProcessPoint(NamedTuple):
     """One process as seen at ``wall``."""
 
@@ -107,3 +115,14 @@ class StoreStats:
     last_purge_wall: float | None
     purged_rows_total: int
     set_aside: str = ""
+    check_findings: tuple[str, ...] | None = None
+    last_check_wall: float | None = None
+
+    @property
+    def damage(self) -> str:
+        """What is or was wrong with the file, in a few words; empty when nothing is known."""
+        if self.check_findings:
+            return self.check_findings[0]
+        # a look that found nothing since then was at the new file
+        recovered = self.check_findings is not None and self.set_aside
+        return f"damaged, and set aside as {self.set_aside}" if self.set_aside and not recovered else ""

@@ -226,3 +226,11 @@ def row_range(host_id: int) -> tuple[int, int]:
 def series_range(host_id: int) -> tuple[int, int]:
     """Return the first and last id of a host's series."""
     return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1
+
+
+def key_range(table: Table, host_id: int) -> tuple[Column[int], tuple[int, int]]:
+    """Return the column that tells whose a row is, and its first and last value of a host."""
+    if "series" in table.c:
+        return table.c.series, series_range(host_id)
+    low, high = row_range(host_id)
+    return table.c.id, (block_id(low, 0), block_id(high, -1)) if table is block else (low, high)

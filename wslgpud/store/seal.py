@@ -68,6 +68,19 @@ def seal(connection: Connection, stretch: Stretch, number: int) -> int:
     """Seal the ticks of ``stretch`` as chunk ``number`` and return how many they were."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
+    write(connection, number, times, columns, processes, stretch)
+    return len(times)
+
+
+def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
+    connection: Connection,
+    number: int,
+    times: Sequence[int],
+    columns: dict[int, Column],
+    processes: Sequence[Any],
+    instead_of: Stretch | None = None,
+) -> None:
+    """Write ticks as chunk ``number`` with their summaries, in place of the batches they came from."""
     # the work is done outside of a transaction: nobody waits for it
     blocks, masks = _blocks(number, columns)
     row = {
@@ -87,8 +100,8 @@ def seal(connection: Connection, stretch: Stretch, number: int) -> int:
         if blocks:
             connection.execute(schema.block.insert(), blocks)
         write_summaries(connection, minutes)
-        connection.execute(delete(table).where(table.c.id.between(stretch.first, stretch.last)))
-    return len(times)
+        if instead_of is not None:
+            connection.execute(delete(table).where(table.c.id.between(instead_of.first, instead_of.last)))
 
 
 def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:

@@ -18,6 +18,7 @@ from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
+from wslgpud.store.checks import NightlyCheck
 from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
@@ -78,12 +79,13 @@ class Store:
         self._boot_id = boot_id
         self.version = __version__
         self.previous_run: Run | None = None
+        self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
         self._writer = Writer(
             self._target,
             self._intake,
             self._journal,
             attach=self._attach,
-            upkeep=self._upkeep,
+            upkeep=self._keep_up,
             wall=self._clock.wall,
             commit_seconds=self._settings.commit_seconds,
         )
@@ -209,8 +211,11 @@ class Store:
         """
         problems = self._read().check()
         if problems:
-            self._writer.report_damage(problems[0], self._read().identity)
+            self._report_damage(problems[0], self._read().identity)
         return problems
+
+    def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
+        self._writer.report_damage(problem, identity)
 
     def _read(self) -> Reader:
         with self._reading:
@@ -231,6 +236,8 @@ class Store:
                     f"{name}: belongs to another program; name another file in store.path"
                 )
         migrations.migrate(connection, name)
+        # That this run has begun must be known even if the power goes in the next second.
+        engines.set_synced(connection, synced=True)
         with connection.begin():
             engines.serialise(connection)
             host_id = _host_id(connection, self._host_name)
@@ -297,6 +304,10 @@ class Store:
             ],
         )
 
+    def _keep_up(self, connection: Connection) -> bool:
+        self._check()
+        return self._upkeep(connection)
+
     def _note_end(self, connection: Connection) -> None:
         run = schema.daemon_run
         connection.execute(
@@ -325,6 +336,8 @@ class Store:
             last_purge_wall=self._upkeep.last_purge_wall,
             purged_rows_total=self._upkeep.purged_rows,
             set_aside=self._writer.set_aside,
+            check_findings=self._check.findings,
+            last_check_wall=self._check.last_wall,
         )
 
 

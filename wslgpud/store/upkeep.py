@@ -15,6 +15,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
 from wslgpud.store.intake import Intake
+from wslgpud.store.used import Used
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,12 @@ JUMP_SECONDS = 3600.0
 FREE_SHARE = 0.1
 #: pages given back in one slice
 VACUUM_PAGES = 256
-#: tables whose rows the store tells of itself
-COUNTED = (schema.series, schema.batch, schema.chunk, schema.event, schema.transition)
+#: most rows of what is kept for years: a rule that flaps all day must not fill the disk either
+MOST_ROWS = {
+    schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000,
+}  # fmt: skip
+#: tables whose rows the store counts, and tells of itself
+COUNTED = (schema.series, schema.batch, schema.chunk, *MOST_ROWS)
 
 
 class Upkeep:
@@ -46,6 +51,7 @@ class Upkeep:
         self._intake = intake
         self._due_mono = 0.0
         self._rows = 200
+        self._used = Used()
         self._offset: float | None = None
         self._even_since = 0.0
         self.rows: dict[str, int] = {}
@@ -86,7 +92,8 @@ class Upkeep:
         keep = self._settings
         now = self._wall() if self._clock_settled() else 0.0
         before_raw = now - keep.raw_days * DAY_SECONDS
-        before_minute = now - keep.minute_days * DAY_SECONDS
+        # whole hours, so that hours go on exactly where minutes end
+        before_minute = (now - keep.minute_days * DAY_SECONDS) // 3600 * 3600
         before_hour = now - keep.hour_days * DAY_SECONDS
         started = time.monotonic()
         with connection.begin():
@@ -100,7 +107,8 @@ class Upkeep:
                 or self._purge_rows(connection, schema.outbox, before_hour)
                 or self._purge_rows(connection, schema.daemon_run, before_hour)
             )
-            if not rows and _used_bytes(connection) > keep.max_bytes:
+            rows = rows or self._purge_excess(connection)
+            if not rows and self._used(connection, self._intake.host_id) > keep.max_bytes:
                 rows = (
                     self._purge_chunk(connection, None)
                     or self._purge_part(connection, schema.rollup_minute, None)
@@ -111,7 +119,18 @@ class Upkeep:
         if rows:
             self._adapt(time.monotonic() - started)
         self.purged_rows += rows
+        self._used.freed(rows)
         return rows > 0
+
+    def _purge_excess(self, connection: Connection) -> int:
+        """Delete some of the oldest rows of a table that has more than it may have."""
+        for table, most in MOST_ROWS.items():
+            excess = self.rows.get(table.name, 0) - most
+            if excess > 0:
+                rows = self._purge_rows(connection, table, None, at_most=excess)
+                self.rows[table.name] -= rows
+                return rows
+        return 0
 
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
@@ -142,14 +161,16 @@ class Upkeep:
             return 0
         return connection.execute(delete(table).where(table.c.part == oldest, mine)).rowcount
 
-    def _purge_rows(self, connection: Connection, table: Table, before: float | None) -> int:
+    def _purge_rows(
+        self, connection: Connection, table: Table, before: float | None, at_most: int | None = None
+    ) -> int:
         """Delete the oldest rows in order of arrival, as far as they are older than ``before``."""
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
         query = (
             select(table.c.id, moment)
             .where(table.c.id.between(*schema.row_range(self._intake.host_id)))
             .order_by(table.c.id)
-            .limit(self._rows)
+            .limit(self._rows if at_most is None else min(at_most, self._rows))
         )
         ids = []
         for number, ms in connection.execute(query):
@@ -168,7 +189,7 @@ class Upkeep:
         if connection.dialect.name != "sqlite":
             return False
         with connection.begin():
-            pages, free, _ = page_counts(connection)
+            pages, free, _ = engines.page_counts(connection)
         if free <= max(VACUUM_PAGES, pages * FREE_SHARE):
             return False
         engines.run_outside(connection, f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
@@ -177,26 +198,12 @@ class Upkeep:
     def _count(self, connection: Connection) -> None:
         """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
         with connection.begin():
-            self.rows = {
-                table.name: connection.scalar(select(func.count()).select_from(table)) or 0
-                for table in COUNTED
-            }
+            for table in COUNTED:
+                count = select(func.count()).select_from(table)
+                if table is not schema.series:
+                    key, mine = schema.key_range(table, self._intake.host_id)
+                    count = count.where(key.between(*mine))
+                self.rows[table.name] = connection.scalar(count) or 0
             if connection.dialect.name == "sqlite":
-                _, free, size = page_counts(connection)
+                _, free, size = engines.page_counts(connection)
                 self.free_bytes = free * size
-
-
-def page_counts(connection: Connection) -> tuple[int, int, int]:
-    """Return (pages, free pages, bytes a page) of an SQLite file."""
-    pages, free, size = (
-        int(connection.exec_driver_sql(f"PRAGMA {name}").scalar() or 0)
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return pages, free, size
-
-
-def _used_bytes(connection: Connection) -> int:
-    if connection.dialect.name != "sqlite":
-        return 0
-    pages, free, size = page_counts(connection)
-    return (pages - free) * size

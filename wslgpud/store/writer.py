@@ -85,6 +85,7 @@ class Writer:
         self._thread = threading.Thread(target=self._loop, name="wslgpud-store", daemon=True)
         self.write_errors = 0
         self._last_row = 0
+        self._unsynced = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self.error = ""
         self.set_aside = ""
@@ -178,9 +179,14 @@ class Writer:
         while True:
             waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
             if not waiting and not writes:
+                if synced and self._unsynced:
+                    # What was urgent may have slipped into a commit that was under way when it was said so.
+                    engines.sync(self._open())
+                    self._unsynced = False
                 return True
             started = time.monotonic()
             self._commit(waiting, writes, synced=synced)
+            self._unsynced = not synced
             self.last_commit_mono = time.monotonic()
             self.last_commit_seconds = self.last_commit_mono - started
             self._intake.written(waiting)

@@ -35,8 +35,8 @@ def comparable(one: StressResult, other: StressResult) -> bool:
 
 
 def undisturbed(result: StressResult) -> bool:
-    """Tell whether the figures of a run are the card's own."""
-    return result.complete and not result.values.get("contended")
+    """Tell whether the figures of a run are the card's own, at its usual clocks."""
+    return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
 
 
 def drop(value: float, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:

@@ -12,9 +12,10 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import Event, GpuSample, Reading
+from wslgpud.model import Event, GpuSample, Number, Reading
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.roles import FRAMEWORK
+from wslgpud.stress.course import Course, followed
 from wslgpud.stress.gates import Surroundings, Watched
 
 #: how much of the past is kept, in samples: more than the longest settle time is of no use
@@ -38,6 +39,8 @@ class Recent:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        self._facts: dict[str, dict[str, Number]] = {}
+        self._courses: dict[str, Course] = {}
         self._lock = threading.Lock()
         self.drivers: dict[str, str] = {}
         self.last_jump_mono: float | None = None
@@ -54,6 +57,12 @@ class Recent:
         with self._lock:
             for sample in gpus:
                 self._samples.setdefault(sample.uuid, deque(maxlen=MOST_SAMPLES)).append((mono, sample))
+        readings = tuple(readings)
+        with self._lock:
+            for uuid, facts in followed(readings).items():
+                self._facts[uuid] = facts
+                if uuid in self._courses:
+                    self._courses[uuid].note(facts)
         for event in events:
             if event.kind == "clock_jump":
                 self.last_jump_mono = mono
@@ -74,6 +83,17 @@ class Recent:
         with self._lock:
             known = self._samples.get(uuid)
             return known[-1] if known else None
+
+    @contextlib.contextmanager
+    def following(self, uuid: str) -> Iterator[Course]:
+        """Follow what a GPU does from now on."""
+        with self._lock:
+            course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
+        try:
+            yield course
+        finally:
+            with self._lock:
+                del self._courses[uuid]
 
     def gpus(self) -> list[GpuSample]:
         """Return the newest sample of every GPU."""

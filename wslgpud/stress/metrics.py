@@ -41,13 +41,25 @@ BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
 )  # fmt: skip
+TEMPERATURE = _gauge(
+    "vram_stress_temperature_celsius", "celsius",
+    "Highest temperature of the core during the last complete run.",
+)  # fmt: skip
+SLOWED = _gauge(
+    "vram_stress_slowed_ratio", "ratio",
+    "Share of the samples of the last complete run in which heat or power supply held the clocks down.",
+)  # fmt: skip
+ECC_ERRORS = _gauge(
+    "vram_stress_ecc_errors", "", "Memory errors that ECC saw during the last complete run.", "type"
+)
 ERRORS = MetricSpec("vram_stress_errors", "counter", "", "Wrong words in all runs kept.", _GPU, stored=False)
 RUNS = MetricSpec(
     "vram_stress_runs", "counter", "", "Runs kept, by verdict.", (*_GPU, "verdict"), stored=False
 )
 
 METRICS = (
-    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, ERRORS, RUNS,
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, TEMPERATURE, SLOWED,
+    ECC_ERRORS, ERRORS, RUNS,
 )  # fmt: skip
 
 SIZES = (
@@ -91,13 +103,19 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
     for found, count in Counter(finding.kind for finding in run.findings).items():
         yield Reading(FINDINGS, count, (*gpu, found))
     values = run.values
-    if "duration_seconds" in values:
-        yield Reading(DURATION, values["duration_seconds"], gpu)
     for kind in SIZES:
         if f"{kind}_bytes" in values:
             yield Reading(SIZE, values[f"{kind}_bytes"], (*gpu, kind))
     if values.get("free_bytes") and "verified_bytes" in values:
         yield Reading(COVERAGE, values["verified_bytes"] / values["free_bytes"], gpu)
+    plain: tuple[tuple[MetricSpec, str, tuple[str, ...]], ...] = (
+        (TEMPERATURE, "temperature_max_celsius", ()), (SLOWED, "slowed_ratio", ()),
+        (ECC_ERRORS, "ecc_corrected", ("corrected",)), (ECC_ERRORS, "ecc_uncorrected", ("uncorrected",)),
+        (DURATION, "duration_seconds", ()),
+    )  # fmt: skip
+    for spec, name, labels in plain:
+        if name in values:
+            yield Reading(spec, values[name], (*gpu, *labels))
     for op in ("write", "change", "read"):
         for stat in ("median", "min"):
             if f"{op}_{stat}" in values:

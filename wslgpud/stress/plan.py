@@ -17,13 +17,18 @@ MODES: tuple[Mode, ...] = ("quick", "nightly", "full")
 LADDER = (1 / 8, 5 / 16, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
 PASSES: Mapping[Mode, tuple[str, ...]] = {
     "quick": ("solid", "address"),
-    "nightly": ("solid", "checkerboard", "walking", "address", "random", "move", "retention"),
+    "nightly": ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention"),
     "full": (
-        "solid", "checkerboard", "walking", "address", "random", "move", "retention",
+        "solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention",
         "random", "walking", "random", "address", "move", "random",
     ),
 }  # fmt: skip
 RETENTION_SECONDS: Mapping[Mode, float] = {"quick": 0.0, "nightly": 2.0, "full": 15.0}
+#: how many of the twenty places of the modulo pattern
+OFFSETS: Mapping[Mode, int] = {"quick": 0, "nightly": 2, "full": 20}
+#: A kernel on a chunk must be long against its launch, and one on a chunk that lies behind PCIe short against
+#: the 2 s after which Windows resets the driver.
+CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
 
 
 def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
@@ -51,11 +56,14 @@ def job(
     return {
         "device": "cuda:0",
         "reserve": reserve_bytes(total, settings.reserve_bytes, wsl=wsl),
+        "chunk": LARGE_CHUNK_BYTES if total >= LARGE_CARD_BYTES else CHUNK_BYTES,
         "scratch": (32 if total < 12 * GIB else 64) * MIB,
         "ladder": ladder(total),
         "passes": PASSES[mode],
         "repeats": 2 if mode == "quick" else 3,
+        "offsets": OFFSETS[mode],
         "retention_seconds": RETENTION_SECONDS[mode],
+        "soak_seconds": settings.soak_seconds if mode == "full" else 0.0,
         "beyond": 2 if settings.probe_beyond else 0,
         "seed": random.getrandbits(60) if seed is None else seed,
     }

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
+from wslgpud.probes.nvml_calls import RARELY
 from wslgpud.stress import look, plan
+from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.gates import obstacles, reason_to_leave
 from wslgpud.stress.history import judged
@@ -20,13 +22,16 @@ from wslgpud.stress.verdict import Frame, digest
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
+#: how long the next sample may take once it is due
+COUNTERS_SECONDS = 5.0
 
 
 @dataclass
 class Runner:
     """Runs the stress test on GPUs of this machine, one at a time.
 
-    ``earlier`` returns the runs so far, oldest first. ``stop`` ends a run under way.
+    ``earlier`` returns the runs so far, oldest first. ``stop`` ends a run under way. ``renew`` returns when
+    the driver's counters of errors, asked for once a minute, have been asked for anew.
     """
 
     host: Host
@@ -39,6 +44,7 @@ class Runner:
     lock_folder: Path | None = None
     stall_seconds: float = STALL_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)
+    renew: Callable[[], object] | None = None
 
     def run(
         self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
@@ -46,18 +52,24 @@ class Runner:
         """Test the memory of one GPU, if nothing speaks against it now."""
         lock = look.GpuLock(sample.index, self.lock_folder)
         try:
-            with lock.held() as ours:
-                hung = look.HungNote(self.state_folder, self.host)
-                seen = look.surroundings(
-                    self.host, self.recent, sample.uuid, self.settings.settle_seconds,
-                    locked=not ours, hung=hung.stands(),
-                )  # fmt: skip
-                if found := obstacles(seen, self.settings):
-                    return self._skipped(sample, mode, "; ".join(found))
-                result = self._locked(seen.samples[-1], mode, lock, hung, progress)
+            with self.recent.following(sample.uuid) as course:
+                with lock.held() as ours:
+                    hung = look.HungNote(self.state_folder, self.host)
+                    seen = look.surroundings(
+                        self.host, self.recent, sample.uuid, self.settings.settle_seconds,
+                        locked=not ours, hung=hung.stands(),
+                    )  # fmt: skip
+                    if found := obstacles(seen, self.settings):
+                        return self._skipped(sample, mode, "; ".join(found))
+                    lines, frame = self._locked(seen.samples[-1], mode, lock, hung, progress)
+                course.over = True
+                if ECC in course.last:
+                    self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
+        except NoTorch as error:
+            return self._skipped(sample, mode, str(error))
         except (OSError, NoData, SourceError) as error:
             return self._skipped(sample, mode, f"cannot look around: {error}")
-        return judged(result, self.earlier())
+        return judged(digest(lines, replace(frame, course=course)), self.earlier())
 
     def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: str) -> StressResult:
         wall = self.host.clock.wall()
@@ -79,11 +91,8 @@ class Runner:
         lock: look.GpuLock,
         hung: look.HungNote,
         progress: Callable[[Line], None],
-    ) -> StressResult:
-        try:
-            python = find_python(self.settings.python, self.environ)
-        except NoTorch as error:
-            return self._skipped(before, mode, str(error))
+    ) -> tuple[list[Line], Frame]:
+        python = find_python(self.settings.python, self.environ)
         clock = self.host.clock
         wall, started = clock.wall(), clock.mono()
         bystanders, known = look.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
@@ -94,10 +103,11 @@ class Runner:
             now = look.watched(self.host, self.recent, before.uuid, lock, started_mono=started, known=known)
             return reason_to_leave(now, bystanders)
 
+        job = plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE))
         done = supervise(
             command(python, before.uuid, self.environ, worker=self.worker),
-            plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE)),
-            deadline_seconds=self.settings.deadline_seconds,
+            job,
+            deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
             watch=watch,
             progress=progress,
             stall_seconds=self.stall_seconds,
@@ -108,7 +118,7 @@ class Runner:
             wall, before, self._key(before, mode), self._after(before), done.failure,
             hung=done.hung_pid is not None, duration_seconds=done.seconds,
         )  # fmt: skip
-        return digest(done.lines, frame)
+        return done.lines, frame
 
     def _after(self, before: GpuSample) -> GpuSample | None:
         """Return the GPU once the worker's memory is back, or after a while as it is then."""

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
+from wslgpud.stress.course import Course
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
@@ -94,6 +95,7 @@ class Frame:
     failure: str = ""
     hung: bool = False
     duration_seconds: float = 0.0
+    course: Course | None = None
 
 
 def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
@@ -119,6 +121,9 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
         "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
         "fragmentation": events.get("fragmentation", [{}])[0],
         "beyond": events.get("beyond", []),
+        "allocator": events.get("allocator", []),
+        "course": frame.course.detail() if frame.course else {},
+        "form": begin.get("form", ""),
     }
     return StressResult(
         frame.wall, frame.before.uuid, frame.before.index, frame.before.name, verdict, reason,
@@ -153,10 +158,9 @@ def _values(
 ) -> dict[str, Number]:
     before = frame.before
     filled = events.get("filled", [{}])[0]
-    # Every byte of each pass counts once however often the pass checks it.
+    # Every byte counts once, however often a pattern checks it.
     patterns = events.get("pattern", ())
-    checks = {"solid": 2, "checkerboard": 2, "walking": 16}
-    covered = [row["verified"] // checks.get(row["name"], 1) for row in patterns if row["name"] != "move"]
+    covered = [row["verified"] // row["checks"] for row in patterns if row["checks"]]
     context = None
     if begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda"):
         context = before.free_bytes - begin["free"]
@@ -189,8 +193,8 @@ def _values(
         known["leak_bytes"] = max(0, released["still_taken"])
     if frame.after is not None and frame.after.used_bytes is not None and before.used_bytes is not None:
         known["left_behind_bytes"] = max(0, frame.after.used_bytes - before.used_bytes)
-    if frame.after is not None and frame.after.temperature_celsius is not None:
-        known["temperature_celsius"] = frame.after.temperature_celsius
+    if frame.course is not None:
+        known |= frame.course.values()
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -204,6 +208,8 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
             f"{spilled / MIB:.0f} MiB within the limit lie in shared memory, not on the card:"
             " programs get slow before the card is full",
         )
+    if frame.course is not None:
+        yield from frame.course.findings()
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")

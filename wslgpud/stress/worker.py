@@ -3,24 +3,27 @@
 The first line of standard input is the job (see ``Job``); any further line, or the end of the input, tells it
 to give everything back. Standard output carries one JSON object a line, see ``README.md`` beside this file.
 
-It keeps to four rules. Every kernel works on one chunk and at most ``GROUP`` are queued, because Windows
-resets the driver after 2 s. Memory is asked for once: repeating a refused allocation has brought Windows down
-(microsoft/WSL#40732). After each group it looks whether somebody else wants the GPU. And a pass over memory
-writes all chunks before it checks the first, so that no check is answered from the cache.
+It keeps to four rules. Every kernel works on one chunk and at most ``GROUP_BYTES`` are queued, because
+Windows resets the driver after 2 s. Memory is asked for once: repeating a refused allocation has brought
+Windows down (microsoft/WSL#40732). After each group it looks whether somebody else wants the GPU. And a pass
+over memory writes all chunks before it checks the first, so that no check is answered from the cache.
 """
 
 from __future__ import annotations
 
 import bisect
+import collections
 import contextlib
+import functools
 import itertools
 import json
 import os
 import random
+import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -32,15 +35,15 @@ import torch
 from torch import Tensor
 
 MIB = 1 << 20
-#: chunks between two looks around: at most 8 x 20 ms on memory that lies behind PCIe
-GROUP = 8
+#: what is done between two looks around: at most 8 x 20 ms on memory that lies behind PCIe
+GROUP_BYTES = 2048 * MIB
 #: words of 8 bytes in one row of a chunk; patterns that vary do so by row and by place in the row
 ROW_WORDS = 1 << 17
 #: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
 #: (c10/core/AllocatorConfig.h: kLargeBuffer, kMinLargeAlloc, kRoundLarge)
 GRAIN, SMALLEST = 2 * MIB, 10 * MIB
 MOST_ERRORS = 32
-#: how often each pattern goes over all memory, to tell how far we are
+#: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
 TRAVERSALS = {
     "solid": 4,
     "checkerboard": 4,
@@ -48,8 +51,20 @@ TRAVERSALS = {
     "address": 3,
     "random": 4,
     "move": 4,
+    "modulo": 4,
     "retention": 2,
 }
+#: Ways to read a chunk once and know the least and the greatest of its words: as which type, and along which
+#: side of (rows, LANES), all equally exact. Which is fastest depends on the card and on torch.
+FORMS: tuple[tuple[torch.dtype, int | None], ...] = (
+    (torch.int64, None), (torch.int32, None), (torch.int64, 0), (torch.int32, 0),
+)  # fmt: skip
+LANES = 4096
+#: memtest86's distance between the words of a modulo pattern: it shares no factor with rows or cache lines
+MODULO = 20
+#: A soak lasts; a program that comes meanwhile shall find room at once.
+SOAK_RATIO = 0.6
+SOAK_ROUNDS, SOAK_PAUSE_SECONDS = 16, 1.0
 LOOK_SECONDS = 0.05
 #: how long everything must run slowly before we take it that somebody else uses the GPU
 SLOW_SECONDS = 0.25
@@ -60,8 +75,9 @@ class Job:
     """What to do: sizes in bytes.
 
     ``reserve`` stays free. ``foreign`` is by how much others may grow before we leave. ``ladder`` are sizes
-    of single tensors. ``passes`` names the patterns. Slower than ``slow_ratio`` of its own speed means that
-    somebody else is at work (0: never). ``beyond`` chunks may be tried past the limit, to see it spill.
+    of single tensors. ``passes`` names the patterns, ``offsets`` how many of the modulo pattern's twenty.
+    Slower than ``slow_ratio`` of its own speed means that somebody else is at work (0: never). ``beyond``
+    chunks may be tried past the limit, to see it spill.
     """
 
     device: str = "cuda:0"
@@ -70,9 +86,11 @@ class Job:
     chunk: int = 256 * MIB
     scratch: int = 64 * MIB
     ladder: Sequence[int] = ()
-    passes: Sequence[str] = ("solid", "checkerboard", "walking", "address", "random", "move", "retention")
+    passes: Sequence[str] = tuple(TRAVERSALS)
     repeats: int = 3
+    offsets: int = 2
     retention_seconds: float = 2.0
+    soak_seconds: float = 0.0
     slow_ratio: float = 0.5
     beyond: int = 0
     seed: int = 0
@@ -83,10 +101,18 @@ class Leave(Exception):  # noqa: N818 - not a mistake
     """Give everything back now; the message says why."""
 
 
-def signed(word: int) -> int:
-    """Return 64 bits as torch writes them."""
-    word &= (1 << 64) - 1
-    return word - (1 << 64) if word >> 63 else word
+#: (chunk, places in it, values there) -> what was there before a check turned it into a constant
+Restore = Callable[[int, Tensor, Tensor], Tensor]
+
+
+def _as_it_is(_index: int, _place: Tensor, values: Tensor) -> Tensor:
+    return values
+
+
+def signed(word: int, bits: int = 64) -> int:
+    """Return a word as torch writes it."""
+    word &= (1 << bits) - 1
+    return word - (1 << bits) if word >> (bits - 1) else word
 
 
 def hexadecimal(word: int) -> str:
@@ -109,6 +135,8 @@ class Worker:
         self.phase = ""
         self._looked = self._slow_since = 0.0
         self._reference: dict[str, list[float]] = {}
+        self.form = FORMS[0]
+        self.group = max(1, GROUP_BYTES // job.chunk)
 
     # The machine.
 
@@ -142,20 +170,50 @@ class Worker:
         if self.cuda:
             torch.cuda.empty_cache()
 
-    @contextlib.contextmanager
-    def timed(self, into: list[float]) -> Iterator[None]:
-        """Append the seconds that the device needs for what is done inside."""
+    def timings(self, works: Sequence[Callable[[], Any]]) -> list[float]:
+        """Return the seconds that the device needs for each, one right after the other.
+
+        Waiting in between would let the device idle, and the time to launch a kernel count as its own.
+        """
         if not self.cuda:
-            start = time.perf_counter()
-            yield
-            into.append(time.perf_counter() - start)
-            return
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        yield
-        end.record()
-        end.synchronize()
-        into.append(max(begin.elapsed_time(end) / 1000, 1e-9))
+            marks = [time.perf_counter()]
+            for work in works:
+                work()
+                marks.append(time.perf_counter())
+            return [later - earlier for earlier, later in itertools.pairwise(marks)]
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(works) + 1)]
+        events[0].record()
+        for work, event in zip(works, events[1:], strict=True):
+            work()
+            event.record()
+        events[-1].synchronize()
+        return [max(a.elapsed_time(b) / 1000, 1e-9) for a, b in itertools.pairwise(events)]
+
+    def bounds(self, count: int) -> Tensor:
+        """Return room for the least and the greatest of ``count`` chunks: (2, count, what one leaves)."""
+        dtype, side = self.form
+        return torch.zeros((2, count, 1 if side is None else LANES), dtype=dtype, device=self.device)
+
+    def extremes(self, x: Tensor, low: Tensor, high: Tensor) -> None:
+        """Read a chunk once: its least and greatest words, in the form in use."""
+        dtype, side = self.form
+        words = x.view(dtype)
+        if side is None:
+            torch.aminmax(words, out=(low[0], high[0]))
+        else:
+            torch.aminmax(words.view(-1, LANES), dim=side, out=(low, high))
+
+    def refusal(self, error: BaseException) -> str:
+        """Say what the allocator looked like when it was refused, and return the gist of the error."""
+        if self.cuda:
+            stats = torch.cuda.memory_stats(self.device)
+            names = ("allocated_bytes.all.current", "reserved_bytes.all.current",
+                     "inactive_split_bytes.all.current", "num_alloc_retries", "num_ooms")  # fmt: skip
+            segments = collections.Counter(part["total_size"] for part in torch.cuda.memory_snapshot())
+            self.send("allocator", phase=self.phase, free=self.free_bytes(),
+                      stats={name: stats.get(name, 0) for name in names},
+                      segments=sorted(segments.items(), reverse=True)[:MOST_ERRORS])  # fmt: skip
+        return first_line(error)
 
     # Looking around.
 
@@ -190,9 +248,9 @@ class Worker:
         """Do ``work`` on each chunk in order; ``kind`` says with which speed to compare it."""
         order = chunks or range(len(self.chunks))
         self.settle()
-        for number, first in enumerate(range(0, len(order), GROUP)):
+        for number, first in enumerate(range(0, len(order), self.group)):
             start = time.perf_counter()
-            for index in order[first : first + GROUP]:
+            for index in order[first : first + self.group]:
                 work(self.chunks[index], index)
                 self.traversed += self.chunks[index].nbytes
             self.settle()
@@ -208,7 +266,7 @@ class Worker:
         """
         self.begin()
         phases = (self.ladder, self.fragmentation, self.fill, self.bandwidth, self.patterns, self.beyond)
-        for work in (*phases, self.release):
+        for work in (*phases, self.soak, self.release):
             self.phase, start = work.__name__, time.perf_counter()
             work()
             self.send("phase", phase=self.phase, seconds=time.perf_counter() - start)
@@ -241,8 +299,23 @@ class Worker:
                 break
         del warm, rows, columns
         self.let_go()
+        facts["form"] = self.choose_form()
         self.free_at_start, self.own_at_start = self.free_bytes(), self.own_bytes()
         self.send("begin", free=self.free_at_start, pid=os.getpid(), **facts)
+
+    def choose_form(self) -> str:
+        """Take the fastest way to read on this card; return what it is called."""
+        if self.cuda:
+            x, seconds = self.allocate(min(self.job.chunk, self.room())), {}
+            x.fill_(-1)
+            for self.form in FORMS:
+                low, high = self.bounds(1)[:, 0]
+                seconds[self.form] = min(self.timings([lambda: self.extremes(x, low, high)] * 4))  # noqa: B023 - called at once
+            self.form = min(seconds, key=seconds.__getitem__)
+            del x, low, high
+            self.let_go()
+        dtype, side = self.form
+        return str(dtype).removeprefix("torch.") + ("" if side is None else f" in {LANES} columns")
 
     def room(self) -> int:
         """Return how many bytes may still be taken, a multiple of the driver's grain."""
@@ -259,19 +332,19 @@ class Worker:
             try:
                 self.chunks = [self.allocate(size)]
             except torch.OutOfMemoryError as error:
-                self.send("rung", **row, outcome=f"refused: {first_line(error)}")
+                self.send("rung", **row, outcome=f"refused: {self.refusal(error)}")
                 continue
             self.settle()
             row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
             row["free_less"] = before - self.free_bytes()
             times: list[float] = []
             slices = self.chunks[0].split(self.job.chunk // 8)
-            for part in slices:
-                with self.timed(times):
-                    part.fill_(-1)
+            for first in range(0, len(slices), self.group):
+                parts = slices[first : first + self.group]
+                times += self.timings([functools.partial(part.fill_, -1) for part in parts])
                 self.look()
-            row["write_seconds"] = sum(times)
-            del slices, part
+            row |= {"write_seconds": sum(times), "slowest_slice_seconds": max(times)}
+            del slices, parts
             self.let_go()
             self.send("rung", **row, outcome="ok")
 
@@ -312,45 +385,50 @@ class Worker:
                 size = self.job.chunk if room >= self.job.chunk + SMALLEST else room
                 self.chunks.append(self.allocate(min(size, room)))
             except torch.OutOfMemoryError as error:
-                refused = first_line(error)
+                refused = self.refusal(error)
                 break
             self.send("chunk", index=len(self.chunks) - 1, bytes=self.chunks[-1].nbytes,
                       free_less=before - self.free_bytes())  # fmt: skip
             self.look()
         del scratch
         taken = sum(chunk.nbytes for chunk in self.chunks)
-        planned = taken * (6 * self.job.repeats + sum(TRAVERSALS[name] for name in self.job.passes))
+        sweeps = [TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes]
+        planned = taken * (6 * self.job.repeats + sum(sweeps))
         self.send("filled", bytes=taken, chunks=len(self.chunks), refused=refused, free=self.free_bytes(),
                   planned=planned)  # fmt: skip
 
     def bandwidth(self) -> None:
         """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
-        low, high = torch.empty(2, dtype=torch.int64, device=self.device)
+        if not self.chunks:
+            return
+        low, high = self.bounds(1)[:, 0]
         works: dict[str, Callable[[Tensor], Any]] = {
             "write": lambda x: x.fill_(0x5A5A5A5A5A5A5A5A),
             "change": lambda x: x.bitwise_not_(),
-            "read": lambda x: torch.aminmax(x, out=(low, high)),
+            "read": lambda x: self.extremes(x, low, high),
         }
         for sweep in (1, 2):
             rows: list[dict[str, float]] = [{} for _ in self.chunks]
-            for kind, work in works.items():
 
-                def measure(x: Tensor, index: int, kind: str = kind, work: Any = work) -> None:
-                    times: list[float] = []
-                    for _ in range(self.job.repeats):
-                        with self.timed(times):
-                            work(x)
-                    self.traversed += x.nbytes * (self.job.repeats - 1)
-                    rows[index][kind] = min(times)  # noqa: B023 - called in this turn of the loop only
+            def measure(x: Tensor, index: int, kind: str) -> None:
+                times = self.timings([functools.partial(works[kind], x)] * self.job.repeats)
+                self.traversed += x.nbytes * (self.job.repeats - 1)
+                row = rows[index]  # noqa: B023 - called in this turn of the loop only
+                row[kind] = min(*times, row.get(kind, times[0]))
 
-                self.sweep("", measure)
+            for kind in works:
+                self.sweep("", functools.partial(measure, kind=kind))
+                # What is slow because it was moved out is slow again; what somebody else slowed down is not.
+                usual = statistics.median(row[kind] for row in rows)
+                if slow := [index for index, row in enumerate(rows) if row[kind] > 2 * usual]:
+                    self.sweep("", functools.partial(measure, kind=kind), slow)
             for index, row in enumerate(rows):
                 self.send("speed", sweep=sweep, index=index, bytes=self.chunks[index].nbytes, **row)
             for kind in works:
                 self._reference[kind] = [
                     # What a group costs besides its kernels: launches, waiting, looking around.
-                    1e-3 + sum(row[kind] for row in rows[first : first + GROUP])
-                    for first in range(0, len(rows), GROUP)
+                    1e-3 + sum(row[kind] for row in rows[first : first + self.group])
+                    for first in range(0, len(rows), self.group)
                 ]
 
     def patterns(self) -> None:
@@ -361,24 +439,58 @@ class Worker:
             pattern = Patterns(self, name, generator)
             found = getattr(pattern, name)()
             self.send("pattern", name=name, verified=self.verified - before, bad_words=found,
-                      check_seconds=pattern.check_seconds, seconds=time.perf_counter() - start)  # fmt: skip
+                      checks=pattern.checks, check_seconds=pattern.check_seconds,
+                      seconds=time.perf_counter() - start)  # fmt: skip
 
     def beyond(self) -> None:
         """Try up to two chunks past the limit, timing each at once, and stop at the first that is slow."""
-        best = min((row / GROUP for row in self._reference.get("read", ())), default=0.0)
+        best = min((row / self.group for row in self._reference.get("read", ())), default=0.0)
         for _ in range(min(self.job.beyond, 2)):
             try:
                 extra = self.allocate(self.job.chunk)
             except torch.OutOfMemoryError as error:
-                self.send("beyond", outcome=f"refused: {first_line(error)}")
+                self.send("beyond", outcome=f"refused: {self.refusal(error)}")
                 return
-            times: list[float] = []
-            with self.timed(times):
-                extra.fill_(-1)
-            self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=times[0])
+            [seconds] = self.timings([functools.partial(extra.fill_, -1)])
+            self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
             self.chunks.append(extra)
-            if times[0] > 4 * best:
+            if seconds > 4 * best:
                 return
+
+    def soak(self) -> None:
+        """Go on for a while, with pauses: faults that come with heat and when clocks change.
+
+        Only on some of the chunks, other ones each time.
+        """
+        if not self.job.soak_seconds:
+            return
+        generator = random.Random(self.job.seed + 1)  # noqa: S311 - patterns, not secrets
+        generator.shuffle(self.chunks)
+        del self.chunks[max(1, int(SOAK_RATIO * len(self.chunks))) :]
+        if self.cuda:
+            torch.cuda.empty_cache()
+        # What a group usually took was measured on chunks in another order.
+        self._reference.clear()
+        before, start, found, checking = self.verified, time.perf_counter(), 0, 0.0
+        rounds: list[float] = []
+        while not rounds or time.perf_counter() - start < self.job.soak_seconds:
+            began = time.perf_counter()
+            pattern = Patterns(self, "soak", generator)
+            found += pattern.random()
+            checking += pattern.check_seconds
+            rounds.append(time.perf_counter() - began)
+            if len(rounds) % SOAK_ROUNDS == 0:
+                self.rest(SOAK_PAUSE_SECONDS)
+        self.send("pattern", name="soak", verified=self.verified - before, bad_words=found,
+                  checks=len(rounds), check_seconds=checking, seconds=time.perf_counter() - start,
+                  fastest_seconds=min(rounds), slowest_seconds=max(rounds))  # fmt: skip
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing, but look around."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(LOOK_SECONDS)
+            self.look()
 
     def release(self) -> None:
         """Give everything back and see whether it has come back."""
@@ -409,7 +521,8 @@ class Patterns:
         """
         self.worker, self.name = worker, name
         self.bad_chunks: set[int] = set()
-        self.check_seconds = 0.0
+        self.checks, self.check_seconds = 0, 0.0
+        self.generator = generator
         seeded = torch.Generator().manual_seed(generator.getrandbits(60))
         counts = [chunk.numel() // ROW_WORDS for chunk in worker.chunks]
 
@@ -433,12 +546,9 @@ class Patterns:
 
     def retention(self) -> int:
         """Leave memory alone for a while: cells that leak, refresh that fails."""
-        word, end = 0x3333333333333333, 0.0
+        word = 0x3333333333333333
         self._sweep("write", lambda x, _: x.fill_(word))
-        end = time.monotonic() + self.worker.job.retention_seconds
-        while time.monotonic() < end:
-            time.sleep(LOOK_SECONDS)
-            self.worker.look()
+        self.worker.rest(self.worker.job.retention_seconds)
         return self._check(word)
 
     def address(self) -> int:
@@ -468,6 +578,42 @@ class Patterns:
         self._sweep("broadcast", self._write)
         self._sweep("change", lambda x, _: x.bitwise_not_())
         return self._verify(range(len(self.worker.chunks)), inverted=True)
+
+    def modulo(self) -> int:
+        """Write every twentieth word, then all others: no cache and no write combining hides what that does.
+
+        As test 8 of memtest86 and cuda_memtest do, but here the others are checked as well.
+        """
+        return sum(
+            self._modulo(offset, signed(self.generator.getrandbits(64)))
+            for offset in self.generator.sample(range(MODULO), min(MODULO, self.worker.job.offsets))
+        )
+
+    def _modulo(self, offset: int, word: int) -> int:
+        row = torch.full((MODULO,), ~word, device=self.worker.device)
+        row[offset] = word
+
+        def twentieth(x: Tensor, _: int) -> None:
+            whole, rest = self._in_twenties(x)
+            whole[:, offset].fill_(word)
+            rest.fill_(0)  # the last few words of a chunk, which make no row
+
+        def others(x: Tensor, _: int) -> None:
+            whole = self._in_twenties(x)[0]
+            whole[:, :offset].fill_(~word)
+            whole[:, offset + 1 :].fill_(~word)
+
+        def restore(index: int, place: Tensor, values: Tensor) -> Tensor:
+            whole = self.worker.chunks[index].numel() // MODULO * MODULO
+            return values ^ row[place % MODULO].masked_fill(place >= whole, 0)
+
+        self.worker.sweep("", twentieth)
+        self._sweep("", others)
+        return self._undo_and_check("", lambda x, _: self._in_twenties(x)[0].bitwise_xor_(row), 0, restore)
+
+    def _in_twenties(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        whole = x.numel() // MODULO * MODULO
+        return x[:whole].view(-1, MODULO), x[whole:]
 
     def move(self) -> int:
         """Copy every second chunk over its neighbour: reading and writing in quick turns."""
@@ -511,27 +657,44 @@ class Patterns:
             rows = self.rows[index + origin][:, None]
             x.view(-1, ROW_WORDS).addcmul_(rows, self.columns[None, :], value=sign)
 
+        def restore(index: int, place: Tensor, values: Tensor) -> Tensor:
+            product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
+            return values - sign * product
+
         if not chunks:
             return 0
+        return self._undo_and_check("change", subtract, -1 if inverted else 0, restore, chunks)
+
+    def _undo_and_check(
+        self, kind: str, undo: Callable[[Tensor, int], Any], word: int, restore: Restore,
+        chunks: Sequence[int] = (),
+    ) -> int:  # fmt: skip
         start = time.perf_counter()
         # Not by ``_sweep``: nothing is written that has to last until a check.
-        self.worker.sweep("change", subtract, chunks)
+        self.worker.sweep(kind, undo, chunks)
         self.check_seconds += time.perf_counter() - start
-        return self._check(-1 if inverted else 0, chunks, origin=origin, sign=sign)
+        return self._check(word, chunks, restore)
 
-    def _check(self, word: int, chunks: Sequence[int] = (), *, origin: int = 0, sign: int = 0) -> int:
-        """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch."""
+    def _check(self, word: int, chunks: Sequence[int] = (), restore: Restore | None = None) -> int:
+        """Prove that every word is ``word``: the least and the greatest are. One read, and no scratch.
+
+        ``word`` repeats after 32 bits, as it may be read so. ``restore`` returns from values what was in
+        memory before it was turned into a constant.
+        """
         worker = self.worker
         order = chunks or range(len(worker.chunks))
-        bounds = torch.empty((2, len(worker.chunks)), dtype=torch.int64, device=worker.device)
+        bounds = worker.bounds(len(worker.chunks))
         start = time.perf_counter()
-        worker.sweep("read", lambda x, i: torch.aminmax(x, out=(bounds[0, i], bounds[1, i])), order)
-        low, high = bounds.tolist()
+        worker.sweep("read", lambda x, i: worker.extremes(x, bounds[0, i], bounds[1, i]), order)
+        low, high = bounds[0].amin(1).tolist(), bounds[1].amax(1).tolist()
         self.check_seconds += time.perf_counter() - start
+        self.checks += 1
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
-        return sum(self._diagnose(i, word, origin, sign) for i in order if low[i] != word or high[i] != word)
+        right = signed(word, bounds.dtype.itemsize * 8)
+        wrong = [i for i in order if not low[i] == high[i] == right]
+        return sum(self._diagnose(i, word, restore or _as_it_is) for i in wrong)
 
-    def _diagnose(self, index: int, word: int, origin: int, sign: int) -> int:
+    def _diagnose(self, index: int, word: int, restore: Restore) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
         worker, x = self.worker, self.worker.chunks[index]
         self.bad_chunks.add(index)
@@ -549,13 +712,8 @@ class Patterns:
             x.fill_(word)
             worker.send("bad", pattern=self.name, chunk=index, words=count, samples=[], bits={}, flips={})
             return max(count, 1)
-        if sign:
-            product = self.rows[index + origin][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
-        else:
-            product = torch.zeros_like(place)
-        seen = x[place] - sign * product
-        expected = word - sign * product
-        again = self._read_again(x, place) - sign * product
+        seen, again = restore(index, place, x[place]), restore(index, place, self._read_again(x, place))
+        expected = restore(index, place, torch.full_like(place, word))
         mask = seen ^ expected
         bits = (mask[:, None] >> torch.arange(64, device=worker.device)) & 1
         stuck = torch.zeros_like(place)
@@ -583,7 +741,8 @@ class Patterns:
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
-        torch.aminmax(x)  # a chunk is larger than the cache: what is read next comes from memory
+        low, high = self.worker.bounds(1)[:, 0]
+        self.worker.extremes(x, low, high)  # larger than the cache: what is read next comes from memory
         return x[place]
 
     def _home(self, word: int) -> list[int] | None:

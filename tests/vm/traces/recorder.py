@@ -52,6 +52,17 @@ def pressure(resource: str) -> dict[str, float]:
     return found
 
 
+def compressed() -> dict[str, int]:
+    """Return what zram holds and what that takes, in bytes; nothing where there is no zram."""
+    sums: dict[str, int] = {}
+    for device in Path("/sys/block").glob("zram*"):
+        # Documentation/admin-guide/blockdev/zram.rst: orig_data_size compr_data_size mem_used_total ...
+        stored, _, taken, *_ = map(int, (device / "mm_stat").read_text(encoding="ascii").split())
+        sums["zram_stored_bytes"] = sums.get("zram_stored_bytes", 0) + stored
+        sums["zram_used_bytes"] = sums.get("zram_used_bytes", 0) + taken
+    return sums
+
+
 def biggest(count: int, kernel_threads: set[str]) -> list[dict[str, Any]]:
     """Return the processes with the most RAM and swap.
 
@@ -87,6 +98,7 @@ def sample(t: float, kernel_threads: set[str]) -> dict[str, Any]:
             "free": memory["SwapFree"],
             "in_bytes_total": counters["pswpin"] * PAGE_BYTES,
             "out_bytes_total": counters["pswpout"] * PAGE_BYTES,
+            **compressed(),
         },
         "vm": {
             "major_faults_total": counters["pgmajfault"],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from wslgpud.alerts.channels import DeliveryError
+from wslgpud.host import unprotected
 
 
 def run(  # noqa: PLR0913 - how a program runs has so many sides
@@ -33,9 +36,11 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
         DeliveryError: it cannot be started, fails, or takes longer than it may.
     """
     name = command[0]
+    if shutil.which(name, path=(environment or os.environ).get("PATH")) is None:
+        raise DeliveryError(f"cannot start {name}: {_why_not(name)}", permanent=True)
     try:
         process = subprocess.Popen(
-            list(command),
+            unprotected(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -48,8 +53,7 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
             user=user,
         )
     except OSError as error:
-        gone = isinstance(error, FileNotFoundError)
-        raise DeliveryError(f"cannot start {name}: {error.strerror}", permanent=gone) from error
+        raise DeliveryError(f"cannot start {name}: {error.strerror}") from error
     with process:
         try:
             _, said = process.communicate(text, timeout=timeout_seconds)
@@ -59,3 +63,7 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
             raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped") from error
     if process.returncode:
         raise DeliveryError(f"{name} ended with {process.returncode}: {said.strip()[-200:]}")
+
+
+def _why_not(name: str) -> str:
+    return "Permission denied" if Path(name).is_file() else "No such file or directory"

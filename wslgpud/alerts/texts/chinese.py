@@ -67,6 +67,35 @@ RULES = {
         "检查风扇、灰尘和风道，或降低功耗上限 (在 Windows 中 nvidia-smi -pl)：最后 20% 的功耗只换来百分之几的速度。"
         "hw_power_brake 说明是电源问题。",
     ),
+    "vram_spill": RuleText(
+        "显存溢出到内存",
+        (
+            "{resource} 已满：{grown_bytes} 被移到内存，其上的程序会慢很多倍",
+            "{resource} 已满，显存正被移到内存：其上的程序会慢很多倍",
+        ),
+        (
+            "Windows 统计：专用显存 {dedicated_bytes}，共享内存 {shared_bytes}。",
+            "Windows 统计：共享内存 {shared_bytes}。",
+        ),
+        "程序不会报错，只是极慢；显卡一直是满的，Windows 就不会把它移回来。减小 batch size 或上下文长度，使用 gradient "
+        "checkpointing，或关闭占用这张卡的桌面程序。WSL2 不理会 Windows 的“首选无系统内存回退”，"
+        "torch.cuda.set_per_process_memory_fraction 有效。",
+    ),
+    "windows_memory_low": RuleText(
+        "Windows 内存不足",
+        (
+            "Windows 只能再提交 {commit_left_bytes} / {commit_limit_bytes}：Windows 的程序即将失败",
+            "Windows 内存不足：剩 {available_bytes} / {total_bytes}，WSL 占用 {vm_bytes}",
+            "Windows 内存不足：剩 {available_bytes} / {total_bytes}",
+        ),
+        (
+            "WSL 的虚拟机占用 {vm_bytes}，其中 {unreturned_bytes} Linux 并未使用。",
+            "WSL 的虚拟机占用 {vm_bytes}。",
+        ),
+        "关闭 Windows 中的程序。Linux 只归还空闲的内存：停止不需要的程序，然后 sync; echo 1 | sudo tee "
+        "/proc/sys/vm/drop_caches。长期办法：在 .wslconfig 的 [wsl2] 中减小 memory=，在 [experimental] 中设 "
+        "autoMemoryReclaim=gradual，并增大页面文件。",
+    ),
     "state_disk_full": RuleText(
         "磁盘将满",
         ("磁盘将满：{place} 只剩 {bytes},wslgpud 的历史数据在此",),
@@ -105,6 +134,12 @@ RULES = {
         ("历史数据无法写入：{error}", "历史数据无法写入"),
         ("告警照常发送；写不进去的数据会在内存中保留一段时间。",),
         "检查数据库所在的磁盘：写满、只读或损坏。",
+    ),
+    "store_damaged": RuleText(
+        "历史数据库损坏",
+        ("历史数据库损坏：{damage}", "历史数据库损坏"),
+        ("损坏的文件会被移到一旁并新建数据库，能读出的数据会转存过去。",),
+        "检查磁盘（dmesg、SMART）。用 wslgpud db check 查看现在的文件是否完好。",
     ),
     "unclean_end": RuleText(
         "异常终止",
@@ -158,6 +193,7 @@ WORDS = Words(
         "clock": "时钟",
         "store": "历史数据",
         "machine": "机器",
+        "windows": "Windows",
     },
     unit_words={"min": "分钟", " s": " 秒", "/s": "/秒", " h": " 小时"},
 )

@@ -75,6 +75,35 @@ RULES = {
         "Check fans, dust and airflow, or lower the power limit (nvidia-smi -pl, in Windows): the last 20 % of "
         "power bring few per cent of speed. hw_power_brake points to the power supply.",
     ),
+    "vram_spill": RuleText(
+        "VRAM spilling into RAM",
+        (
+            "{resource} is full: {grown_bytes} moved to RAM, programs on it become many times slower",
+            "{resource} is full and its memory moves to RAM: programs on it become many times slower",
+        ),
+        (
+            "Windows counts {dedicated_bytes} on the card and {shared_bytes} of shared memory for it.",
+            "Windows counts {shared_bytes} of shared memory for the card.",
+        ),
+        "Nothing fails, it only crawls, and Windows does not move it back while the card is full. Use a smaller "
+        "batch, a shorter context or gradient checkpointing, or close desktop programs on this card. Windows' "
+        "'Prefer No Sysmem Fallback' is not honoured by WSL2; torch.cuda.set_per_process_memory_fraction is.",
+    ),
+    "windows_memory_low": RuleText(
+        "Windows short of memory",
+        (
+            "Windows can promise only {commit_left_bytes} more of {commit_limit_bytes}: its programs will fail",
+            "Windows is short of memory: {available_bytes} left of {total_bytes}; WSL holds {vm_bytes}",
+            "Windows is short of memory: {available_bytes} left of {total_bytes}",
+        ),
+        (
+            "WSL's virtual machine holds {vm_bytes}, of which Linux does not use {unreturned_bytes}.",
+            "WSL's virtual machine holds {vm_bytes}.",
+        ),
+        "Close programs in Windows. Linux gives memory back only when it is free here: stop what you do not need, "
+        "then sync; echo 1 | sudo tee /proc/sys/vm/drop_caches. For good: a smaller memory= under [wsl2] and "
+        "autoMemoryReclaim=gradual under [experimental] in .wslconfig, a larger page file.",
+    ),
     "state_disk_full": RuleText(
         "disk nearly full",
         ("Disk nearly full: {bytes} left on {place}, where wslgpud keeps its history",),
@@ -113,6 +142,12 @@ RULES = {
         ("History cannot be written: {error}", "History cannot be written"),
         ("Warnings go out all the same; what cannot be written is kept in memory for a while.",),
         "Look at the disk that holds the database: full, read-only, or failing.",
+    ),
+    "store_damaged": RuleText(
+        "history was damaged",
+        ("The history's database was damaged: {damage}", "The history's database was damaged"),
+        ("A damaged file is set aside, a new one begun, and what can be read taken over.",),
+        "Look at the disk (dmesg, SMART). 'wslgpud db check' says whether the file of now is sound.",
     ),
     "unclean_end": RuleText(
         "unclean end",
@@ -180,5 +215,6 @@ WORDS = Words(
         "clock": "clock",
         "store": "history",
         "machine": "machine",
+        "windows": "Windows",
     },
 )

@@ -1,0 +1,208 @@
+"""The doctor names what is wrong on whole machines, and what mends it. After a change: ./tests/renew."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tests.hosts.machines import HERE, MACHINES
+from wslgpud.advise.doctor import run
+from wslgpud.advise.doctor.bundle import write
+from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.cli import app
+from wslgpud.cli.doctor_screen import print_findings
+from wslgpud.config import Alerts, Config, Sampling, StoreSettings
+from wslgpud.host import RecordedHost
+
+GOLDEN = Path(__file__).parent / "golden"
+CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
+TORCH = TorchFacts(
+    "/home/user/.venv/bin/python", "2.7.1+cu128", "12.8", ("sm_75", "sm_80", "sm_90", "sm_120"),
+    (("NVIDIA GeForce RTX 5070 Ti", (12, 0)),), ran=True, tf32=True, cudnn=90701,
+)  # fmt: skip
+OLD_TORCH = TorchFacts(
+    "/opt/conda/bin/python", "2.5.1+cu124", "12.4", ("sm_50", "sm_90"), TORCH.devices,
+    kernel="CUDA error: no kernel image is available for execution on the device",
+)  # fmt: skip
+
+
+def states(name: str, **more) -> dict[str, str]:
+    return {f.id: f.state for f in run(RecordedHost(HERE / name), CONFIG, **more)}
+
+
+@pytest.mark.parametrize(
+    "name", ["wsl2-idle", "wsl2-swap-thrash", "wsl2-vram-full", "wsl2-no-psi", "no-gpu", "cgroup-limit",
+             "driver-mismatch", "two-gpus", "h200-training"]
+)  # fmt: skip
+def test_the_report_of_a_machine_is_as_it_was(name):
+    paper = io.StringIO()
+    findings = run(RecordedHost(HERE / name), CONFIG, [TORCH])
+    print_findings(findings, everything=True, console=Console(file=paper, width=100, highlight=False))
+    report = "".join(f"{line.rstrip()}\n" for line in paper.getvalue().splitlines())
+
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("WSLGPUD_RENEW"):
+        file.write_text(report)
+    assert report == file.read_text()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_problem_on_every_machine_comes_with_a_remedy(name):
+    for finding in run(RecordedHost(HERE / name), CONFIG):
+        assert finding.remedy or finding.state != "problem", finding
+        assert finding.found, finding
+        assert finding.why.endswith("."), finding
+
+
+def test_ids_never_change_once_they_are_out():
+    """Scripts and forum answers name them: add to this list, take nothing away."""
+    assert [c.id for c in CHECKS if c.look.__module__.endswith("checks_wsl")] == [
+        "wsl.kernel", "wsl.version", "wsl.systemd", "wsl.stays", "wsl.interop", "wslconfig.valid",
+        "wslconfig.in_force",
+    ]  # fmt: skip
+    assert {c.id for c in CHECKS} == {
+        "wsl.kernel", "wsl.version", "wsl.systemd", "wsl.stays", "wsl.interop", "wslconfig.valid",
+        "wslconfig.in_force", "gpu.visible", "gpu.library", "gpu.cuda", "torch.architecture", "torch.kernel",
+        "torch.speed", "cuda.toolkit", "gpu.desktop", "memory.size", "memory.swap", "memory.thrashing",
+        "memory.killed", "kernel.swappiness", "kernel.overcommit", "kernel.max_map_count", "kernel.inotify",
+        "kernel.pressure", "kernel.memory_cgroup", "memory.limited", "data.windows_drive", "disk.state",
+        "disk.space", "disk.windows", "clock.daemons", "docker.nvidia", "rights.kernel_log",
+        "rights.processes", "service.runs",
+    }  # fmt: skip
+    assert len({c.id for c in CHECKS}) == len(CHECKS)
+
+
+def test_a_torch_without_code_for_the_card_is_a_problem_though_it_sees_the_card():
+    found = {f.id: f for f in run(RecordedHost(HERE / "wsl2-idle"), CONFIG, [TORCH, OLD_TORCH])}
+
+    assert found["torch.architecture"].state == found["torch.kernel"].state == "problem"
+    assert "torch 2.5.1+cu124 of /opt/conda/bin/python has no sm_120" in found["torch.architecture"].found
+    assert "whl/cu128" in found["torch.kernel"].remedy
+
+
+def test_a_torch_newer_than_the_driver_is_a_problem():
+    new = TorchFacts("/opt/python", "3.0", "14.0", ("sm_120",))
+
+    assert states("wsl2-idle", torch=[new])["gpu.cuda"] == "problem"
+
+
+def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():
+    assert states("wsl2-idle")["torch.kernel"] == "could not tell"
+    assert states("wsl2-idle", torch=[])["torch.kernel"] == "not applicable"
+    assert states("bare-linux")["wsl.stays"] == states("no-gpu")["gpu.desktop"] == "not applicable"
+
+
+def copied(tmp_path: Path, name: str, **files: str) -> RecordedHost:
+    """Return a recorded machine with other files."""
+    folder = tmp_path / name
+    for file in (HERE / name).rglob("*"):
+        if file.is_file():
+            target = folder / file.relative_to(HERE / name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.read_bytes())
+    for path, text in files.items():
+        target = folder / "root" / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return RecordedHost(folder)
+
+
+@pytest.mark.parametrize(
+    ("check", "path", "text", "state"),
+    [
+        ("wsl.kernel", "/proc/sys/kernel/osrelease", "5.10.16.3-microsoft-standard-WSL2\n", "problem"),
+        ("wsl.kernel", "/proc/sys/kernel/osrelease", "4.4.0-26100-Microsoft\n", "problem"),
+        ("wsl.systemd", "/proc/1/comm", "init\n", "problem"),
+        ("wsl.interop", "/proc/sys/fs/binfmt_misc/WSLInterop", "disabled\n", "note"),
+        ("wslconfig.valid", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nmemory=50gb\n", "problem"),
+        ("wslconfig.valid", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nswap=0\n", "note"),
+        ("wslconfig.in_force", "/mnt/c/Users/user/.wslconfig", "[wsl2]\nmemory=32GB\n", "problem"),
+        ("gpu.library", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "", "note"),
+        ("memory.swap", "/proc/meminfo", "MemTotal: 50000000 kB\nSwapTotal: 0 kB\n", "problem"),
+        ("memory.swap", "/proc/meminfo", "MemTotal: 50000000 kB\nSwapTotal: 2000000 kB\n", "note"),
+        ("memory.size", "/proc/meminfo", "MemTotal: 8000000 kB\n", "note"),
+        ("kernel.swappiness", "/proc/sys/vm/swappiness", "100\n", "note"),
+        ("kernel.overcommit", "/proc/sys/vm/overcommit_memory", "1\n", "note"),
+        ("kernel.max_map_count", "/proc/sys/vm/max_map_count", "65530\n", "note"),
+        ("kernel.inotify", "/proc/sys/fs/inotify/max_user_watches", "8192\n", "note"),
+        ("kernel.memory_cgroup", "/sys/fs/cgroup/cgroup.controllers", "cpu io\n", "note"),
+        ("clock.daemons", "/proc/77/comm", "chronyd\n", "note"),
+        ("docker.nvidia", "/usr/bin/dockerd", "", "note"),
+        ("docker.nvidia", "/etc/cdi/nvidia.yaml", "", "not applicable"),
+        ("cuda.toolkit", "/usr/local/cuda/version.json", '{"cuda": {"version": "12.4.1"}}', "problem"),
+        ("cuda.toolkit", "/usr/local/cuda/version.json", '{"cuda": {"version": "12.8.1"}}', "good"),
+    ],
+)
+def test_each_trouble_is_seen(tmp_path, check, path, text, state):
+    host = copied(tmp_path, "wsl2-idle", **{path: text})
+
+    assert {f.id: f.state for f in run(host, CONFIG)}[check] == state
+
+
+def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):
+    host = copied(tmp_path, "wsl2-idle")
+    host._disks = {**host._disks, "/mnt/c": [10**12, 3 * 10**9, 3 * 10**9, 0, 0]}
+
+    found = {f.id: f for f in run(host, CONFIG)}
+
+    assert found["disk.windows"].state == "problem"
+    assert found["disk.space"].state == "good"
+
+
+def test_json_and_exit_status_are_for_scripts():
+    done = CliRunner().invoke(app, ["doctor", "--json", "--host-root", str(HERE / "no-gpu")])
+
+    found = {f["id"]: f for f in json.loads(done.output)}
+    assert done.exit_code == 1
+    assert found["gpu.visible"]["state"] == "problem"
+    assert CliRunner().invoke(app, ["doctor", "--host-root", str(HERE / "wsl2-idle")]).exit_code == 0
+
+
+def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_path):
+    secrets = ("hunter2", "tok-4711", "annegret")
+    host = copied(
+        tmp_path, "wsl2-idle",
+        **{"/mnt/c/Users/annegret/.wslconfig": "[wsl2]\nswapFile=C:\\\\Users\\\\annegret\\\\swap.vhdx\n"},
+    )  # fmt: skip
+    (host.folder / "root/mnt/c/Users/user/.wslconfig").unlink()
+    (host.folder / "root/mnt/c/Users/user").rmdir()
+    config = Config(
+        sampling=CONFIG.sampling,
+        store=StoreSettings(path="postgresql+psycopg://me:hunter2@db/wslgpud"),
+        alerts=Alerts(urls=("ntfy://tok-4711@ntfy.sh/x",), command=("/home/annegret/warn", "tok-4711")),
+    )
+
+    names = write(tmp_path / "bundle.tar.gz", host, config, run(host, config))
+
+    with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
+        texts = {m.name: archive.extractfile(m).read().decode() for m in archive}
+    assert sorted(texts) == [f"wslgpud-doctor/{name}" for name in names]
+    assert "machine/root/mnt/c/Users/user/.wslconfig" in names
+    assert [(name, s) for name, text in texts.items() for s in secrets if s in name + text] == []
+    assert re.search(r'"id": "wsl.kernel"', texts["wslgpud-doctor/doctor.json"])
+    assert '"alerts.urls": "(set)"' in texts["wslgpud-doctor/configuration.json"]
+
+
+def test_the_machine_in_the_archive_can_be_looked_at_again(tmp_path):
+    host = RecordedHost(HERE / "wsl2-swap-thrash")
+    write(tmp_path / "bundle.tar.gz", host, CONFIG, [])
+    with tarfile.open(tmp_path / "bundle.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+
+    again = RecordedHost(tmp_path / "wslgpud-doctor" / "machine")
+
+    unlike = [
+        (a.id, a.state, b.state)
+        for a, b in zip(run(host, CONFIG), run(again, CONFIG), strict=True)
+        if a.state != b.state and not a.id.startswith(("gpu.", "torch."))  # NVML is recorded live
+    ]
+    assert unlike == []

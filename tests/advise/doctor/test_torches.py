@@ -1,0 +1,122 @@
+"""Torch is asked in a child: whatever that does, the doctor goes on and says what it saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.advise.doctor.torches import PROBE, ask, pythons_with_torch, runs_on, version
+
+FAKE_TORCH = """
+import types
+__version__ = "2.7.1+cu128"
+version = types.SimpleNamespace(cuda="12.8")
+float32 = "float32"
+class Tensor:
+    def __mul__(self, other): return self
+    def sum(self): return 1024.0 * 1023
+def arange(*a, **k): return Tensor() if OK else fail()
+def fail(): raise RuntimeError("CUDA error: no kernel image is available for execution on the device\\nmore")
+cuda = types.SimpleNamespace(get_arch_list=lambda: ["sm_90", "sm_120"], is_available=lambda: True,
+    device_count=lambda: 1, get_device_name=lambda i: "RTX", get_device_capability=lambda i: (12, 0))
+backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleNamespace(allow_tf32=False)),
+    cudnn=types.SimpleNamespace(version=lambda: 90701))
+"""
+
+
+def python(tmp_path: Path, script: str) -> Path:
+    """Make a program that stands for a Python of the user's."""
+    file = tmp_path / "python"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_probe_tells_what_torch_is_and_whether_a_kernel_ran(tmp_path, works):
+    (tmp_path / "torch.py").write_text(f"OK = {works}\n{FAKE_TORCH}")
+
+    done = subprocess.run(
+        [sys.executable, str(PROBE)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, check=True
+    )
+
+    said = json.loads(done.stdout)
+    assert (said["version"], said["cuda"], said["devices"]) == ("2.7.1+cu128", "12.8", [["RTX", [12, 0]]])
+    assert said["ran"] is works
+    assert ("no kernel image" in said["kernel"]) is not works
+
+
+def test_a_python_that_answers_is_heard(tmp_path):
+    line = json.dumps({"version": "2.7", "cuda": None, "architectures": [], "devices": [], "kernel": "none",
+                       "ran": False, "tf32": None, "cudnn": None})  # fmt: skip
+
+    (facts,) = ask([python(tmp_path, f"echo hello; echo '{line}'")], os.environ)
+
+    assert (facts.version, facts.cuda, facts.kernel, facts.failure) == ("2.7", "", "none", "")
+
+
+@pytest.mark.parametrize(
+    ("script", "failure"),
+    [
+        ("exec sleep 60", "did not answer within 0 s"),
+        ("echo 'ImportError: libcudart.so.12' >&2; exit 1", "ImportError: libcudart.so.12"),
+        ("kill -SEGV $$", "ended with status -11"),
+        ("echo '{}'", "ended with status 0"),
+        ("echo not json", "ended with status 0"),
+    ],
+)
+def test_a_python_that_hangs_crashes_or_babbles_says_so(tmp_path, script, failure):
+    seconds = 0.3 if "sleep" in script else 60
+
+    (facts,) = ask([python(tmp_path, script)], os.environ, seconds)
+
+    assert facts.failure == failure
+
+
+def test_a_program_that_cannot_be_started_says_so(tmp_path):
+    (facts,) = ask([tmp_path / "none"], os.environ)
+
+    assert facts.failure == "cannot be started: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("built", "card", "runs"),
+    [
+        (["sm_90", "sm_120"], (12, 0), True),
+        (["sm_50", "sm_90"], (12, 0), False),
+        (["sm_86"], (8, 9), True),
+        (["sm_89"], (8, 6), False),
+        (["sm_90", "compute_90"], (12, 0), True),
+        (["compute_120"], (9, 0), False),
+        (["sm_90a"], (9, 0), True),
+        (["gfx90a"], (9, 0), False),
+        ([], (9, 0), False),
+    ],
+)
+def test_compiled_code_runs_within_its_generation_and_intermediate_code_on_later_ones(built, card, runs):
+    assert runs_on(built, card) is runs
+
+
+@given(st.lists(st.text(max_size=12)), st.tuples(st.integers(1, 13), st.integers(0, 9)))
+def test_odd_names_of_architectures_harm_nobody(names, card):
+    assert runs_on([*names, f"sm_{card[0]}{card[1]}"], card)
+
+
+def test_versions_compare_as_numbers():
+    assert version("2.10.0+cu128") > version("2.9.1")
+    assert version("6.6.87.2-microsoft-standard-WSL2") == (6, 6, 87)
+
+
+def test_an_environment_with_two_names_is_asked_once(tmp_path):
+    (tmp_path / "env/bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "env")
+    first, second = tmp_path / "env/bin/python", tmp_path / "link/bin/python3"
+
+    assert pythons_with_torch([first, second], {first: True, second: True}) == [first]

@@ -1,0 +1,162 @@
+"""What is said of a file leads to a file that works."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from wslgpud.advise.wslconfig import compare
+from wslgpud.advise.wslconfig.check import remarks
+from wslgpud.advise.wslconfig.files import NotFound, find, windows_size
+from wslgpud.advise.wslconfig.parse import parse
+from wslgpud.cli import app
+from wslgpud.host import Host, RecordedHost
+
+GIB = 1 << 30
+SEED = Path(__file__).with_name("seed.wslconfig")
+HOSTS = Path(__file__).parents[2] / "hosts"
+
+
+def run(*arguments: object, text: str = ""):
+    return CliRunner().invoke(app, ["wslconfig", *map(str, arguments)], input=text)
+
+
+def said(text: str, **facts) -> list[tuple[int, bool, str]]:
+    """Return line, whether WSL warns of it too, and the fix."""
+    return [(r.line, bool(r.wsl), r.fix) for r in remarks(parse(text), **facts)]
+
+
+def test_a_file_that_guides_recommend_is_taken_apart():
+    assert [(line, wsl) for line, wsl, _ in said(SEED.read_text())] == [
+        (5, True), (6, False), (7, True), (8, True), (9, True), (12, False),
+    ]  # fmt: skip
+
+
+def test_a_good_file_gets_no_remark():
+    text = "[wsl2]\nmemory=48GB\nprocessors=24\nswap=16GB\nswapFile=C:\\\\swap.vhdx\n[general]\ninstanceIdleTimeout=-1\n"
+
+    assert remarks(parse(text), host_memory_bytes=64 * GIB) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("memory=50gb", "write memory=50GB (upper case, no space, no fraction)"),
+        ("memory=50 GB", "write memory=50GB (upper case, no space, no fraction)"),
+        ("memory=50GiB", "write memory=50GB (upper case, no space, no fraction)"),
+        ("memory=2.5GB", "write memory=2560MB (whole numbers only)"),
+        ("swap=none", "write swap=8GB (or swap=0 for none)"),
+        ("guiApplications=off", "write guiApplications=false"),
+        ("memroy=8GB", "did you mean memory (below [wsl2])?"),
+        ("networkingMode=mirored", "write networkingMode=Mirrored"),
+        ("; memory=8GB", "comments begin with # (never with ;), keys with a letter"),
+        ("swapFile=C:\\Users\\me\\s.vhdx", r"double every backslash: C:\\Users\\me\\swap.vhdx"),
+        ("instanceIdleTimeout=-1", "move the line below a line [general]"),
+    ],
+)
+def test_what_wsl_refuses_comes_with_the_line_to_write(line, fix):
+    assert said(f"[wsl2]\n{line}\n") == [(2, True, fix)]
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("memory=8192", "write memory=8192MB"),
+        ("memory=64GB", "write memory=60GB or less"),
+        ("swapFile=C:\\temp.vhdx", r"double every \ of the path"),
+        ("swapFile=D:\\\\数据\\\\swap.vhdx", "use a path without such characters"),
+        ("swap=0", "write swap=8GB or more"),
+        ("vmIdleTimeout=-1", "write instanceIdleTimeout=-1 below [general] instead"),
+        (
+            "kernelCommandLine=sysctl.vm.overcommit_memory=1",
+            "take sysctl.vm.overcommit_memory=1 out of the line",
+        ),
+    ],
+)
+def test_what_wsl_takes_in_silence_and_should_not_is_said(line, fix):
+    assert said(f"[wsl2]\n{line}\n", host_memory_bytes=64 * GIB) == [(2, False, fix)]
+
+
+def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
+    done = run("check", SEED)
+
+    assert done.exit_code == 1
+    assert f"WSL says: Unknown key 'wsl2.pageReporting' in {SEED}:8" in done.output
+    assert json.loads(run("check", SEED, "--json").output)[0]["line"] == 5
+
+
+def test_limits_in_force_are_told_from_those_that_wait_for_a_restart():
+    host = RecordedHost(HOSTS / "wsl2-idle")
+
+    rows = compare.rows(parse("[wsl2]\nmemory=50GB\nprocessors=32\nswap=20GB\ndnsProxy=true\n"), host)
+
+    states = {row.key.path: row.match for row in rows}
+    assert states["wsl2.memory"] == states["wsl2.swap"] == "in force"
+    assert states["wsl2.processors"] == "waiting"
+    assert states["wsl2.dnsProxy"] == "not visible"
+    assert states["wsl2.gpuSupport"] == "default"
+
+
+def windows(root: Path, *people: str) -> Host:
+    """Make a WSL machine whose Windows is used by these people."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/mounts").write_text("C:\\134 /mnt/c 9p rw,aname=drvfs;path=C:\\ 0 0\n")
+    for name in ("Public", "Default", *people):
+        (root / "mnt/c/Users" / name).mkdir(parents=True)
+    return Host(root)
+
+
+def test_the_file_is_found_below_the_only_user_of_windows_or_the_only_one_who_has_it(tmp_path):
+    assert find(windows(tmp_path / "a", "me")) == "/mnt/c/Users/me/.wslconfig"
+    two = windows(tmp_path / "b", "me", "you")
+    (tmp_path / "b/mnt/c/Users/you/.wslconfig").touch()
+    assert find(two) == "/mnt/c/Users/you/.wslconfig"
+
+
+def test_among_several_people_windows_is_asked_and_else_the_user(tmp_path):
+    host = windows(tmp_path, "me", "you")
+    with pytest.raises(NotFound, match="several people"):
+        find(host)
+
+    shell = tmp_path / "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
+    shell.parent.mkdir(parents=True)
+    host.run = lambda command, timeout_seconds: "C:\\Users\\you\r\n"
+    assert find(host) == "/mnt/c/Users/you/.wslconfig"
+    host.run = lambda command, timeout_seconds: "68524797952 32\r\n"
+    assert windows_size(host) == (68524797952, 32)
+    host.run = lambda command, timeout_seconds: "Zugriff verweigert\r\n"
+    assert windows_size(host) is None
+
+
+def test_nothing_is_written_unasked_and_restore_goes_back(tmp_path):
+    file = tmp_path / ".wslconfig"
+    file.write_bytes(old := SEED.read_bytes())
+    sizes = ("--memory", "64GB", "--processors", "32", "--file", file)
+
+    assert "memory=32GB" in run("preset", "desktop", *sizes).output
+    assert run("apply", "desktop", *sizes, text="n\n").exit_code == 1
+    assert file.read_bytes() == old
+
+    done = run("apply", "desktop", *sizes, text="y\n")
+    assert done.exit_code == 0
+    assert "wsl --shutdown" in done.output
+    assert parse(file.read_text()).get("wsl2.memory") == 32 * GIB
+    assert "nothing to do" in run("apply", "desktop", *sizes).output
+
+    assert run("restore", "--file", file, "--yes").exit_code == 0
+    assert file.read_bytes() == old
+
+
+def test_what_cannot_be_done_says_what_to_do(tmp_path):
+    for arguments, words in (
+        (("apply", "turbo"), "there are training, inference, desktop, max"),
+        (("apply", "max", "--memory", "much"), "write it like 64GB"),
+        (("check", tmp_path / "none"), "all settings are at their defaults"),
+        (("restore", "--file", tmp_path / "none"), "there is no backup"),
+    ):
+        done = run(*arguments)
+        assert done.exit_code == 2
+        assert words in done.output

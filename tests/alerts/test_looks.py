@@ -1,0 +1,136 @@
+"""What somebody looks at: the status screen's open incidents and Windows, and the pictures of an incident."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.alerts.ticks import START, tick
+from wslgpud.cli.screen import print_status
+from wslgpud.model import Level, Reading, Snapshot
+from wslgpud.observe import observe
+from wslgpud.plots import Panel, PlotError, plot_incident
+from wslgpud.sources import windows
+from wslgpud.status import status
+
+ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
+
+
+def screen(**more: Any) -> str:
+    document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    print_status({**document, **more}, console)
+    return console.file.getvalue()
+
+
+def incident(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "id": number, "level": "critical", "since": "2026-11-21T07:40:01.000+00:00", "acknowledged": False,
+        "headline": "GPU 0 is full", **more,
+    }  # fmt: skip
+
+
+def test_the_screen_shows_what_is_open_since_when_and_what_people_said_to_it() -> None:
+    shown = screen(
+        incidents=[
+            incident(12),
+            incident(13, acknowledged=True, silenced_until="2026-11-21T09:00:00.000+00:00"),
+        ]
+    )
+
+    assert re.search(r"critical +07:40:01 +GPU 0 is full  \(incident 12\)", shown)
+    assert "(acknowledged, silenced until 09:00:00, incident 13)" in shown
+
+
+def test_many_open_incidents_do_not_fill_the_screen() -> None:
+    shown = screen(incidents=[incident(n) for n in range(40)])
+
+    assert shown.count("GPU 0 is full") == 6
+    assert "and 34 more: wslgpud alerts list" in shown
+
+
+def snapshot() -> Snapshot:
+    found = (
+        (windows.TOTAL, 64), (windows.AVAILABLE, 5), (windows.COMMITTED, 60), (windows.COMMIT_LIMIT, 72),
+        (windows.VM, 48), (windows.VM_UNRETURNED, 21),
+    )  # fmt: skip
+    return tick(
+        1,
+        *(Reading(spec, value * GIB) for spec, value in found),
+        Reading(windows.GPU_SHARED, 3 * GIB, ("NVIDIA RTX",)),
+    )
+
+
+def test_status_tells_what_windows_tells() -> None:
+    document = status(snapshot(), observe(snapshot()), [])["windows"]
+
+    assert document["vm_unreturned_bytes"] == 21 * GIB
+    assert document["gpus"] == [{"adapter": "NVIDIA RTX", "shared_bytes": 3 * GIB}]
+    shown = screen(windows=document)
+    for line in (
+        "5.0 GB RAM left of 64 GB", "60 GB promised of 72 GB", "WSL holds 48 GB, 21 GB of it free in here",
+        "NVIDIA RTX: 3.0 GB in shared memory",
+    ):  # fmt: skip
+        assert line in shown
+
+
+def test_where_windows_is_not_asked_nothing_is_said_of_it() -> None:
+    assert "windows" not in status(tick(1), observe(tick(1)), [])
+    assert "Windows" not in screen()
+
+
+@pytest.fixture
+def panels() -> list[Panel]:
+    points = [(START + n, float((60 - n) * GIB), Level(min(4, n // 12))) for n in range(60)]
+    return [Panel("RAM", 64.0 * GIB, points), Panel("GPU 0", 16.0 * GIB, points[:20])]
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"), [("i.png", b"\x89PNG"), ("i.SVG", b"<?xml"), ("i.html", b"<!doctype html>")]
+)
+def test_the_ending_of_the_name_says_what_is_drawn(
+    tmp_path: Path, panels: list[Panel], name: str, begins: bytes
+) -> None:
+    plot_incident(panels, START + 55, tmp_path / name, "Incident 12", "all of it")
+
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
+    tmp_path: Path, panels: list[Panel]
+) -> None:
+    plot_incident(
+        panels, START, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>"
+    )
+    page = (tmp_path / "i.html").read_text()
+
+    assert page.count("<svg") == 1
+    assert not re.search(r"<script|<img|<link|<iframe|@import|url\((?!#)", page)
+    # Names of XML's vocabularies look like addresses; nothing fetches them.
+    assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {
+        "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink",
+    }  # fmt: skip
+    assert not re.search(r'(?:src|href)="(?!#)', page)
+    assert "&lt;/pre&gt;&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "said"),
+    [
+        ("i.doc", 2, "ends in .png, .svg or .html"),
+        ("no/i.html", 2, "cannot write"),
+        ("i.png", 0, "nothing to draw"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_one_line(
+    tmp_path: Path, panels: list[Panel], name: str, count: int, said: str
+) -> None:
+    with pytest.raises(PlotError, match=said):
+        plot_incident(panels[:count], START, tmp_path / name, "t", "")

@@ -1,0 +1,87 @@
+"""Each night the file is looked through, and what is wrong is a metric and an alert."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from wslgpud.alerts.rules import RuleEngine
+from wslgpud.model import Level
+from wslgpud.store import Store, checks, metrics, upkeep
+from wslgpud.store.checks import NightlyCheck, next_check
+
+
+@pytest.fixture(autouse=True)
+def _goes_on_at_once(monkeypatch):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
+def figures(store):
+    return {reading.spec.name: reading.value for reading in metrics.readings(store.stats())}
+
+
+@pytest.mark.parametrize(("day", "hour", "due_day"), [(21, 3, 21), (21, 4, 22), (21, 23, 22), (30, 12, 31)])
+def test_the_next_look_is_in_the_coming_night(day, hour, due_day):
+    last = datetime(2026, 8, day, hour).astimezone()
+    due = datetime.fromtimestamp(next_check(last.timestamp())).astimezone()
+
+    assert (due.day, due.hour, due.minute) == (due_day, checks.NIGHT_HOUR, 0)
+
+
+def test_the_first_look_comes_soon_after_the_start_and_then_one_a_night(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        looks = []
+        check = NightlyCheck(str(file), clock.wall, lambda *_: None)
+        for _ in range(3 * 96):
+            clock.now += 900
+            check()
+            check.join()
+            if not looks or looks[-1] != check.last_wall:
+                looks.append(check.last_wall)
+        assert store.flush()
+
+    assert check.findings == ()
+    assert len(looks) == 1 + 3
+    assert [datetime.fromtimestamp(w).astimezone().hour for w in looks[1:]] == [checks.NIGHT_HOUR] * 3
+
+
+def test_a_sound_file_has_no_findings(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        assert "store_check_findings" not in figures(store)
+        clock.now += checks.FIRST_SECONDS
+        made.until(lambda: store.flush() and "store_check_findings" in figures(store))
+
+        assert figures(store)["store_check_findings"] == 0
+        assert figures(store)["store_last_check_timestamp_seconds"] == clock.now
+        assert store.stats().damage == ""
+
+
+def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(3000):
+            clock.now = made.T0 + second
+            values = {(made.BYTES, str(i)): second * i * 7919 % 10007 for i in range(40)}
+            store.append(made.snapshot(clock.now, values))
+        made.settle(store, clock)
+    made.damage(file, "block")
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        clock.now += checks.FIRST_SECONDS
+        made.until(lambda: store.flush() and store.stats().set_aside)
+        assert figures(store)["store_check_findings"] > 0
+        assert figures(store)["store_set_aside"] == 1
+        (change,) = RuleEngine().observe(made.snapshot(clock.now), store_damage=store.stats().damage)
+        assert (change.rule, change.new) == ("store_damaged", Level.WARNING)
+
+        clock.now += 86400
+        made.until(lambda: store.flush() and not store.stats().damage)
+        assert figures(store)["store_check_findings"] == 0
+
+
+def test_values_that_cannot_be_kept_and_rows_that_went_are_counted(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        store.append(made.snapshot(clock.now, {made.RATIO: float("nan"), made.BYTES: 1 << 70}))
+        assert store.flush()
+
+        assert figures(store)["store_rejected_values"] == 2
+        assert figures(store)["store_purged_rows"] == 0

@@ -1,0 +1,98 @@
+"""What is not kept in full any more is answered from its summaries, by itself and in its place."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from wslgpud.store import SeriesRef, Store, upkeep
+from wslgpud.store.select import matcher
+
+HOURS = 5
+
+
+@pytest.fixture
+def aged(file, settings, clock, made, monkeypatch):
+    """Five hours of a tick every ten seconds, of which the samples before the fourth are gone.
+
+    The minutes before the third are, too.
+    """
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(0, HOURS * 3600, 10):
+            clock.now = made.T0 + second
+            values = {made.RATIO: second % 60 / 100, made.EVENTS: second, (made.BYTES, "free"): 2**34}
+            store.append(made.snapshot(clock.now, values))
+        made.settle(store, clock)
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("DELETE FROM chunk WHERE high_ms < ?", ((made.T0 + 3 * 3600) * 1000,))
+            database.execute("DELETE FROM block WHERE id >> 16 NOT IN (SELECT id FROM chunk)")
+            database.execute("DELETE FROM rollup_minute WHERE part < ?", (made.T0 + 2 * 3600,))
+        yield store
+
+
+def test_values_come_from_the_finest_tier_that_still_has_them(aged, made):
+    (ratio,) = aged.series("made_ratio")
+    points = aged.read(ratio, made.T0, made.T0 + HOURS * 3600)
+    seconds = [round(p.wall - made.T0) for p in points]
+
+    hours, minutes, samples = range(0, 7200, 3600), range(7200, 10800, 60), range(10800, HOURS * 3600, 10)
+    assert seconds == [*hours, *minutes, *samples]
+    assert all(p.value == pytest.approx(0.25) for p in points[: len(hours) + len(minutes)])
+    assert [p.value for p in points[-6:]] == [0, 0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_a_counter_keeps_its_last_value(aged, made):
+    (events,) = aged.series("made_events")
+    points = aged.read(events, made.T0, made.T0 + 3 * 3600 - 1)
+
+    assert [p.value for p in points[:3]] == [3590, 7190, 7250]
+
+
+@pytest.mark.parametrize("step", [10, 60, 300, 3600, 7200])
+def test_no_sample_is_counted_twice_at_any_step(aged, made, step):
+    (ratio,) = aged.series("made_ratio")
+    found = aged.summaries(ratio, made.T0, made.T0 + HOURS * 3600, step)
+
+    assert sum(b.n for b in found) == HOURS * 360
+    assert sum(b.total for b in found) == pytest.approx(HOURS * 360 * 0.25)
+    assert [b.wall for b in found] == sorted({b.wall for b in found})
+
+
+def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(35, 1900):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+        made.settle(store, clock)
+
+        assert [second for second, _ in made.read_all(store)] == list(range(35, 1900))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("made_bytes", 2),
+        ("wslgpud_made_bytes", 2),
+        ("made_*", 3),
+        ('made_bytes{kind="free"}', 1),
+        ("made_bytes{kind=free}", 1),
+        ("made_bytes{kind=f*}", 1),
+        ('{kind="used"}', 1),
+        ("made_bytes{colour=red}", 0),
+        ("made_bytes{kind}", 0),
+        ("made_events_total", 1),
+        ("wslgpud_made_events_total", 1),
+        ("made", 0),
+    ],
+)
+def test_a_series_is_named_as_one_would_in_prometheus(pattern, found):
+    refs = [
+        SeriesRef("made_bytes", (("kind", "free"),)),
+        SeriesRef("made_bytes", (("kind", "used"),)),
+        SeriesRef("made_events"),
+    ]
+
+    assert sum(map(matcher(pattern), refs)) == found

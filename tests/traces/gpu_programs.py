@@ -1,0 +1,137 @@
+"""Trainings and servers in PyTorch whose VRAM ends well or badly, for ``record_on_gpus.py``.
+
+    python gpu_programs.py NAME CARD SECONDS
+
+Each prints ``ready`` once torch is loaded, begins at a line on its standard input, and prints ``failed`` with
+the time of the monotonic clock when CUDA is out of memory. ``SECONDS`` is when one that ends badly is to do
+so, about.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import torch
+from torch import nn
+
+NAME, CARD, SECONDS = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+LEFT = 16 << 30
+DEVICE = f"cuda:{CARD}"
+WIDTH, DEPTH, LENGTH = 1024, 8, 512
+rng = random.Random(1)  # noqa: S311 - no secret
+began = 0.0
+
+
+def now():
+    return time.monotonic() - began
+
+
+def free():
+    """Return the bytes that are free on the card."""
+    return torch.cuda.mem_get_info(CARD)[0]
+
+
+def held():
+    return torch.cuda.memory_allocated(CARD)
+
+
+class Training:
+    """A small transformer with Adam: a step of so many sequences of so many tokens."""
+
+    def __init__(self, depth=DEPTH):
+        layer = nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, batch_first=True)
+        self.net = nn.TransformerEncoder(layer, depth).to(DEVICE)
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+    def data(self, batch, length=LENGTH):
+        return torch.randn(batch, length, WIDTH, device=DEVICE)
+
+    def step(self, batch, length=LENGTH):
+        self.net(self.data(batch, length)).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        time.sleep(0.05)
+
+    def batch_for(self, size):
+        """Find the batch whose step takes so many bytes, by trying two small ones."""
+        peaks = []
+        for batch in (1, 3):
+            self.step(batch)
+            torch.cuda.reset_peak_memory_stats(CARD)
+            self.step(batch)
+            peaks.append(torch.cuda.max_memory_allocated(CARD))
+        each = (peaks[1] - peaks[0]) / 2
+        return max(1, int((size - peaks[0] + each) / each))
+
+
+def variable_lengths():
+    """Trains on texts of all lengths; the caching allocator takes what the longest needs, and keeps it."""
+    room = free()
+    training = Training()
+    batch = training.batch_for(0.55 * room)
+    while True:
+        training.step(batch, 64 * round(min(8, max(1, rng.gauss(4, 2)))))
+
+
+def keeps_outputs(*, calm_seconds):
+    """Trains well for a while; then an evaluation forgets no_grad and keeps its outputs, graph and all."""
+    room = free()
+    training = Training()
+    batch = training.batch_for(min(16 << 30, 0.3 * room))
+    while now() < calm_seconds:
+        training.step(batch)
+    rate = (room - held()) / (SECONDS - calm_seconds)
+    start, before, kept = now(), held(), []
+    while True:
+        kept.append(training.net(training.data(max(1, batch // 8))))
+        time.sleep(max(0.0, start + (held() - before) / rate - now()))
+
+
+def leak():
+    keeps_outputs(calm_seconds=0.15 * SECONDS)
+
+
+def late_leak():
+    keeps_outputs(calm_seconds=0.45 * SECONDS)
+
+
+def calm():
+    """Trains with one batch size."""
+    training = Training()
+    batch = training.batch_for(8 << 30)
+    while True:
+        training.step(batch)
+
+
+def ballast():
+    """Takes all of the card but LEFT bytes, so that what is left is a smaller one."""
+    _kept = torch.empty(free() - LEFT, dtype=torch.uint8, device=DEVICE)
+    print("taken", flush=True)  # noqa: T201 - what record_on_gpus.py waits for
+    time.sleep(1e6)
+
+
+def desktop():
+    """Plays a desktop: windows of 0.9 to 1.6 GiB in all that come, change and go."""
+    windows = [torch.empty(rng.randint(40, 140) << 20, dtype=torch.uint8, device=DEVICE) for _ in range(12)]
+    while True:
+        windows[rng.randrange(12)] = torch.empty(rng.randint(40, 140) << 20, dtype=torch.uint8, device=DEVICE)
+        torch.cuda.empty_cache()
+        time.sleep(rng.uniform(0.3, 3.0))
+
+
+def main():
+    global began  # noqa: PLW0603 - the program's own clock
+    print("ready", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    began = time.monotonic()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        globals()[NAME]()
+    except torch.cuda.OutOfMemoryError:
+        print("failed", time.monotonic(), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Run by a Python of the user's: prints what its torch is and whether it can compute, as one JSON line."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+facts = {
+    "version": torch.__version__,
+    "cuda": torch.version.cuda,
+    "architectures": torch.cuda.get_arch_list() if torch.version.cuda else [],
+    "devices": [],
+    "kernel": "",
+    "ran": False,
+    "tf32": None,
+    "cudnn": None,
+}
+try:
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+            facts["devices"].append((name, capability))
+        # is_available() is true also where no kernel fits the card: only running one tells.
+        numbers = torch.arange(1024, device="cuda", dtype=torch.float32)
+        facts["ran"] = float((numbers * 2).sum()) == 1024.0 * 1023
+        facts["tf32"] = torch.backends.cuda.matmul.allow_tf32
+        facts["cudnn"] = torch.backends.cudnn.version()
+    else:
+        facts["kernel"] = "torch sees no CUDA device"
+except Exception as error:  # noqa: BLE001 - whatever the driver says is the finding
+    facts["kernel"] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+print(json.dumps(facts))  # noqa: T201 - its only way to answer

@@ -1,0 +1,115 @@
+"""Asks the user's Pythons about their torch, each in a child with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROBE = Path(__file__).with_name("torch_probe.py")
+#: a cold import of torch from a slow disk takes this long, a hung driver for ever
+ASK_SECONDS = 60.0
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """What one Python says of its torch; ``failure`` is why it said nothing, ``kernel`` why none ran."""
+
+    python: str
+    version: str = ""
+    cuda: str = ""
+    architectures: tuple[str, ...] = ()
+    devices: tuple[tuple[str, tuple[int, int]], ...] = ()
+    kernel: str = ""
+    ran: bool = False
+    tf32: bool | None = None
+    cudnn: int | None = None
+    failure: str = ""
+
+
+def ask(
+    pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS
+) -> list[TorchFacts]:
+    """Ask each Python, one after another; one that hangs is ended and says so."""
+    return [_ask(python, environment, seconds) for python in pythons]
+
+
+def _ask(python: Path, environment: Mapping[str, str], seconds: float) -> TorchFacts:
+    kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON")}
+    try:
+        done = subprocess.run(
+            [str(python), str(PROBE)], env={**kept, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return TorchFacts(str(python), failure=f"did not answer within {seconds:.0f} s")
+    except OSError as error:
+        return TorchFacts(str(python), failure=f"cannot be started: {error.strerror}")
+    return _facts(str(python), done.stdout, done.stderr, done.returncode)
+
+
+def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
+    lines = output.strip().splitlines()
+    try:
+        said = json.loads(lines[-1])
+        return TorchFacts(
+            python,
+            said["version"],
+            said["cuda"] or "",
+            tuple(said["architectures"]),
+            tuple((name, (int(major), int(minor))) for name, (major, minor) in said["devices"]),
+            said["kernel"],
+            said["ran"],
+            said["tf32"],
+            said["cudnn"],
+        )
+    except (IndexError, ValueError, KeyError, TypeError):
+        last = complaints.strip().splitlines()[-1:] or [f"ended with status {code}"]
+        return TorchFacts(python, failure=last[0][:200])
+
+
+def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
+    """Tell whether a build for these architectures has code for a card.
+
+    Compiled code (sm_XY) runs on cards of the same major and no lower minor; intermediate code (compute_XY)
+    on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
+
+    Args:
+        architectures: as ``torch.cuda.get_arch_list()`` has them: sm_90, sm_120, compute_90.
+        capability: the card's, such as (12, 0).
+    """
+    for name in architectures:
+        match = _ARCHITECTURE.fullmatch(name)
+        if not match:
+            continue
+        built = int(match[2]), int(match[3])
+        if match[1] == "sm" and built[0] == capability[0] and built[1] <= capability[1]:
+            return True
+        if match[1] == "compute" and built <= capability:
+            return True
+    return False
+
+
+def version(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
+    return tuple(int(n) for n in re.findall(r"\d+", text.partition("+")[0])[:3])
+
+
+def pythons_with_torch(
+    candidates: Iterable[Path], has_torch: Mapping[Path, bool], most: int = 4
+) -> list[Path]:
+    """Return the environments worth asking, each once, the likeliest first.
+
+    Two names of one environment are told by where their packages lie, not by the interpreter behind them: all
+    environments of a user may share one.
+    """
+    found: dict[str, Path] = {}
+    for python in candidates:
+        if has_torch.get(python):
+            found.setdefault(os.path.realpath(python.parent.parent), python)
+    return list(found.values())[:most]

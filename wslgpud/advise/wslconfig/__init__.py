@@ -1,0 +1,1 @@
+r"""Reads, checks and writes ``%UserProfile%\.wslconfig`` by WSL's own rules."""

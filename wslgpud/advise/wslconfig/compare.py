@@ -1,0 +1,106 @@
+"""Puts each setting of a .wslconfig beside what the virtual machine really has."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Literal, NamedTuple
+
+from wslgpud.advise.wslconfig.keys import KEYS, Key
+from wslgpud.advise.wslconfig.parse import Parsed, Value
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.text import table, whole
+from wslgpud.units import size
+
+GIB = 1 << 30
+#: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
+#: (microsoft/WSL#10011: 44142 MiB of 45056), and some 100 MB on small machines.
+_KERNEL_RATIO, _KERNEL_BYTES = 0.035, 160 << 20
+_SWAP_SLACK_BYTES = 1 << 20  # its header
+
+Match = Literal["in force", "waiting", "default", "not visible"]
+Fact = int | bool | str
+
+
+class Row(NamedTuple):
+    """One setting: what the file says (None: nothing), what the machine has (None: cannot be seen)."""
+
+    key: Key
+    wanted: Value | None
+    has: Fact | None
+    match: Match
+
+
+def rows(parsed: Parsed, host: Host) -> list[Row]:
+    """Return a row for every key that the file sets or that can be seen from inside."""
+    seen = facts(host)
+    found = []
+    for key in KEYS:
+        wanted, has = parsed.get(key.path), seen.get(key.path)
+        if wanted is None and has is None:
+            continue
+        if wanted is None:
+            match: Match = "default"
+        elif has is None:
+            match = "not visible"
+        else:
+            match = "in force" if fits(key.path, wanted, has) else "waiting"
+        found.append(Row(key, wanted, has, match))
+    return found
+
+
+def fits(path: str, wanted: Value, has: Fact) -> bool:
+    """Tell whether what the machine has can come from what the file wants."""
+    if path == "wsl2.memory":
+        least = int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES
+        return least <= int(has) <= int(wanted)
+    if path == "wsl2.swap":
+        return abs(int(wanted) - int(has)) <= _SWAP_SLACK_BYTES
+    if path == "wsl2.kernelCommandLine":
+        return set(str(wanted).split()) <= set(str(has).split())
+    if path == "wsl2.networkingMode":
+        names = {"virtioproxy": "consomme"}
+        return names.get(str(wanted).lower(), str(wanted).lower()) == names.get(
+            str(has).lower(), str(has).lower()
+        )
+    if path == "wsl2.nestedVirtualization":
+        return bool(wanted) or not has  # true on a processor that cannot is no fault of the file
+    return wanted == has
+
+
+def facts(host: Host) -> dict[str, Fact]:
+    """Return what can be seen from inside of the settings' effects."""
+    found: dict[str, Fact] = {}
+    memory = table(_read(host, "/proc/meminfo"))
+    for path, name in (("wsl2.memory", "MemTotal"), ("wsl2.swap", "SwapTotal")):
+        kilobytes = whole(memory.get(name))
+        if kilobytes is not None:
+            found[path] = kilobytes << 10
+    if cpus := len(re.findall(r"^cpu\d+ ", _read(host, "/proc/stat"), re.MULTILINE)):
+        found["wsl2.processors"] = cpus
+    if line := _read(host, "/proc/cmdline").strip():
+        found["wsl2.kernelCommandLine"] = line
+    with contextlib.suppress(NoData, SourceError):  # WSL before 2.0 has no wslinfo
+        found["wsl2.networkingMode"] = host.run(["wslinfo", "--networking-mode"], 2.0).strip()
+    found["wsl2.gpuSupport"] = host.exists("/dev/dxg")
+    if host.exists("/mnt/wslg"):
+        found["wsl2.guiApplications"] = True
+    if flags := _read(host, "/proc/cpuinfo"):
+        found["wsl2.nestedVirtualization"] = bool(re.search(r"^flags\b.*\b(vmx|svm)\b", flags, re.MULTILINE))
+    return found
+
+
+def shown(key: Key, value: Fact | None) -> str:
+    """Write a value for people."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return size(value) if key.kind == "size" and isinstance(value, int) and value else str(value)
+
+
+def _read(host: Host, path: str) -> str:
+    try:
+        return host.read(path)
+    except (NoData, SourceError):
+        return ""

@@ -1,0 +1,152 @@
+"""The file itself: where it lies, how it is encoded, and how it is replaced without losing a byte."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.disk import mounts
+
+NAME = ".wslconfig"
+#: WSL's C runtime looks at these before it takes a file for UTF-8
+_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
+_NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
+_BACKUP = re.compile(re.escape(NAME) + r"\.\d{8}-\d{6}(-\d+)?")
+#: starting a Windows program takes a second, and ten when Windows is busy
+_INTEROP_SECONDS = 20.0
+
+
+class NotFound(Exception):  # noqa: N818 - a state of the machine
+    """It is not known where the file lies; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The text of a file and how it is encoded; bytes that are no text survive as surrogates."""
+
+    text: str
+    encoding: str = "utf-8"
+    mark: bytes = b""
+    sound: bool = True
+
+    @property
+    def data(self) -> bytes:
+        """Return the bytes that the file holds."""
+        return self.mark + self.text.encode(self.encoding, "surrogateescape")
+
+
+def decoded(data: bytes) -> Document:
+    """Return what the bytes of a file say; ``sound`` is False where they are not in the encoding."""
+    mark, encoding = next(((m, e) for m, e in _MARKS if data.startswith(m)), (b"", "utf-8"))
+    body = data[len(mark) :]
+    try:
+        return Document(body.decode(encoding), encoding, mark)
+    except UnicodeDecodeError:
+        # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
+        errors = "surrogateescape" if encoding == "utf-8" else "replace"
+        return Document(body.decode(encoding, errors), encoding, mark, sound=False)
+
+
+def windows_drive(host: Host) -> str:
+    """Return where the drive with Windows' users is mounted, like ``/mnt/c``.
+
+    Raises:
+        NotFound: none is mounted.
+    """
+    try:
+        points = [m.point for m in mounts(host.read("/proc/self/mounts")) if m.windows]
+    except (NoData, SourceError):
+        points = []
+    for point in sorted(points):
+        if host.exists(f"{point}/Users"):
+            return point
+    raise NotFound("no drive of Windows with its users is mounted here: name the file")
+
+
+def find(host: Host) -> str:
+    """Return the path of the user's .wslconfig; the file itself may not exist yet.
+
+    Raises:
+        NotFound: it is not known whose it would be.
+    """
+    users = f"{windows_drive(host)}/Users"
+    try:
+        people = [
+            n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")
+        ]
+    except (NoData, SourceError) as error:
+        raise NotFound(f"cannot look into {users}: name the file") from error
+    having = [name for name in people if host.exists(f"{users}/{name}/{NAME}")]
+    if len(having) == 1 or (not having and len(people) == 1):
+        return f"{users}/{(having or people)[0]}/{NAME}"
+    name = _ask_windows(host)
+    if name in people:
+        return f"{users}/{name}/{NAME}"
+    raise NotFound(f"several people use this Windows: name the file, like {users}/YOU/{NAME}")
+
+
+def windows_size(host: Host) -> tuple[int, int] | None:
+    """Return RAM (bytes) and logical processors of Windows; None where it cannot be asked."""
+    script = (
+        "$c = Get-CimInstance Win32_ComputerSystem;"
+        " '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
+    )
+    words = _powershell(host, script).split()
+    if len(words) == 2 and all(word.isdecimal() for word in words):
+        return int(words[0]), int(words[1])
+    return None
+
+
+def replace(path: Path, document: Document, now: datetime) -> Path | None:
+    """Write the file in one step and return the backup of what was there (None when nothing was).
+
+    Raises:
+        OSError: the folder cannot be written, or is full; the old file is then as it was.
+    """
+    backup = None
+    if path.exists():
+        backup = _free_name(path, now)
+        backup.write_bytes(path.read_bytes())
+    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(document.data)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink()
+        raise
+    return backup
+
+
+def backups(path: Path) -> list[Path]:
+    """Return the backups of a file, newest first."""
+    return sorted((f for f in path.parent.iterdir() if _BACKUP.fullmatch(f.name)), reverse=True)
+
+
+def _free_name(path: Path, now: datetime) -> Path:
+    stamp = f"{path.name}.{now:%Y%m%d-%H%M%S}"
+    names = [stamp, *(f"{stamp}-{i}" for i in range(1, 100))]
+    return next(path.parent / name for name in names if not (path.parent / name).exists())
+
+
+def _ask_windows(host: Host) -> str:
+    profile = _powershell(host, "$env:USERPROFILE").strip()
+    return profile.rpartition("\\")[2]
+
+
+def _powershell(host: Host, script: str) -> str:
+    """Return what PowerShell prints, or nothing: interop may be off, broken or slow."""
+    try:
+        drive = windows_drive(host)
+        # From a Linux folder every start of a Windows program takes ten seconds (microsoft/WSL#8472).
+        line = f"cd {drive} && exec {drive}/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
+        command = ["sh", "-c", f'{line} -NoProfile -NonInteractive -Command "$0"', script]
+        return host.run(command, _INTEROP_SECONDS)
+    except (NotFound, NoData, SourceError):
+        return ""

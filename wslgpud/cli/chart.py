@@ -1,0 +1,90 @@
+"""Lines over time on a terminal, two by four dots a character; a gap stays a gap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from rich.text import Text
+
+from wslgpud.curves import Curve
+
+COLOURS = ("cyan", "yellow", "green", "magenta", "red", "blue", "white", "bright_black")
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
+DAY_SECONDS = 86400
+
+
+def chart(
+    curves: Sequence[Curve],
+    start: float,
+    end: float,
+    step: float,
+    write: Callable[[float], str],
+    *,
+    width: int,
+    height: int = 12,
+) -> Iterator[Text]:
+    """Draw curves of one unit; each step is as wide as it lasts and reaches from its least to its most."""
+    extremes = [value for c in curves for _, least, _, most in c.points for value in (least, most)]
+    low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
+    labels = {0: write(high), height // 2: write(low + (high - low) * (1 - (height // 2) / (height - 1)))}
+    labels[height - 1] = write(low)
+    margin = max(map(len, labels.values())) + 1
+    columns = max(20, width - margin - 2)
+    dots: list[list[int]] = [[0] * columns for _ in range(height)]
+    colours: list[list[str]] = [[""] * columns for _ in range(height)]
+
+    def across(wall: float) -> int:
+        return max(0, min(2 * columns - 1, int((wall - start) / max(end - start, 1e-9) * 2 * columns)))
+
+    def down(value: float) -> int:
+        return round((high - value) / (high - low) * (4 * height - 1))
+
+    for curve, colour in zip(curves, COLOURS, strict=False):
+        before: tuple[float, float] | None = None
+        for wall, least, mean, most in curve.points:
+            first = across(wall)
+            for x in range(first, max(first + 1, across(min(wall + step, end)))):
+                reach = [least, most]
+                if x == first and before is not None and wall - before[0] < 1.5 * step:
+                    reach.append(before[1])  # a line, not loose dots
+                for y in range(down(max(reach)), down(min(reach)) + 1):
+                    dots[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+                    colours[y // 4][x // 2] = colour
+            before = wall, mean
+    for row in range(height):
+        line = Text(f"{labels.get(row, ''):>{margin}}", "dim", no_wrap=True, end="").append(" ┤"[:2], "dim")
+        for bits, colour in zip(dots[row], colours[row], strict=True):
+            line.append(chr(0x2800 + bits) if bits else " ", colour)
+        line.rstrip()
+        yield line
+    yield _axis(start, end, margin, columns)
+
+
+def _range(values: Sequence[float], base: int) -> tuple[float, float]:
+    """Return the least and greatest value of the picture, round ones; from 0 unless that hides everything."""
+    least, most = min(values), max(values)
+    if least >= 0 and least < 0.7 * most:
+        least = 0.0
+    if least == most:
+        return (0.0, most) if most > 0 else (least - 1.0, least + 1.0)
+    thousands = float(base) ** math.floor(math.log(most - least, base))
+    grain = thousands * 10.0 ** math.floor(math.log10((most - least) / thousands))
+    low = math.floor(least / grain * 4) * grain / 4
+    return low, low + next(r * grain for r in _ROUND if r * grain >= (most - low) * 0.999)
+
+
+def _axis(start: float, end: float, margin: int, columns: int) -> Text:
+    span = end - start
+    form = "%H:%M:%S" if span < 1200 else "%H:%M" if span <= 2 * DAY_SECONDS else "%b %d"
+    form = "%Y-%m" if span > 300 * DAY_SECONDS else form
+    count = max(2, min(6, columns // 16))
+    line = [" "] * (columns + 8)
+    for i in range(count):
+        at = round((columns - 1) * i / (count - 1))
+        text = datetime.fromtimestamp(start + span * i / (count - 1)).astimezone().strftime(form)
+        place = max(0, min(columns - len(text), at - len(text) // 2))
+        line[place : place + len(text)] = text
+    return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim", no_wrap=True)

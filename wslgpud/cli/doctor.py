@@ -1,0 +1,75 @@
+"""``wslgpud doctor``: is this machine set up for training, and if not, what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wslgpud.advise.doctor.findings import Finding
+from wslgpud.cli.common import ConfigOption, Fault, HostOption, JsonOption, StateOption, host_at, loaded
+
+
+def doctor(
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+    everything: Annotated[bool, typer.Option("--all", help="show what is good as well")] = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="write a support archive (.tar.gz), secrets and names masked"),
+    ] = None,
+    python: Annotated[
+        list[Path] | None,
+        typer.Option("--python", help="ask this Python's torch instead of looking for some"),
+    ] = None,
+    no_torch: Annotated[
+        bool, typer.Option("--no-torch", help="start no Python to ask it for its torch")
+    ] = False,
+    state: StateOption = None,
+    host_root: HostOption = None,
+) -> None:
+    """Check this machine; each problem comes with what mends it. Exit status 1 when there are any."""
+    from wslgpud.advise import doctor as doctors  # noqa: PLC0415 - only this command needs it
+    from wslgpud.advise.doctor import torches  # noqa: PLC0415
+
+    settings = loaded(config).config
+    host = host_at(host_root)
+    facts = None
+    if host.live and not no_torch:
+        facts = torches.ask(python or _pythons(), os.environ)
+    findings = doctors.run(host, settings, facts, str(state) if state else None)
+    if bundle is not None:
+        from wslgpud.advise.doctor.bundle import write  # noqa: PLC0415
+
+        try:
+            names = write(bundle, host, settings, findings)
+        except OSError as error:
+            raise Fault(f"cannot write {bundle}: {error.strerror}") from error
+        print(
+            f"wrote {bundle}: {len(names)} files, names and secrets masked. Look through it before sharing."
+        )
+    elif as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        _print(findings, everything)
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _pythons() -> list[Path]:
+    from wslgpud.advise.doctor.torches import pythons_with_torch  # noqa: PLC0415
+    from wslgpud.stress.find_python import candidates, has_torch, home_folders  # noqa: PLC0415
+
+    found = [p for p in candidates(os.environ, home_folders()) if os.access(p, os.X_OK)]
+    return pythons_with_torch(found, {p: has_torch(p) for p in found})
+
+
+def _print(findings: Sequence[Finding], everything: bool) -> None:
+    from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only when somebody looks
+
+    print_findings(findings, everything=everything)

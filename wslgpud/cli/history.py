@@ -1,0 +1,234 @@
+"""``wslgpud history``: what was measured, as a picture, a table or for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of
+from wslgpud.cli.moments import moment, seconds
+
+if TYPE_CHECKING:
+    from wslgpud.curves import Curve
+    from wslgpud.export import Piece, Wanted
+    from wslgpud.store import Reader, SeriesRef
+
+#: values along a picture
+_PICTURE_POINTS = 700
+HostName = Annotated[str, typer.Option("--host", help="of this machine alone, in a database of many")]
+
+
+def history(
+    series: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SERIES]...",
+            help="ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
+            " Without any: list all that there are",
+        ),
+    ] = None,
+    since: Annotated[str, typer.Option(help="beginning: 90min, 24h, 7d ago, or 2026-11-21 03:00")] = "24h",
+    until: Annotated[str, typer.Option(help="end, likewise; now if left out")] = "",
+    step: Annotated[
+        str,
+        typer.Option(
+            help="one value for each 10s, 5min, 1h, ...; every sample if left out"
+            " (pictures choose for themselves)"
+        ),
+    ] = "",
+    across: Annotated[
+        Literal["sum", "mean", "max", "min"] | None, typer.Option(help="all series of a metric as one")
+    ] = None,
+    rate: Annotated[
+        bool | None, typer.Option("--rate/--no-rate", help="counters as increase a second (as pictures do)")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="draw into this PNG instead of the terminal")
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="a line a moment, a column a series")] = False,
+    as_json: JsonOption = False,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write this Parquet file (needs pyarrow)")
+    ] = None,
+    host: HostName = "",
+    config: ConfigOption = None,
+    state: StateOption = None,
+) -> None:
+    """Show what was measured: drawn on the terminal, as PNG, CSV, JSON or Parquet."""
+    from wslgpud.cli.series import find  # noqa: PLC0415 - the database only when asked for
+    from wslgpud.export import Wanted  # noqa: PLC0415
+    from wslgpud.store import StoreError  # noqa: PLC0415
+
+    if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
+        raise Fault("--plot, --csv, --json and --parquet exclude each other")
+    now = time.time()
+    start, end = moment(since, now), moment(until, now) if until else now
+    if start >= end:
+        raise Fault(f"{since!r} is not before {until or 'now'!r}")
+    width = seconds(step) if step else None
+    try:
+        with open_reader(config, state) as reader:
+            found = find(reader, series or (), host)
+            if not series:
+                _list(reader, found, as_json=as_json)
+                return
+            wanted = Wanted(found, start, end, width)
+            if as_csv or as_json or parquet is not None:
+                _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
+            else:
+                _draw(reader, wanted, across, rate=rate is not False, file=plot)
+    except StoreError as error:
+        raise Fault(str(error)) from error
+
+
+def open_reader(config: Path | None, state: Path | None) -> Reader:
+    """Open the daemon's history.
+
+    Raises:
+        Fault: there is none, or it cannot be read.
+    """
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - see above
+
+    try:
+        return Reader(database_of(config, state))
+    except StoreError as error:
+        raise Fault(str(error)) from error
+
+
+def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
+    """List series with units and last values."""
+    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
+
+    latest = reader.latest()
+    rows: list[dict[str, Any]] = []
+    for ref, kind in sorted(found.items()):
+        row: dict[str, Any] = {
+            "ref": ref,
+            "series": str(ref),
+            "kind": kind,
+            "unit": unit_of(ref.metric),
+            "host": ref.host,
+        }
+        if ref in latest:
+            row |= {"value": latest[ref].value, "at": _iso(latest[ref].wall)}
+        rows.append(row)
+    if as_json:
+        print(json.dumps([{k: v for k, v in row.items() if k != "ref"} for row in rows], indent=2))
+        return
+    from wslgpud.cli.history_screen import print_list  # noqa: PLC0415 - see above
+
+    print_list(rows)
+
+
+def _print(
+    reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None
+) -> None:
+    """Write values for programs: every sample, or in steps."""
+    from wslgpud import export  # noqa: PLC0415 - see above
+    from wslgpud.catalogue import catalogue  # noqa: PLC0415
+
+    pieces = export.by_window(reader, wanted, lambda: None)
+    if across or rate:
+        if wanted.step_seconds is None:
+            raise Fault("--across and --rate need --step: samples of several series are not of one moment")
+        curves = _curves(reader, wanted, wanted.step_seconds, across, rate=rate)
+        pieces = iter([[
+            export.Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves
+        ]])  # fmt: skip
+    try:
+        if csv:
+            export.wide_csv(pieces, sys.stdout)
+        elif file is not None:
+            export.parquet(pieces, wanted.series, catalogue(), file)
+        else:
+            _print_json(pieces, wanted)
+    except (export.ExportError, OSError) as error:
+        raise Fault(str(error)) from error
+
+
+def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
+    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
+
+    whole: dict[SeriesRef, list[list[float]]] = {}
+    for window in pieces:
+        for piece in window:
+            whole.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
+    document = {
+        "since": _iso(wanted.start_wall),
+        "until": _iso(wanted.end_wall),
+        "step_seconds": wanted.step_seconds,
+        "series": [
+            {
+                "series": str(ref), "metric": ref.metric, "labels": dict(ref.labels), "host": ref.host,
+                "unit": unit_of(ref.metric), "points": points,
+            }
+            for ref, points in whole.items()
+        ],
+    }  # fmt: skip
+    print(json.dumps(document))
+
+
+def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
+    """Read the series in steps; ``across`` makes one of all of a metric."""
+    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
+    from wslgpud.curves import curve, joined  # noqa: PLC0415
+
+    found: dict[str, list[Curve]] = {}
+    span = wanted.start_wall, wanted.end_wall
+    for ref, kind in wanted.series.items():
+        as_rate = rate and kind == "counter"
+        one = curve(reader, ref, span, step, unit_of(ref.metric), rate=as_rate)
+        if one.points:
+            found.setdefault(ref.metric, []).append(one)
+    if across is not None:
+        return [joined(curves, across) for curves in found.values()]
+    return [one for curves in found.values() for one in curves]
+
+
+def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
+    """Draw on the terminal or into a PNG."""
+    from wslgpud.cli.history_screen import dots_across, print_curves, short  # noqa: PLC0415 - see above
+    from wslgpud.curves import step_for  # noqa: PLC0415
+    from wslgpud.plots import PlotError, plot_curves  # noqa: PLC0415
+
+    points = dots_across() if file is None else _PICTURE_POINTS
+    step = wanted.step_seconds or step_for(wanted.end_wall - wanted.start_wall, points)
+    curves = _curves(reader, wanted, step, across, rate=rate)
+    if not curves:
+        raise Fault(
+            f"nothing was recorded of that between {_iso(wanted.start_wall)} and {_iso(wanted.end_wall)}"
+        )
+    if file is None:
+        print_curves(curves, wanted.start_wall, wanted.end_wall, step)
+        _say_tiers(reader, wanted.start_wall, step)
+        return
+    try:
+        plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
+    except PlotError as error:
+        raise Fault(str(error)) from error
+
+
+def _say_tiers(reader: Reader, start: float, step: float) -> None:
+    """Say where a picture is coarser than asked, because the samples are not kept any more."""
+    oldest = reader.oldest()
+    for tier, kept, width in (("samples", oldest.raw_wall, 60), ("minutes", oldest.minute_wall, 3600)):
+        coarser = oldest.hour_wall if width == 3600 else oldest.minute_wall
+        if (
+            kept is not None
+            and coarser is not None
+            and step < width
+            and start < kept
+            and coarser < kept - width
+        ):
+            typer.echo(f"{tier} are kept since {_iso(kept)}; before that it is coarser", err=True)
+
+
+def _iso(wall: float) -> str:
+    return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")

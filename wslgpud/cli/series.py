@@ -1,0 +1,78 @@
+"""Series as people name them, and their values as people write them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+from wslgpud.catalogue import catalogue
+from wslgpud.cli.common import Fault
+from wslgpud.store import Reader, SeriesRef
+from wslgpud.units import size
+
+#: a word for what people look at most; each stands for metrics of the catalogue
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "ram": ("memory_available_bytes",),
+    "swap": ("swap_free_bytes",),
+    "vram": ("gpu_memory_used_bytes",),
+    "gpu": ("gpu_utilization_ratio",),
+    "temperature": ("gpu_temperature_celsius",),
+    "power": ("gpu_power_watts",),
+    "clock": ("gpu_clock_hertz",),
+    "cpu": ("cpu_seconds",),
+    "load": ("load1",),
+    "pressure": ("pressure_stalled_ratio",),
+    "headroom": ("headroom_bytes",),
+    "programs": ("program_resident_bytes",),
+    "disk": ("disk_read_bytes", "disk_written_bytes"),
+    "network": ("network_receive_bytes", "network_transmit_bytes"),
+}
+
+
+def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef, str]:
+    """Return the series that these words and patterns mean (without any: all), with their metrics' kinds.
+
+    Raises:
+        Fault: one of them means none.
+    """
+    kinds = {ref: kind for ref, kind in reader.kinds().items() if host in ("", ref.host)}
+    if not kinds:
+        raise Fault(f"no history of a machine called {host}" if host else "no history yet")
+    found: dict[SeriesRef, str] = {}
+    for text in asked or ("*",):
+        name, brace, labels = text.partition("{")
+        patterns = [word + brace + labels for word in WORDS.get(name, (name,))]
+        refs = [ref for pattern in patterns for ref in reader.series(pattern) if ref in kinds]
+        if not refs and name in WORDS:
+            raise Fault(f"nothing is recorded here of {text} ({', '.join(WORDS[name])})")
+        if not refs:
+            known = sorted({*WORDS, *(ref.metric for ref in kinds)})
+            bare = name.removeprefix("wslgpud_")
+            near = [metric for metric in known if bare.strip("*") in metric][:3]
+            near = near or difflib.get_close_matches(bare, known, 3, 0.5)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise Fault(f"no series {text!r}; {hint}'wslgpud history' lists them all")
+        found.update((ref, kinds[ref]) for ref in refs)
+    return found
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit of a metric, empty for none or one that this version does not know."""
+    spec = catalogue().find(metric)
+    return "" if spec is None else spec.unit
+
+
+def amount(value: float, unit: str, *, rate: bool = False) -> str:
+    """Write a value with its unit; ``rate`` is one a second."""
+    if unit == "bytes_per_second":
+        return amount(value, "bytes", rate=True)
+    if rate:
+        return f"{value:.1%}" if unit == "seconds" else f"{amount(value, unit)}/s"
+    if unit == "bytes":
+        return f"-{size(-value)}" if value < 0 else size(value)
+    if unit == "ratio":
+        return f"{value:.1%}"
+    if unit == "hertz":
+        return f"{value / 1e9:.2f} GHz" if value >= 1e9 else f"{value / 1e6:.0f} MHz"
+    digits = f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.3g}"
+    return digits + {"celsius": " °C", "watts": " W", "joules": " J", "seconds": " s"}.get(unit, "")

@@ -1,0 +1,88 @@
+"""Starting programs of Windows from inside WSL: where they are, whether it works, and how it is done.
+
+Facts: https://github.com/microsoft/WSL, src/linux/init (binfmt entry, ``/run/WSL/1_interop``); a report of
+each trap stands beside the line that avoids it. Nothing here starts anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from wslgpud.host import Host, NoData, SourceError
+
+_BINFMT = "/proc/sys/fs/binfmt_misc"
+_POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
+
+#: what to say where ``works`` is False
+OFF = "WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'"
+
+
+def works(host: Host) -> bool:
+    """Tell whether the kernel knows how to start a Windows program.
+
+    The entry is missing with ``[interop] enabled=false``, and where systemd-binfmt or another distribution's
+    shutdown wiped it (https://github.com/microsoft/WSL/issues/8843); it may be called ``WSLInterop-late``
+    (https://github.com/microsoft/WSL/issues/13449).
+    """
+    try:
+        return any(name.startswith("WSLInterop") for name in host.names(_BINFMT))
+    except (NoData, SourceError):
+        return False
+
+
+def automount_root(host: Host) -> str:
+    """Return where WSL mounts the drives of Windows: ``/mnt/`` unless wsl.conf says something else."""
+    try:
+        text = host.read("/etc/wsl.conf")
+    except (NoData, SourceError):
+        return "/mnt/"
+    section = ""
+    for line in text.splitlines():
+        words = line.split("#", 1)[0].strip()
+        if words.startswith("["):
+            section = words.strip("[] ").lower()
+        match = re.fullmatch(r'root\s*=\s*"?([^"]+)"?', words, re.IGNORECASE)
+        if section == "automount" and match is not None:
+            return match[1].strip().rstrip("/") + "/"
+    return "/mnt/"
+
+
+def drive(host: Host) -> str:
+    """Return the folder, as on the machine, in which programs of Windows are to be started.
+
+    A Linux folder as working directory makes the start of a Windows program take ten seconds:
+    https://github.com/microsoft/WSL/issues/8472
+    """
+    return automount_root(host) + "c"
+
+
+def powershell(host: Host) -> str:
+    """Return the path, as on the machine, of Windows PowerShell 5.1, which every Windows 10 and 11 has.
+
+    Not pwsh 7, which has no WinRT and is on few machines.
+    """
+    return f"{drive(host)}/{_POWERSHELL}"
+
+
+def powershell_command(host: Host, script: str) -> list[str]:
+    """Return the command that runs a constant script, whose standard input is its own to read.
+
+    ``-InputFormat None`` keeps the host of PowerShell from reading it; ``-OutputFormat Text`` has it complain
+    in words and not in XML. Windows takes 32,767 characters of command line; a script of 8,000 makes 22,000.
+    """
+    encoded = base64.b64encode(script.encode("utf-16-le")).decode()
+    return [
+        host.path(powershell(host)), "-NoLogo", "-NoProfile", "-NonInteractive", "-InputFormat", "None",
+        "-OutputFormat", "Text", "-EncodedCommand", encoded,
+    ]  # fmt: skip
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return our variables without the socket of a session that has ended: WSL then finds its own."""
+    kept = dict(environ)
+    if not Path(kept.get("WSL_INTEROP", "/")).exists():
+        del kept["WSL_INTEROP"]
+    return kept

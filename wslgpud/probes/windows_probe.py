@@ -1,0 +1,88 @@
+r"""What runs on the Windows side: one resident Windows PowerShell 5.1 that answers a line by a line of JSON.
+
+Started once and asked through its pipes, because a start of PowerShell takes half a second and more. It ends
+by itself when its standard input does, so nothing is left behind in Windows when the daemon dies.
+
+What it asks is the same in every language of Windows: WMI classes, registry and .NET, no names of counters.
+Every part is asked for by itself, so a class that a Windows lacks costs only what it tells:
+
+- ``memory``, ``system``: ``Win32_PerfFormattedData_PerfOS_Memory`` and ``Win32_OperatingSystem``
+  https://learn.microsoft.com/windows/win32/cimwin32prov/win32-operatingsystem (TotalVisibleMemorySize in KiB)
+- ``gpu``: ``Win32_PerfFormattedData_GPUPerformanceCounters_GPUAdapterMemory``, in bytes, one row for each
+  adapter, named ``luid_0x00000000_0x0000C8A5_phys_0``
+- ``adapters``: which card such a number is, from ``HKLM\SOFTWARE\Microsoft\DirectX`` (as fastfetch does,
+  https://github.com/lptstr/winfetch/pull/155); keys whose ``LastSeen`` is older are of earlier boots
+- ``vm``: the process of WSL's virtual machine, ``vmmemWSL`` on Windows 11, ``vmmem`` on 10
+
+Bytes are written to the pipe as UTF-8, past the console, whose code page differs from country to country.
+Written from these facts; nobody has run it on every Windows. What it cannot do it says under ``missing``.
+"""
+
+from __future__ import annotations
+
+from wslgpud.host import Host
+from wslgpud.probes.interop import powershell_command
+
+SCRIPT = r"""
+$ErrorActionPreference = 'Stop'
+$ProgressPreference = 'SilentlyContinue'
+[Diagnostics.Process]::GetCurrentProcess().PriorityClass = 'BelowNormal'
+$utf8 = New-Object Text.UTF8Encoding $false
+$out = [Console]::OpenStandardOutput()
+$counters = 'Win32_PerfFormattedData'
+$system = [wmisearcher]'SELECT TotalVisibleMemorySize FROM Win32_OperatingSystem'
+$memory = [wmisearcher]('SELECT AvailableBytes, CommittedBytes, CommitLimit, PoolNonpagedBytes ' +
+    "FROM ${counters}_PerfOS_Memory")
+$gpu = [wmisearcher]('SELECT Name, DedicatedUsage, SharedUsage, TotalCommitted ' +
+    "FROM ${counters}_GPUPerformanceCounters_GPUAdapterMemory")
+function Rows($search) {
+    foreach ($row in $search.Get()) {
+        $found = @{}
+        foreach ($property in $row.Properties) { $found[$property.Name] = $property.Value }
+        $row.Dispose()
+        $found
+    }
+}
+$parts = @{
+    memory = { Rows $memory }
+    system = { Rows $system }
+    gpu = { Rows $gpu }
+    vm = {
+        foreach ($name in 'vmmemWSL', 'vmmem') {
+            foreach ($process in [Diagnostics.Process]::GetProcessesByName($name)) {
+                @{ Name = $name; WorkingSet = $process.WorkingSet64; Private = $process.PrivateMemorySize64 }
+                $process.Dispose()
+            }
+        }
+    }
+    adapters = {
+        $root = [Microsoft.Win32.Registry]::LocalMachine.OpenSubKey('SOFTWARE\Microsoft\DirectX')
+        $seen = $root.GetValue('LastSeen')
+        foreach ($name in $root.GetSubKeyNames()) {
+            $key = $root.OpenSubKey($name)
+            if ($null -ne $key.GetValue('AdapterLuid') -and $key.GetValue('LastSeen') -eq $seen) {
+                @{
+                    Luid = $key.GetValue('AdapterLuid'); Name = $key.GetValue('Description')
+                    DedicatedVideoMemory = $key.GetValue('DedicatedVideoMemory')
+                }
+            }
+            $key.Close()
+        }
+        $root.Close()
+    }
+}
+while ($null -ne [Console]::In.ReadLine()) {
+    $answer = @{ missing = @{} }
+    foreach ($part in $parts.Keys) {
+        try { $answer[$part] = @(& $parts[$part]) } catch { $answer.missing[$part] = $_.Exception.Message }
+    }
+    $line = $utf8.GetBytes((ConvertTo-Json $answer -Compress -Depth 4) + "`n")
+    $out.Write($line, 0, $line.Length)
+    $out.Flush()
+}
+"""
+
+
+def command(host: Host) -> list[str]:
+    """Return the command that starts the probe."""
+    return powershell_command(host, SCRIPT)

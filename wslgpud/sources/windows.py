@@ -1,0 +1,210 @@
+"""What lies on the other side of WSL2: Windows' memory, its virtual machine, its view of the GPUs."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import ClassVar
+
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading, Sample
+from wslgpud.probes import interop, windows_probe
+from wslgpud.probes.supervisor import ProbeDown, Supervisor
+from wslgpud.sources import Source
+from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
+
+#: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
+TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
+#: nobody has watched a PowerShell for weeks: a new one from time to time bounds whatever it may leak
+RENEW_SECONDS = 6 * 3600.0
+#: how often to look whether interop has come back
+LOOK_AGAIN_SECONDS = 60.0
+_EXPORTER_SECONDS = 4.0
+_MOST_BYTES = 8 << 20
+
+
+def _bytes(name: str, help: str, *labels: str) -> MetricSpec:  # noqa: A002 - the field's word for it
+    return MetricSpec(name, "gauge", "bytes", help, labels)
+
+
+TOTAL = _bytes("windows_memory_total_bytes", "RAM of Windows, which is the host.")
+AVAILABLE = _bytes(
+    "windows_memory_available_bytes",
+    "RAM that Windows can still hand out, to programs and to this virtual machine.",
+)
+COMMITTED = _bytes(
+    "windows_memory_committed_bytes",
+    "Memory that Windows has promised; at the limit its programs fail, with free RAM or without.",
+)
+COMMIT_LIMIT = _bytes(
+    "windows_memory_commit_limit_bytes", "What Windows can promise: RAM and page files as they are now."
+)
+POOL = _bytes(
+    "windows_memory_pool_nonpaged_bytes",
+    "RAM that Windows' kernel and drivers hold for good; steady growth is a leak of a driver.",
+)
+VM = _bytes(
+    "windows_vm_resident_bytes", "What the process of WSL's virtual machine (VmmemWSL) holds of Windows' RAM."
+)
+VM_UNRETURNED = _bytes(
+    "windows_vm_unreturned_bytes",
+    "Of that, what Linux does not use: freed here, not yet back in Windows (see autoMemoryReclaim).",
+)
+GPU_SIZE = _bytes("windows_gpu_dedicated_size_bytes", "Memory on the card, as Windows counts it.", "adapter")
+GPU_DEDICATED = _bytes("windows_gpu_dedicated_bytes", "Memory on the card in use, by everybody.", "adapter")
+GPU_SHARED = _bytes(
+    "windows_gpu_shared_bytes",
+    "RAM of Windows in use for the card; growing while the card is full, it is VRAM that has been moved out, "
+    "and programs get many times slower.",
+    "adapter",
+)
+GPU_COMMITTED = _bytes(
+    "windows_gpu_committed_bytes", "Memory that programs were promised for the card, on it or not.", "adapter"
+)
+
+
+class WindowsSource(Source):
+    """Asks a resident process in Windows, or windows_exporter, every few seconds."""
+
+    name: ClassVar[str] = "windows"
+    lane: ClassVar[str] = "windows"
+    deadline_seconds: ClassVar[float] = 5.0
+    metrics: ClassVar[tuple[MetricSpec, ...]] = (
+        TOTAL, AVAILABLE, COMMITTED, COMMIT_LIMIT, POOL, VM, VM_UNRETURNED,
+        GPU_SIZE, GPU_DEDICATED, GPU_SHARED, GPU_COMMITTED,
+    )  # fmt: skip
+
+    def __init__(self, host: Host, config: Config) -> None:
+        """Start nothing yet."""
+        super().__init__(host, config)
+        self.period_seconds = config.windows.every_seconds
+        self._probe: Supervisor | None = None
+        self._renew_at = 0.0
+        self._look_at: float | None = None
+        self._absence = ""
+
+    def read(self) -> Sample:
+        """Return what Windows tells now.
+
+        Raises:
+            NoData: this is not WSL 2, or it is switched off, or interop is.
+            SourceError: Windows does not answer, or not in a way that can be understood.
+        """
+        facts = self._by_exporter() if self.config.windows.exporter_url else self._by_probe()
+        return Sample(tuple(readings(facts, self._linux_used())))
+
+    def close(self) -> None:
+        """End the process in Windows, by ending what it reads."""
+        if self._probe is not None:
+            self._probe.close()
+
+    def _by_probe(self) -> Facts:
+        now = self.host.clock.mono()
+        probe = self._probe
+        if probe is None or probe.pid is None:
+            self._expect_windows(now)
+            probe = self._probe = probe or Supervisor(
+                "Windows probe",
+                windows_probe.command(self.host),
+                timeout_seconds=TIMEOUT_SECONDS,
+                start_timeout_seconds=START_TIMEOUT_SECONDS,
+                environment=interop.environment(os.environ),
+                cwd=self.host.path(interop.drive(self.host)),
+                mono=self.host.clock.mono,
+            )
+            self._renew_at = now + RENEW_SECONDS
+        elif now >= self._renew_at:
+            self._renew_at = now + RENEW_SECONDS
+            probe.renew()
+        try:
+            answer = probe.ask({})
+        except ProbeDown as down:
+            raise SourceError(str(down)) from down
+        facts = from_probe(answer)
+        if facts == Facts():
+            missing = answer.get("missing")
+            reasons = sorted({str(r) for r in missing.values()}) if isinstance(missing, dict) else []
+            raise SourceError(
+                f"Windows tells nothing of itself: {'; '.join(reasons)[:300] or 'no reason given'}"
+            )
+        return facts
+
+    def _expect_windows(self, now: float) -> None:
+        """Look whether a Windows program can be started; not again for a minute when it cannot.
+
+        Raises:
+            NoData: it cannot, or is not wanted.
+        """
+        if self._look_at is None or now >= self._look_at:
+            self._absence = self._why_not()
+            self._look_at = now + LOOK_AGAIN_SECONDS if self._absence else None
+        if self._absence:
+            raise NoData(self._absence)
+
+    def _why_not(self) -> str:
+        if self.config.windows.probe == "off":
+            return "switched off by windows.probe"
+        # Somebody else's machine in a folder: a program that lies there is not to be run.
+        if isinstance(self.host, RecordedHost):
+            return "a recorded machine has no Windows that could be asked"
+        if not interop.works(self.host):
+            on_wsl = self.host.exists("/dev/dxg") or self.host.exists("/run/WSL")
+            return interop.OFF if on_wsl else "this is not WSL 2"
+        path = interop.powershell(self.host)
+        return "" if self.host.exists(path) else f"{path} is not there"
+
+    def _by_exporter(self) -> Facts:
+        url = self.config.windows.exporter_url
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or "@" in parts.netloc:
+            raise SourceError(
+                "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
+            )
+        try:
+            with urllib.request.urlopen(url, timeout=_EXPORTER_SECONDS) as answer:  # noqa: S310 - checked above
+                text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise SourceError(f"windows_exporter at {url} cannot be read: {reason}") from error
+        facts = from_exporter(text)
+        if facts == Facts():
+            raise SourceError(
+                f"{url} shows no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?"
+            )
+        return facts
+
+    def _linux_used(self) -> int | None:
+        """Return the RAM that this virtual machine has touched and not freed, page cache included."""
+        try:
+            found = dict(
+                re.findall(r"^(MemTotal|MemFree): +(\d+) kB", self.host.read("/proc/meminfo"), re.MULTILINE)
+            )
+        except (NoData, SourceError):
+            return None
+        return (int(found["MemTotal"]) - int(found["MemFree"])) * 1024 if len(found) == 2 else None
+
+
+def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
+    """Turn what is known into readings."""
+    known = (
+        (TOTAL, facts.total), (AVAILABLE, facts.available), (COMMITTED, facts.committed),
+        (COMMIT_LIMIT, facts.commit_limit), (POOL, facts.pool_nonpaged), (VM, facts.vm),
+        (VM_UNRETURNED, unreturned_bytes(facts.vm, linux_used)),
+    )  # fmt: skip
+    for spec, value in known:
+        if value is not None:
+            yield Reading(spec, value)
+    for name, adapter in labelled(facts.adapters):
+        for spec, value in (
+            (GPU_SIZE, adapter.size), (GPU_DEDICATED, adapter.dedicated), (GPU_SHARED, adapter.shared),
+            (GPU_COMMITTED, adapter.committed),
+        ):  # fmt: skip
+            if value is not None:
+                yield Reading(spec, value, (name,))

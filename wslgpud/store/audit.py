@@ -1,0 +1,104 @@
+"""Whether a history is sound: the file's structure, every block, and the minutes against their samples."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import compress
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from wslgpud.store import schema
+from wslgpud.store.codec import decode
+from wslgpud.store.history import mask_of, times_of
+from wslgpud.store.reader import Reader
+from wslgpud.store.rollup import Summary, summarise
+from wslgpud.store.tiers import MINUTE, MINUTE_PART, unpacked
+
+#: findings told at most; a damaged page makes hundreds
+MOST = 20
+_Minutes = dict[tuple[int, int], Summary]
+
+
+def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[str]:
+    """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
+    findings = reader.check()
+    if findings:
+        # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
+        return findings[:MOST]
+    found = []
+    with reader.connected() as connection:
+        for finding in _chunks(connection, progress):
+            found.append(finding)
+            if len(found) >= MOST:
+                break
+    return found
+
+
+def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[str]:
+    chunk, block, series = schema.chunk, schema.block, schema.series
+    whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
+    numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
+    known = {host for (host,) in connection.execute(select(schema.host.c.id))}
+    orphans = {number >> schema.SERIES_BITS for number in whole} - known
+    if orphans:
+        yield f"series of {len(orphans)} hosts that are not known"
+    for done, number in enumerate(numbers):
+        progress(done, len(numbers))
+        row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
+        host = number >> schema.ROW_BITS << schema.SERIES_BITS
+        try:
+            times = times_of(row)
+        except ValueError as error:
+            yield f"chunk {number}: {error}"
+            continue
+        mine = select(block).where(
+            block.c.id.between(schema.block_id(number, 0), schema.block_id(number, -1))
+        )
+        minutes: _Minutes = {}
+        for part in connection.execute(mine):
+            series_id = host | (part.id & schema.block_id(0, -1))
+            try:
+                minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
+            except KeyError:
+                yield f"chunk {number}: belongs to a series {series_id} that is not known"
+            except (ValueError, zlib.error) as error:
+                yield f"chunk {number}, series {series_id}: {error}"
+        yield from _compare(connection, number, minutes)
+    progress(len(numbers), len(numbers))
+    if not numbers and connection.scalar(select(func.count()).select_from(block)):
+        yield "blocks without their chunks"
+
+
+def _minutes_of(chunk: Any, times: list[int], block: Any, series_id: int, *, whole: bool) -> _Minutes:
+    own = list(compress(times, mask_of(chunk, block.mask))) if block.mask else times
+    values = decode(block.data, len(own), block.last, whole=whole)
+    summaries = summarise(own, values, MINUTE * 1000)
+    return {(ms // 1000, series_id): known for ms, known in summaries.items()}
+
+
+def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[str]:
+    """Hold the samples of a chunk against the minutes made of them and, perhaps, of other chunks."""
+    table = schema.rollup_minute
+    parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
+    # where minutes are kept for less time than samples, the oldest of them are gone
+    oldest = connection.scalar(select(func.min(table.c.part))) or 0
+    kept: _Minutes = {}
+    ids = {series_id for _, series_id in minutes}
+    if ids:
+        query = select(table).where(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
+        for row in connection.execute(query):
+            kept |= {(row.part + minute * MINUTE, row.series): known for minute, known in unpacked(row)}
+    wrong = [
+        (time, series_id)
+        for (time, series_id), seen in minutes.items()
+        if time >= oldest and not _holds(kept.get((time, series_id)), seen)
+    ]
+    if wrong:
+        yield f"chunk {number}: {len(wrong)} of its minutes do not hold what their samples say"
+
+
+def _holds(kept: Summary | None, seen: Summary) -> bool:
+    """Tell whether a minute can be the summary of these samples and perhaps more."""
+    return kept is not None and kept.n >= seen.n and kept.low <= seen.low and kept.high >= seen.high

@@ -1,0 +1,139 @@
+"""What a history consists of: what takes the room, since when, and how fast it grows."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Connection, func, select
+
+from wslgpud.store import engine, schema
+from wslgpud.store.errors import StoreError
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import Oldest
+
+#: tier -> its tables
+TIERS = {
+    "samples, sealed": ("chunk", "block"),
+    "samples, newest": ("batch",),
+    "minutes": ("rollup_minute", "minute_of_part"),
+    "hours": ("rollup_hour",),
+    "events and alerts": ("event", "transition", "outbox"),
+}
+_DAY = 86400.0
+#: a rate over less than this says nothing
+_LEAST_SPAN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Info:
+    """Sizes in bytes, times in seconds since the epoch; None where it is not known."""
+
+    version: int
+    hosts: tuple[str, ...]
+    series: int
+    file_bytes: int
+    wal_bytes: int
+    free_bytes: int
+    tiers: dict[str, int]
+    samples: int
+    oldest: Oldest
+    newest_wall: float | None
+    set_aside: tuple[Path, ...]
+
+    @property
+    def bytes_a_sample(self) -> float | None:
+        """What a sample that is still kept takes, without the summaries, which outlive it."""
+        raw = self.tiers.get("samples, sealed", 0) + self.tiers.get("samples, newest", 0)
+        return raw / self.samples if raw and self.samples else None
+
+    @property
+    def bytes_a_day(self) -> float | None:
+        """How fast the samples grow."""
+        if self.newest_wall is None or self.oldest.raw_wall is None or not self.tiers:
+            return None
+        span = self.newest_wall - self.oldest.raw_wall
+        raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
+        return raw / span * _DAY if span >= _LEAST_SPAN_SECONDS else None
+
+
+def info(reader: Reader) -> Info:
+    """Look through a history; of a month it takes seconds."""
+    with reader.connected() as connection:
+        version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
+        hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
+        series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
+        newest = connection.scalar(select(func.max(schema.batch.c.ms)))
+        newest = connection.scalar(select(func.max(schema.chunk.c.high_ms))) if newest is None else newest
+        samples = _samples(connection)
+    tiers, total, free = _sizes(reader)
+    path = reader.path
+    aside = path.parent.glob(f"{path.name}.damaged-*Z") if path is not None else ()
+    return Info(
+        version=version,
+        hosts=hosts,
+        series=series,
+        file_bytes=total,
+        wal_bytes=_size(path.with_name(f"{path.name}-wal")) if path is not None else 0,
+        free_bytes=free,
+        tiers=tiers,
+        samples=samples,
+        oldest=reader.oldest(),
+        newest_wall=None if newest is None else newest / 1000,
+        set_aside=tuple(sorted(aside)),
+    )
+
+
+def _samples(connection: Connection) -> int:
+    """Count the values kept, sealed or not."""
+    block, chunk, batch = schema.block, schema.chunk, schema.batch
+    number = block.c.id.op(">>")(schema.SERIES_BITS)
+    blocks: dict[int, Counter[int]] = {}
+    for found, mask, count in connection.execute(
+        select(number.label("chunk"), block.c.mask, func.count()).group_by("chunk", block.c.mask)
+    ):
+        blocks.setdefault(found, Counter())[mask] = count
+    total = 0
+    for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)):
+        of_chunk = blocks.get(row.id, Counter())
+        masks = zlib.decompress(row.masks) if row.masks else b""
+        for mask, count in of_chunk.items():
+            ticks = masks[(mask - 1) * row.ticks : mask * row.ticks].count(1) if mask else row.ticks
+            total += count * ticks
+    for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
+        total += (offsets.count(",") + 1) * readings.count('":')
+    return total
+
+
+def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
+    """Return bytes by tier (nothing where this SQLite cannot tell), of the whole, and of its free pages."""
+    with reader.connected() as connection:
+        if connection.dialect.name != "sqlite":
+            size = {
+                table.name: connection.scalar(select(func.pg_total_relation_size(table.name))) or 0
+                for table in schema.metadata.sorted_tables
+            }
+            return _by_tier(size), sum(size.values()), 0
+        pages, free, page = engine.page_counts(connection)
+    try:
+        with reader.connected() as connection:
+            query = "SELECT coalesce(m.tbl_name, s.name), sum(s.pgsize) FROM dbstat s"
+            query += " LEFT JOIN sqlite_master m ON m.name = s.name GROUP BY 1"
+            size = {str(name): int(total) for name, total in connection.exec_driver_sql(query)}
+    except StoreError:  # not every SQLite is built with it
+        size = {}
+    return _by_tier(size) if size else {}, pages * page, free * page
+
+
+def _by_tier(size: dict[str, int]) -> dict[str, int]:
+    found = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
+    return found | {"all else": sum(size.values()) - sum(found.values())}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

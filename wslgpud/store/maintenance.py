@@ -1,0 +1,124 @@
+"""What people do to the file of a history by hand: a copy while it is written, and a smaller one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from wslgpud.store import engine as engines
+from wslgpud.store.errors import LockedError, StoreError, UnwritableError
+
+#: pages copied between two calls of ``progress``
+SLICE_PAGES = 2048
+
+
+class Compaction(NamedTuple):
+    """What compacting frees, or has freed."""
+
+    file_bytes: int
+    free_bytes: int
+
+
+def file_of(target: str) -> Path:
+    """Return the file behind a path or URL.
+
+    Raises:
+        StoreError: there is none, or the history lies on a server.
+    """
+    path = engines.sqlite_path(target)
+    if path is None:
+        raise StoreError(f"{engines.shown(target)}: lies on a server; use its own tools (pg_dump, VACUUM)")
+    if not path.is_file():
+        raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+    return path
+
+
+def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:
+    """Copy a history as it is at this moment, beside a daemon that writes; return the bytes of the copy.
+
+    ``copy`` is there whole, or not at all. ``progress`` is told (pages done, pages).
+
+    Raises:
+        StoreError: it cannot be read or written, or is damaged.
+    """
+    path = file_of(target)
+    part = copy.with_name(f"{copy.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        with (
+            closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(part)) as made,
+        ):
+            # without a transaction around it each commit of the daemon would have the copy begin again
+            source.isolation_level = None
+            source.execute("BEGIN")
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            source.backup(
+                made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total)
+            )
+            problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
+        if problems:
+            raise StoreError(f"{path}: is damaged ({problems[0]}); no copy was kept")
+        with part.open("rb+") as written:
+            os.fsync(written.fileno())
+        part.rename(copy)
+    except (sqlite3.Error, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UnwritableError(f"{copy}: cannot be made from {path}: {reason}") from error
+    finally:
+        with suppress(OSError):
+            for suffix in ("", "-wal", "-shm", "-journal"):
+                Path(f"{part}{suffix}").unlink(missing_ok=True)
+    return copy.stat().st_size
+
+
+def would_free(target: str) -> Compaction:
+    """Return what ``compact`` would free.
+
+    Raises:
+        StoreError: there is no file that can be read.
+    """
+    path = file_of(target)
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as database:
+            free = database.execute("PRAGMA freelist_count").fetchone()[0]
+            page = database.execute("PRAGMA page_size").fetchone()[0]
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: {error}") from error
+    return Compaction(path.stat().st_size, free * page)
+
+
+def compact(target: str) -> Compaction:
+    """Write the file anew without its free pages; return its size now and what that freed.
+
+    Raises:
+        LockedError: a daemon writes into it.
+        StoreError: there is no room for the new file beside the old one, or it cannot be written.
+    """
+    path = file_of(target)
+    before = would_free(target)
+    needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
+    if left < needed:
+        raise StoreError(f"{path}: needs {needed >> 20} MiB of disk meanwhile, and {left >> 20} are left")
+    try:
+        lock = engines.WriterLock(path)
+    except LockedError as error:
+        raise LockedError(
+            f"{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)"
+        ) from error
+    try:
+        with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error as error:
+        raise UnwritableError(f"{path}: cannot be compacted: {error}; it is as it was") from error
+    finally:
+        lock.release()
+    size = path.stat().st_size
+    return Compaction(size, before.file_bytes - size)

@@ -1,0 +1,92 @@
+"""What the card did during a run: heat, power, clocks, what held them down, errors that its ECC saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wslgpud.model import Finding, Number, Reading
+
+#: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
+FOLLOWED = frozenset({
+    "gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttle_reason", "gpu_ecc_errors",
+    "gpu_remapped_rows", "gpu_row_remap_pending", "gpu_row_remap_failed", "gpu_pcie_link_generation",
+    "gpu_pcie_link_width",
+})  # fmt: skip
+#: These make the figures of a night worthless for a comparison. A power cap does not: it holds the cores back
+#: more than the memory, and on many cards it is always there.
+SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+ECC = "gpu_ecc_errors:corrected"
+
+
+def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
+    """Return the values that are followed, by the GPU's UUID and their name."""
+    found: dict[str, dict[str, Number]] = {}
+    for spec, value, labels in readings:
+        if spec.name in FOLLOWED:
+            found.setdefault(labels[1], {})[":".join((spec.name, *labels[2:]))] = value
+    return found
+
+
+@dataclass
+class Course:
+    """Extremes of what is followed, from the sample before a run to the last one taken."""
+
+    first: Mapping[str, Number] = field(default_factory=dict)
+    last: dict[str, Number] = field(default_factory=dict)
+    low: dict[str, Number] = field(default_factory=dict)
+    high: dict[str, Number] = field(default_factory=dict)
+    samples: int = 0
+    slowed: int = 0
+    over: bool = False
+
+    def note(self, now: Mapping[str, Number]) -> None:
+        """Take over one sample; once the run is over, only for what counters say then."""
+        self.last.update(now)
+        if self.over:
+            return
+        self.samples += 1
+        self.slowed += any(now.get(f"gpu_throttle_reason:{reason}") for reason in SLOWED)
+        for name, value in now.items():
+            self.low[name] = min(value, self.low.get(name, value))
+            self.high[name] = max(value, self.high.get(name, value))
+
+    def grown(self, name: str) -> Number | None:
+        """Return by how much a counter has grown; None where the card has none."""
+        before, after = self.first.get(name), self.last.get(name)
+        return None if before is None or after is None else max(0, after - before)
+
+    def values(self) -> dict[str, Number]:
+        """Return the figures of the run that come from here; what the card does not tell is absent."""
+        known = {
+            "temperature_max_celsius": self.high.get("gpu_temperature_celsius"),
+            "power_max_watts": self.high.get("gpu_power_watts"),
+            "memory_clock_hertz": self.high.get("gpu_clock_hertz:memory"),
+            "sm_clock_hertz": self.high.get("gpu_clock_hertz:sm"),
+            "slowed_ratio": self.slowed / self.samples
+            if any(name.startswith("gpu_throttle_reason:") for name in self.last)
+            else None,
+            "ecc_corrected": self.grown(ECC),
+            "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
+            "remapped_rows": self.grown("gpu_remapped_rows:uncorrectable"),
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def findings(self) -> list[Finding]:
+        """Return what the card itself reports as broken."""
+        values = self.values()
+        found = []
+        if count := values.get("ecc_uncorrected"):
+            found.append(Finding("errors", f"{count} memory errors that ECC could not correct"))
+        if count := values.get("remapped_rows"):
+            found.append(Finding("errors", f"{count} rows of memory were given up as broken by the card"))
+        return found
+
+    def detail(self) -> dict[str, Any]:
+        """Return the rows behind the figures."""
+        reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]
+        return {
+            "samples": self.samples, "first": dict(self.first), "last": self.last, "low": self.low,
+            "high": self.high, "throttle_reasons": sorted(reasons),
+        }  # fmt: skip
