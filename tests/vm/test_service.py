@@ -67,7 +67,7 @@ print(*(line.rpartition(" ")[2] for line in lines if line.startswith(sys.argv[1]
 ANOTHER_RELEASE = f"""
 cd {SOURCE} && . deploy/environment.sh
 now=$(readlink -f /opt/wslgpud)
-printf '%s\n' "$2" >>"wslgpud/$1"
+sed -i "$2" "wslgpud/$1"
 new=/opt/wslgpud.releases/$(release_of "$PWD" "")
 cp -al "$now" "$new"
 cp --remove-destination "wslgpud/$1" "$new"/lib/python3*/site-packages/wslgpud/
@@ -242,9 +242,9 @@ def fake_nvml(folder: Path) -> Path:
     return library
 
 
-def another(service: Service, file: str, line: str) -> str:
-    """Append a line to a file of the source, and return the release that this makes."""
-    return service.machine.run("sh", "-euc", ANOTHER_RELEASE, "sh", file, line).stdout.strip()
+def another(service: Service, file: str, change: str) -> str:
+    """Change a file of the source as sed does, and return the release that this makes."""
+    return service.machine.run("sh", "-euc", ANOTHER_RELEASE, "sh", file, change).stdout.strip()
 
 
 def test_a_dry_run_shows_what_it_would_do_and_does_nothing(installed: Service) -> None:
@@ -443,7 +443,7 @@ def test_a_crash_loop_ends(installed: Service) -> None:
 
 def test_a_version_that_does_not_start_leaves_the_one_before_running(installed: Service) -> None:
     good = installed.machine.run("readlink", "/opt/wslgpud").stdout
-    another(installed, "app.py", 'raise SystemExit("broken on purpose")')
+    another(installed, "app.py", '$a raise SystemExit("broken on purpose")')
     failed = install(installed, check=False)
 
     assert failed.returncode == 1
@@ -456,7 +456,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(installed: 
 
 def test_an_upgrade_keeps_configuration_and_data_and_removes_the_old_program(service: Service) -> None:
     runs = service.query("select id from daemon_run")
-    new = another(service, "__init__.py", '__version__ = "9.9.9"')
+    new = another(service, "__init__.py", 's/^__version__ = .*/__version__ = "9.9.9"/')
     install(service)
 
     assert service.machine.run("readlink", "/opt/wslgpud").stdout.strip() == new
