@@ -24,12 +24,18 @@ places() {
 }
 
 # does COMMAND...: do it; with --dry-run only show it.
-done=''
 does() {
+    does_what "$*" "$@"
+}
+
+# does_what WORDS COMMAND...: the same for what is told better in words.
+done=''
+does_what() {
     done=yes
     if [ "$dry" ]; then
-        printf '  %s\n' "$*"
+        printf '  %s\n' "$1"
     else
+        shift
         "$@"
     fi
 }
