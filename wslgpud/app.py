@@ -26,7 +26,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, api, routes
+from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -129,13 +129,7 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
         publisher.include(systemd.readings)
-        archive = Archive(lambda: self._store.reader, socket.gethostname(), place.language)
-        present = api.Present(self.now, self._store.stats, self.checkup)
-        table = [
-            *routes(publisher, self.status, self._desk.standing),
-            *api.routes(publisher, catalogue(), archive, present),
-        ]
-        self._server = Server(self._config.server, publisher, table)
+        self._server = Server(self._config.server, publisher, self._routes(place))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -173,6 +167,15 @@ class Daemon:
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
             ) from error
         stack.callback(note.unlink, missing_ok=True)
+
+    def _routes(self, place: Place) -> list[Route]:
+        publisher = self._publisher
+        archive = Archive(lambda: self._store.reader, place.host, place.language)
+        present = api.Present(self.now, self._store.stats, self.checkup)
+        return [
+            *routes(publisher, self.status, self._desk.standing),
+            *api.routes(publisher, catalogue(), archive, present),
+        ]
 
     def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:
         """Return what was announced; what cannot be read must not keep us from warning."""
