@@ -207,7 +207,7 @@ def bars(
         bargauge.Panel().color_scheme(_by_thresholds()).unit(unit).min(0).thresholds(thresholds)
         .text(common_builders.VizTextDisplayOptions().title_size(13).value_size(18)).reduce_options(_last())
         .orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC)
-        .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True)
+        .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True).max_viz_height(44)
         .name_placement(common.BarGaugeNamePlacement.AUTO)
     )  # fmt: skip
     if full is not None:

@@ -23,6 +23,7 @@ from wslgpud.alerts import metrics as alert_metrics
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
+from wslgpud.metrics import Catalogue
 from wslgpud.model import GpuSample, Level, Number, ProcessSample, Reading, Snapshot
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
@@ -142,6 +143,23 @@ class Evening:
         yield "program_resident_bytes", ("node",), 1.1 * GIB + 1e7 * self.noise(1)
         yield "uptime_seconds", (), 3600 * 26 + t
 
+    def windows(self, values: Values, catalogue_: Catalogue) -> list[Reading]:
+        """Return the host's side: what its virtual machine holds grows at once and shrinks late."""
+        touched = self._ram - values["memory_available_bytes", ()] + 2.5 * GIB
+        held = self.counters["held"] = max(touched, self.counters.get("held", 0.0) - 0.6e6 * TICK)
+        card = values["gpu_memory_used_bytes", ("0", CARDS["wsl2-vram-full"])]
+        adapter = ("NVIDIA GeForce RTX 5070 Ti",)
+        found: list[tuple[str, float, tuple[str, ...]]] = [
+            ("windows_memory_total_bytes", 63.8 * GIB, ()), ("windows_memory_available_bytes", 54 * GIB - held, ()),
+            ("windows_memory_committed_bytes", 19 * GIB + held, ()),
+            ("windows_memory_commit_limit_bytes", 95 * GIB, ()), ("windows_memory_pool_nonpaged_bytes", 1.2 * GIB, ()),
+            ("windows_vm_resident_bytes", held, ()), ("windows_vm_unreturned_bytes", held - touched, ()),
+            ("windows_gpu_dedicated_size_bytes", 15.73 * GIB, adapter), ("windows_gpu_dedicated_bytes", card, adapter),
+            ("windows_gpu_shared_bytes", 0.41 * GIB + 5e6 * self.noise(1), adapter),
+            ("windows_gpu_committed_bytes", card + 0.5 * GIB, adapter),
+        ]  # fmt: skip
+        return [Reading(catalogue_[name], value, labels) for name, value, labels in found]
+
 
 def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot:
     reports = []
@@ -190,6 +208,7 @@ def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[
     base = _of(host)
     total = base.value(catalogue()["memory_total_bytes"])
     invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
+    metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
     for t in range(0, EVENING + 1, TICK):
@@ -202,7 +221,9 @@ def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
+        windows = invented.windows(values, metrics) if leaks else []
         yield wall, [
+            *windows,
             *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
             Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
             *snapshot.readings(), *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),

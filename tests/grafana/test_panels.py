@@ -18,6 +18,12 @@ EMPTY = {
     ("wslgpud-overview", "VRAM by layer", "E"): GROWTH,
     ("wslgpud-gpu", "VRAM by layer", "E"): GROWTH,
 }
+NO_WINDOWS = "this machine does not run under WSL"
+WINDOWS = {
+    ("wslgpud-overview", "Memory of Windows", ""): NO_WINDOWS,
+    ("wslgpud-overview", "Windows' memory left", ""): NO_WINDOWS,
+    ("wslgpud-overview", "VRAM as Windows sees it", ""): NO_WINDOWS,
+}
 EMPTY_WITHOUT_GPU = {
     ("wslgpud-gpu", "", ""): NO_GPU,
     ("wslgpud-stress", "", ""): NO_GPU,
@@ -40,6 +46,8 @@ def seen(tmp_path_factory):
 
 def reason(query: Query, host: str) -> str | None:
     known = EMPTY if host in CARDS else EMPTY_WITHOUT_GPU
+    if "wsl" not in host:
+        known = known | WINDOWS
     ways = ((query.panel, query.ref), (query.panel, ""), ("", ""))
     return next((known[k] for way in ways if (k := (query.dashboard, *way)) in known), None)
 
