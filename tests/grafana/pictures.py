@@ -119,9 +119,7 @@ def small(file: Path) -> None:
     from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
 
     with Image.open(file) as image:
-        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-            file, optimize=True
-        )
+        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(file, optimize=True)
 
 
 def main(names: list[str]) -> None:
