@@ -18,7 +18,7 @@ LAYERS = (
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
-    ("sampler", "jobs", "status", "history", "export", "curves"),
+    ("sampler", "jobs", "status", "history", "export", "curves", "archive"),
     ("catalogue",),
     ("monitor",),
     ("app",),

@@ -41,7 +41,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """A process that matters; its identity is (pid, start_ticks)."""
+    """A process that matters; its identity is (pid, start_ticks).
+
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known.
+    """
 
     pid: int
     start_ticks: int
@@ -51,6 +54,11 @@ class ProcessSample:
     uid: int | None = None
     roles: frozenset[str] = frozenset()
     command: str = ""
+    cgroup: str = ""
+
+    def within(self, group: str) -> bool:
+        """Tell whether it is known to be in a cgroup or in one below it."""
+        return bool(self.cgroup) and f"{self.cgroup}/".startswith(f"{group.rstrip('/')}/")
 
     @property
     def key(self) -> tuple[int, int]:
@@ -217,7 +225,7 @@ class Forecast:
 class Transition:
     """A change of level of one resource under one rule: the row that an alert is.
 
-    ``facts`` are what the rule saw (a victim, a size); they go into the message, not into the row.
+    ``facts`` are what the rule saw (a victim, a size).
     """
 
     wall: float

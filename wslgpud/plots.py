@@ -59,21 +59,22 @@ def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     zone = datetime.now().astimezone().tzinfo
     figure = Figure(figsize=(10, 2.7 * len(panels)), layout="constrained")
-    for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+    clock = dates.DateFormatter("%H:%M:%S", tz=zone)  # type: ignore[no-untyped-call]
+    grid = figure.subplots(len(panels), squeeze=False, sharex=True)
+    for axes, panel in zip(grid[:, 0], panels, strict=True):
+        unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
+        size = max(panel.capacity_bytes / scale, 1e-3)
         times = [wall / 86400 for wall, _, _ in panel.points]  # as matplotlib counts: days since the epoch
-        left = [max(0.0, value) / 2**30 for _, value, _ in panel.points]
-        levels = [level for _, _, level in panel.points]
-        size = max(panel.capacity_bytes / 2**30, 1e-3)
+        left = [max(0.0, value) / scale for _, value, _ in panel.points]
         axes.xaxis_date(zone)
-        _shade_levels(axes, [(t, 0.0, None, level) for t, level in zip(times, levels, strict=True)])
+        _shade_levels(axes, [(t, 0.0, None, p[2]) for t, p in zip(times, panel.points, strict=True)])
         axes.plot(times, left, color="#1f3a5f", linewidth=1.6)
         axes.fill_between(times, left, color="#1f3a5f", alpha=0.12, linewidth=0)
         axes.axvline(moment / 86400, color="black", linestyle="--", linewidth=1)
-        axes.set_title(f"{panel.name}: left of {size:.1f} GiB", fontsize=10, loc="left")
-        axes.set_ylim(0, size)
-        axes.set_ylabel("GiB left")
+        axes.set_title(f"{panel.name}: left of {size:.3g} {unit}", fontsize=10, loc="left")
+        axes.set_ylim(0, 1.02 * size)
+        axes.set_ylabel(f"{unit} left")
         axes.margins(x=0)
-        clock = dates.DateFormatter("%H:%M:%S", tz=zone)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_formatter(clock)
     _save(figure, path, title, text)
 

@@ -68,7 +68,7 @@ def level_of(message: Message) -> Level:
 def body(message: Message) -> str:
     """Return what stands below the first line, for people."""
     parts = [message.get("evidence"), message.get("advice")]
-    where = ", ".join(str(p) for p in (message.get("host"), message.get("at")) if p)
+    where = ", ".join(str(p) for p in (message.get("host"), local_time(message)) if p)
     return "\n\n".join(str(p) for p in (*parts, where) if p)[:MOST_CHARACTERS]
 
 
@@ -78,7 +78,7 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
         return dict(messages[0])
     worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
     words = LANGUAGES[language]
-    lines = [f"{str(m.get('at', ''))[:19]}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
+    lines = [f"{local_time(m)}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
     if len(messages) > MOST_LINES:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     return {
@@ -92,6 +92,12 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
 def iso(wall: float) -> str:
     """Write a moment in UTC."""
     return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def local_time(message: Message) -> str:
+    """Return when a message was made, as the clock on the wall of this machine shows it."""
+    at = message.get("at")
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
 def forecast_payload(forecast: Forecast) -> dict[str, Any]:

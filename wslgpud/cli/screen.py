@@ -55,11 +55,19 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
-    level = document["level"]
-    text = Text(document.get("headline", calm(document)), style="bold")
+    level = _worst(document)
+    other = "; other trouble is open, see below" if level != document["level"] else ""
+    text = Text(document.get("headline", calm(document) + other), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
     return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+
+
+def _worst(document: dict[str, Any]) -> str:
+    """Return the level of the memory forecast or of an open incident that nobody has acknowledged."""
+    levels = list(COLOURS)
+    known = [i["level"] for i in document.get("incidents", ()) if not i.get("acknowledged")]
+    return max((str(document["level"]), *map(str, known)), key=levels.index)
 
 
 def calm(document: Mapping[str, Any]) -> str:
@@ -187,10 +195,10 @@ def _windows(facts: Mapping[str, Any]) -> RenderableType:
         unreturned = facts.get("vm_unreturned_bytes")
         unused = f", {size(unreturned)} of it free in here" if unreturned is not None else ""
         parts.append(f"WSL holds {size(facts['vm_bytes'])}{unused}")
-    parts += [
+    parts += [  # an integrated GPU lives in shared memory: nothing to tell
         f"{gpu['adapter']}: {size(gpu['shared_bytes'])} in shared memory"
         for gpu in facts.get("gpus", ())
-        if "shared_bytes" in gpu
+        if "shared_bytes" in gpu and "NVIDIA" in gpu["adapter"]
     ]
     table = _table(show_header=False)
     table.add_column(style="bold", no_wrap=True)

@@ -306,10 +306,14 @@ class RiskEngine:
         if room.resource == "ram":
             found = self._attribution.ram_culprit(observation, window, rate)
         elif room.resource.startswith("cgroup:"):
-            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
-            found = self._attribution.ram_culprit(observation, window, rate)
-            likely = found.kind in {"process", "group"}
-            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
+            group = room.resource.removeprefix("cgroup:")
+            known = any(p.cgroup for p in observation.processes)
+            members = tuple(p for p in observation.processes if p.within(group) or not known)
+            found = self._attribution.ram_culprit(replace(observation, processes=members), window, rate)
+            if found.kind not in {"process", "group"}:
+                found = NOBODY
+            elif not known:  # whoever grows as fast as the group does is most likely in it
+                found = found._replace(text=f"probably {found.text}")
         else:
             for gpu in observation.gpus:
                 if room.key == gpu_key(gpu):

@@ -177,6 +177,7 @@ MIGRATIONS = (
                 document TEXT NOT NULL) {strict}""",
         ),
     ),
+    Migration(4, "what rules saw", ("ALTER TABLE transition ADD COLUMN facts TEXT",)),
 )
 
 _RECORD = (

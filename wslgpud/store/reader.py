@@ -9,7 +9,7 @@ from itertools import repeat
 from operator import truediv
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Event, Level, Number, StressResult, Transition
@@ -268,8 +268,11 @@ class Reader:
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """Return the changes of level since a moment with their ids, by time."""
         table = schema.transition
-        query = select(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
         with self.connected() as connection:
+            # A file that an older version wrote, and still writes, lacks the newest column.
+            there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+            query = select(*(column for column in table.columns if column.name in there))
+            query = query.where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
             return [(row.id, _transition(row)) for row in connection.execute(query)]
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
@@ -298,6 +301,7 @@ def unscaled(number: Number, divisor: int) -> Number:
 
 def _transition(row: Any) -> Transition:
     forecast = None if row.forecast is None else forecast_from(json.loads(row.forecast))
+    facts = getattr(row, "facts", None)
     return Transition(
         row.ms / 1000,
         row.mono,
@@ -307,4 +311,5 @@ def _transition(row: Any) -> Transition:
         Level(row.new),
         row.headline,
         forecast,
+        json.loads(facts) if facts else {},
     )

@@ -137,9 +137,12 @@ def _onwards(
 ) -> Iterator[list[dict[str, Any]] | None]:
     """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
     keys = _keys(table)
+    # Of an older version's file: what it lacks must not cost the rows.
+    there = {row[1] for row in old.execute(f"PRAGMA table_info({table.name})")}
+    names = [column.name for column in table.columns if column.name in there or not there]
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
-        f"SELECT {', '.join(c.name for c in table.columns)} FROM {table.name}"  # noqa: S608 - our own names
+        f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608 - our own names
         f" WHERE {keys[0]} BETWEEN ? AND ? AND ({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})"
         f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
     )

@@ -176,6 +176,7 @@ transition = Table(
     Column("new", Integer, nullable=False),
     Column("headline", Text, nullable=False),
     Column("forecast", Text),  # JSON object
+    Column("facts", Text),  # JSON object: what the rule saw
 )
 
 # What is still to be sent, one row a channel; done_ms is null until the channel has taken it.

@@ -236,6 +236,15 @@ class Store:
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         self._writer.report_damage(problem, identity)
 
+    @property
+    def reader(self) -> Reader:
+        """What reads the history while we write it.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        return self._read()
+
     def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
