@@ -75,16 +75,15 @@ def test_annotations_can_be_asked_for(seen):
 
 
 def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(tmp_path):
-    """What the recorded machines cannot show because they stand still: minutes of history, in which use grows."""
+    """What recorded machines cannot show because they stand still: minutes of history in which use grows."""
     end = 1.8e9
     history.backfill_part(
         tmp_path, [(history.PC, history.evening("wsl2-vram-full", 1, end, leaks=True, last=2700))]
     )
     options = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=20s")
     with prometheus(tmp_path, "{}", *options) as server:
-        (query,) = (
-            q for q in QUERIES if (q.dashboard, q.panel, q.ref) == ("wslgpud-overview", "VRAM by layer", "E")
-        )
+        wanted = ("wslgpud-overview", "VRAM by layer", "E")
+        (query,) = (q for q in QUERIES if (q.dashboard, q.panel, q.ref) == wanted)
         asked = query.asked(history.PC, CARDS["wsl2-vram-full"])
         start = end - history.EVENING
         answer = server.ask("query_range", query=asked, start=str(start), end=str(start + 2700), step="15")
