@@ -14,6 +14,7 @@ from wslgpud.advise.guard import plan, tree
 from wslgpud.advise.guard.memory import Room, room
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.rescue import Rescue
 from wslgpud.advise.guard.watch import Account, Shortage, VramWatch
 from wslgpud.host import Host
 from wslgpud.sources.text import table, whole
@@ -65,6 +66,7 @@ class Run:
         self._saved_at = float("-inf")
         self._looked_at = self._started_at = 0.0
         self._child: int | None = None
+        self._rescue = Rescue()
 
     @property
     def stopped(self) -> int:
@@ -91,6 +93,7 @@ class Run:
                 self._watch(process, arrived)
             finally:
                 self._let_go()
+                self._rescue.close()
         self._drain()
         account = self.account
         account.seconds = self.host.clock.mono() - self._started_at
@@ -148,13 +151,14 @@ class Run:
 
     def _tree(self) -> list[Process]:
         rows = tree.scan(self.host)
+        ours = {pid for pid in (self._vram.pid, self._rescue.pid) if pid}
         for pid, row in rows.items():
             # Orphans that we adopted: a build that leaves thousands behind must not run out of pids. Our own
-            # two children are waited for by those who started them.
-            if row.state == "Z" and row.parent == os.getpid() and pid not in (self._vram.pid, self._child):
+            # children are waited for by those who started them.
+            if row.state == "Z" and row.parent == os.getpid() and pid not in {*ours, self._child}:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-        return tree.descendants(self.host, rows, os.getpid(), without=self._vram.pid)
+        return tree.descendants(self.host, rows, os.getpid(), without=ours)
 
     def _count_ended(self, processes: Sequence[Process]) -> None:
         now = {p.key: p.bytes for p in processes if plan.is_compiler(p.name)}
@@ -167,6 +171,7 @@ class Run:
         self.account.paused_seconds += len(self._stopped) * (now - self._looked_at)
         ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # others' stops are theirs
         stop, go = plan.to_stop(ours, left.available_bytes, plan.reserve(left.total_bytes), self._expected())
+        self._rescue.note(p.pid for p in stop)
         if tree.send(stop, signal.SIGSTOP):
             self.account.pauses += len(stop)
             self._stopped.update((p.key, p) for p in stop)
