@@ -17,7 +17,6 @@ from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.rescue import Rescue
 from wslgpud.advise.guard.watch import Account, Shortage, VramWatch
 from wslgpud.host import Host
-from wslgpud.sources.text import table, whole
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
@@ -188,8 +187,7 @@ class Run:
 
     def _ask_to_save(self, processes: Sequence[Process], left: Room, seconds: float) -> None:
         number = self.order.save_signal
-        swap = whole(table(self.host.read("/proc/meminfo")).get("SwapFree")) or 0
-        near = self._shortage.is_near(seconds, left.available_bytes + (swap << 10), left.total_bytes)
+        near = self._shortage.is_near(seconds, left.available_bytes + left.swap_bytes, left.total_bytes)
         if number is None or not near or seconds - self._saved_at < _SAVE_AGAIN_SECONDS:
             return
         for process in sorted(processes, key=lambda p: -p.bytes):
