@@ -20,6 +20,8 @@ from wslgpud.host import Host
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
+#: A look is followed by at least so many times its own length.
+_REST = 4
 #: Between the word and the deed: time to remove half-written files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
@@ -111,8 +113,9 @@ class Run:
         while True:
             now = self.host.clock.mono()
             if now >= due:
-                due = now + every
                 processes = self._look(now)
+                # On a slow machine looking must not take the time that the build needs.
+                due = now + max(every, _REST * (self.host.clock.mono() - now))
                 if process.poll() is not None and (self._ending_since is None or not processes):
                     return
             while arrived:
