@@ -70,6 +70,7 @@ class Daemon:
         self._environ = environ
         self._stop = threading.Event()
         self._desk_error = ""
+        self._runs_known = 0
         self._state: State | None = None
         self._resources = ExitStack()
 
@@ -194,6 +195,9 @@ class Daemon:
         self._nightly.observe(state.snapshot)
         for transition in self._nightly.news():
             self._desk.report(transition)
+        if len(runs := self._nightly.runs()) != self._runs_known:
+            self._runs_known = len(runs)
+            self._desk.learn(runs)
         self._keep_lessons()
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
