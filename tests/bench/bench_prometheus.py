@@ -1,6 +1,6 @@
 """Bytes a sample beside a real Prometheus that holds the very same samples.
 
-    python -m tests.bench.bench_prometheus [--hours 24] [--series 60] [--scrape-seconds 120]
+    python -m tests.bench.bench_prometheus [--hours 24] [--series 60] [--scrape-seconds 900]
 
 First so many hours of a plausible machine are handed over whole: exported, and made into blocks by promtool,
 once of two hours each, as Prometheus first writes them, and once as it compacts them later. Then a Prometheus
@@ -111,15 +111,15 @@ def scraped(folder: Path, series: int, seconds: int) -> None:
             time.sleep(1 - time.time() % 1)
         # a quarter of an hour later they will be sealed
         keep(store, time.time() + PERIOD_SECONDS, readings[:1])
-        store.flush()
-        while not store.stats().rows.get("chunk"):
-            time.sleep(1)
         query = f'sum_over_time(scrape_samples_scraped{{job="wslgpud"}}[{seconds + 60}s])'
         samples = round(float(peer.query(query)[0]["value"][1]))
         post = urllib.request.Request(f"{peer.url}/api/v1/admin/tsdb/snapshot", method="POST")
         urllib.request.urlopen(post, timeout=60).close()
         log, block = folder_bytes(folder / "tsdb" / "wal"), folder_bytes(folder / "tsdb" / "snapshots")
-    server.shutdown()
+        server.shutdown()
+        store.flush()
+        while not store.stats().rows.get("chunk"):
+            time.sleep(1)
     with Reader(str(database)) as reader:
         found = info(reader)
     print(f"\nscraped at 1 s for {seconds} s: Prometheus has {samples:,} samples, we {found.samples:,}")
@@ -142,7 +142,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--hours", type=float, default=24)
     options.add_argument("--series", type=int, default=60)
-    options.add_argument("--scrape-seconds", type=int, default=120)
+    options.add_argument("--scrape-seconds", type=int, default=900)
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         handed_over(Path(scratch), chosen.series, chosen.hours)

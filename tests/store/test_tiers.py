@@ -15,13 +15,17 @@ from wslgpud.store.select import matcher
 HOURS = 5
 
 
+@pytest.fixture(autouse=True)
+def _looks_after_every_commit(monkeypatch):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
 @pytest.fixture
-def aged(file, settings, clock, made, monkeypatch):
+def aged(file, settings, clock, made):
     """Five hours of a tick every ten seconds, of which the samples before the fourth are gone.
 
     The minutes before the third are, too.
     """
-    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(0, HOURS * 3600, 10):
             clock.now = made.T0 + second
@@ -73,8 +77,7 @@ def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock,
         assert [second for second, _ in made.read_all(store)] == list(range(35, 1900))
 
 
-def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, made, monkeypatch):
-    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, made):
     with Store(target, host_name="pc", clock=clock) as store:
         for second in range(1000):
             clock.now = made.T0 + second
