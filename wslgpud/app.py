@@ -26,7 +26,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, routes
+from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -133,6 +133,10 @@ class Daemon:
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
+        if self._config.otlp.endpoint:
+            push = otlp.Push(self._config.otlp, publisher.readings, self._host.clock)
+            stack.callback(push.close, STOP_SECONDS)
+            publisher.include(push.readings)
         watched = self._config
         if self._host.live:  # --state decides too: the disk to watch is the one that we write to
             watched = replace(watched, store=replace(watched.store, path=str(file)))
