@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.stress.support import MIB, gpu, night
-from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.sources import gpu as source
+from wslgpud.sources import windows
 from wslgpud.stress.history import drop, regressions
 from wslgpud.stress.look import Recent
 from wslgpud.stress.verdict import Frame, digest
 
-SHARED = MetricSpec("windows_gpu_shared_bytes", "gauge", "bytes", "As Windows counts it.", ("adapter",))
 SPECS = {spec.name: spec for spec in (*source.FED, source.THROTTLED)}
 HERE = ("0", "GPU-1")
 
@@ -24,7 +23,7 @@ def tick(recent, *, shared=None, uuid="GPU-1", **values):
         metric, _, label = name.partition("__")
         readings.append(Reading(SPECS[metric], value, ("0", uuid, *filter(None, [label]))))
     if shared is not None:
-        readings.append(Reading(SHARED, shared, ("luid_0x0_0xD3EC",)))
+        readings.append(Reading(windows.GPU_SHARED, shared, ("luid_0x0_0xD3EC",)))
     recent.note(1.0, [gpu(uuid=uuid)], readings)
 
 

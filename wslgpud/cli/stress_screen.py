@@ -36,6 +36,7 @@ LAYERS = (
     ("context", "taken by a CUDA program as such"),
     ("free", "free for its tensors"), ("allocated", "taken by the test"), ("verified", "verified"),
     ("usable", "usable at full speed"), ("spilled", "spilled into shared memory"),
+    ("spill_start", "taken before the first that spilled"),
 )  # fmt: skip
 
 
@@ -160,13 +161,16 @@ def _print_rows(run: StressResult, out: Console) -> None:
         patterns.add_row(
             row["name"], f"{row['seconds']:.2f}", f"{row['verified'] / 1e9:.0f} GB", str(row["bad_words"])
         )
-    errors = _table("chunk", "pattern", "class", "words", "first word", "expected", "got")
+    errors = _table("chunk", "pattern", "class", "words", "first at", "bits")
+    shown = set()
     for row in run.detail.get("errors", ()):
-        if "words" in row:
+        if "words" in row and (row["samples"] or row["chunk"] not in shown):
+            shown.add(row["chunk"])
             first = (row["samples"] or [{}])[0]
             errors.add_row(
-                str(row["chunk"]), row["pattern"], row["class"], str(row["words"]),
-                str(first.get("word", "")), first.get("expected", ""), first.get("got", ""),
+                str(row["chunk"]), row["pattern"], row["class"],
+                f"{row['words']:,}" if row["words"] else "gone",
+                f"0x{8 * first['word']:08x}" if first else "", _bits(row["bits"]),
             )  # fmt: skip
     slow = _table("chunk", "class", "write", "change", "read GB/s")
     for row in run.detail.get("chunks", ()):
@@ -186,6 +190,11 @@ COLUMNS = (
     ("id", "", 4), ("when", "", 16), ("gpu", "", 3), ("verdict", "", 8), ("usable", "GiB", 6),
     ("verified", "", 8), ("write", "GB/s", 5), ("change", "GB/s", 6), ("read", "GB/s", 5), ("driver", "", 10),
 )  # fmt: skip
+
+
+def _bits(counts: Mapping[str, int]) -> str:
+    """Name the bits that were wrong, when they are few."""
+    return ", ".join(map(str, counts)) if len(counts) <= 4 else f"{len(counts)} of 64"
 
 
 def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:

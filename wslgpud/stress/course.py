@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wslgpud.model import Finding, Number, Reading
+from wslgpud.sources import windows
 
 #: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
 FOLLOWED = frozenset({
@@ -18,8 +19,8 @@ FOLLOWED = frozenset({
 #: more than the memory, and on many cards it is always there.
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 ECC = "gpu_ecc_errors:corrected"
-#: Windows' own count of what it keeps in RAM for a card, where a source reads it: by adapter, not by UUID
-SHARED = "windows_gpu_shared_bytes"
+#: by adapter, not by UUID
+SHARED = windows.GPU_SHARED.name
 #: by how much that may grow for other reasons
 SHARED_BYTES = 256 << 20
 

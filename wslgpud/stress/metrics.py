@@ -35,7 +35,7 @@ SIZE = _gauge(
     "vram_stress_bytes", "bytes",
     "The layers of the card's memory in the last complete run: spec (as sold), total, visible to CUDA, "
     "reserved by the driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, "
-    "leak.",
+    "spill_start (taken before the first that spilled), leak.",
     "kind",
 )  # fmt: skip
 COVERAGE = _gauge("vram_stress_coverage_ratio", "ratio", "Share of the free memory that was verified.")
@@ -93,6 +93,7 @@ SIZES = (
     "verified",
     "usable",
     "spilled",
+    "spill_start",
     "leak",
 )
 #: parts of the card that are told apart: enough for a picture, few enough for one scrape

@@ -42,7 +42,8 @@ ROW_WORDS = 1 << 17
 #: an allocation of at least 10 MiB that is a multiple of 2 MiB is one cudaMalloc without rounding
 #: (c10/core/AllocatorConfig.h: kLargeBuffer, kMinLargeAlloc, kRoundLarge)
 GRAIN, SMALLEST = 2 * MIB, 10 * MIB
-MOST_ERRORS, MOST_PLACES = 32, 4096
+#: how many bad chunks are looked into, and how often one chunk; how many words are told of each, and seen
+MOST_ERRORS, MOST_LOOKS, MOST_PLACES = 32, 4, 4096
 #: how much of a bad chunk is looked at in one go: what that takes besides fits into the scratch
 PART_WORDS = MIB
 #: how often each pattern goes over all memory, to tell how far we are (modulo: for each offset)
@@ -130,7 +131,7 @@ class Worker:
         self.chunks: list[Tensor] = []
         self.verified = 0
         self.traversed = 0
-        self.reports = 0
+        self.reports: collections.Counter[int] = collections.Counter()
         self.phase = ""
         self._looked = self._slow_since = 0.0
         self._reference: dict[str, list[float]] = {}
@@ -272,6 +273,8 @@ class Worker:
     def begin(self) -> None:
         """Create the context, wake the clocks, learn what is there."""
         self.phase = "begin"
+        if self.stop.wait(LOOK_SECONDS):  # told while torch was being loaded
+            raise Leave("told to stop")
         facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
         if self.cuda:
             properties = torch.cuda.get_device_properties(self.device)
@@ -712,7 +715,6 @@ class Patterns:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
         worker, x = self.worker, self.worker.chunks[index]
         self.bad_chunks.add(index)
-        worker.reports += 1
         places: list[Tensor] = []
         count = 0
         for number, part in enumerate(x.split(PART_WORDS)):
@@ -722,10 +724,13 @@ class Patterns:
             count += wrong.numel()
             worker.look()
         place = torch.cat(places)[:MOST_PLACES]
-        if not count or worker.reports > MOST_ERRORS:  # read wrong once and right now, or told often enough
+        told = worker.reports[index] >= MOST_LOOKS or worker.reports.total() >= MOST_ERRORS
+        if not count or told:  # read wrong once and right now, or told often enough
             x.fill_(word)
-            worker.send("bad", pattern=self.name, chunk=index, words=count, samples=[], bits={}, flips={})
+            worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count,
+                        samples=[], bits={}, flips={})  # fmt: skip
             return max(count, 1)
+        worker.reports[index] += 1
         seen, again = restore(index, place, x[place]), restore(index, place, self._read_again(x, place))
         expected = restore(index, place, torch.full_like(place, word))
         mask = seen ^ expected
