@@ -140,6 +140,8 @@ def plot_replays(
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.lines import Line2D  # noqa: PLC0415
+        from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     panels = [
@@ -152,15 +154,17 @@ def plot_replays(
         raise PlotError("nothing to draw: the traces hold no resource with a known size")
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(7.5 * columns, 2.9 * rows), layout="constrained")
+    figure = Figure(figsize=(7.5 * columns, 2.9 * rows + 0.3), layout="constrained")
     for position, (name, resource, series) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, position)
-        times = [point[0] for point in series]
+        unit, name_of_unit = _time_unit(series[-1][0] - series[0][0])
+        points = [(t / unit, share, eta, level) for t, share, eta, level in series]
+        times = [point[0] for point in points]
         axes.plot(
-            times, [100 * point[1] for point in series], color="#1f3a5f", linewidth=1.4, label="headroom"
+            times, [100 * point[1] for point in points], color="#1f3a5f", linewidth=1.4, label="headroom"
         )
-        _shade_levels(axes, series)
-        etas = [(t, eta) for t, _, eta, _ in series if eta is not None and eta < 3600]
+        _shade_levels(axes, points)
+        etas = [(t, eta) for t, _, eta, _ in points if eta is not None and eta < 3600]
         if etas:
             right = axes.twinx()
             right.plot(*zip(*etas, strict=True), ".", color="#8a2f8a", markersize=2, label="time left")
@@ -168,15 +172,27 @@ def plot_replays(
             right.set_ylabel("seconds left (forecast)", color="#8a2f8a")
         event = events.get(name, {}).get(resource)
         if event is not None:
-            axes.axvline(event, color="black", linestyle="--", linewidth=1.2)
+            axes.axvline(event / unit, color="black", linestyle="--", linewidth=1.2)
         axes.set_title(f"{name}: {resource}", fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_ylabel("headroom (%)")
-        axes.set_xlabel("seconds")
+        axes.set_xlabel(name_of_unit)
+    marks: list[Patch | Line2D] = [
+        Patch(color=colour, label=level.label) for level, colour in LEVEL_COLOURS.items()
+    ]
+    marks.append(Line2D([], [], color="black", linestyle="--", label="out of memory"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
     try:
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:
         raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Return the length in seconds, and the name, of the unit that suits a span."""
+    if seconds <= 600.0:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if seconds <= 4 * 3600.0 else (3600.0, "hours")
 
 
 def _shade_levels(axes: object, series: Sequence[RiskPoint]) -> None:

@@ -7,23 +7,18 @@ components (450 MB) into .cache/grafana.
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import math
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.grafana import history
-from tests.grafana.machines import CARDS
+from tests.grafana.machines import CARDS, served
 from tests.grafana.panels import DASHBOARDS, Query, panels
 from tests.support.servers import Prometheus, prometheus
 
@@ -101,21 +96,6 @@ def notes(server: Prometheus, board: Any, span: int, end: float, instance: str) 
     return found
 
 
-@contextmanager
-def site() -> Iterator[str]:
-    """Serve the folder of components on loopback."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=str(MODULES))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
 def shoot(name: str, picture: dict[str, Any], target: Path) -> None:
     """Have Chromium draw one dashboard."""
     page = MODULES / f"{name}.html"
@@ -125,7 +105,7 @@ def shoot(name: str, picture: dict[str, Any], target: Path) -> None:
         '<script src="bundle.js"></script>'
     )
     height = 60 + 38 * max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in picture["board"]["panels"])
-    with site() as address:
+    with served(MODULES) as address:
         command = [
             shutil.which("chromium") or "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
             "--hide-scrollbars", f"--window-size={WIDTH},{height}", "--virtual-time-budget=15000",
@@ -139,9 +119,7 @@ def small(file: Path) -> None:
     from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
 
     with Image.open(file) as image:
-        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-            file, optimize=True
-        )
+        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(file, optimize=True)
 
 
 def main(names: list[str]) -> None:

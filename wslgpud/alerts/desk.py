@@ -17,13 +17,14 @@ from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, kind_of
+from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
 from wslgpud.alerts.selfsave import SelfSave
 from wslgpud.alerts.texts import Text, compose
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
-from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, StressResult, Transition
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,10 @@ class Desk:
         """Have something announced at the next tick; safe from any thread."""
         self._reports.append(transition)
 
+    def learn(self, runs: Iterable[StressResult]) -> None:
+        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
+        self._rules.learn(runs)
+
     @property
     def open(self) -> list[Incident]:
         """Open incidents, the worst first; from any thread."""
@@ -202,6 +207,8 @@ class Desk:
         row = self._ledger.fit(wanted)
         if row is None:
             return
+        if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
+            row = replace(row, facts={**row.facts, "jobs": jobs})
         text = compose(row, self._place.language)
         row = replace(row, headline=text.headline)
         before = self._ledger.open.get((row.rule, row.resource))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import Incident, Kind, kind_of
 from wslgpud.alerts.texts import LANGUAGES, Text, clean
 from wslgpud.model import Forecast, Level, Transition
@@ -49,6 +50,7 @@ def payload(
         "headline": text.headline if text is not None else transition.headline,
         "evidence": (text.evidence or None) if text is not None else None,
         "advice": (text.advice or None) if text is not None else None,
+        "runbook": runbook.command(transition.rule),
         "facts": {k: clean(v) if isinstance(v, str) else v for k, v in transition.facts.items()} or None,
         **(forecast_payload(transition.forecast) if transition.forecast is not None else {}),
     }

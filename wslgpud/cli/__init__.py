@@ -13,6 +13,7 @@ from wslgpud.cli import (
     config,
     db,
     doctor,
+    fit,
     guard,
     incidents,
     monitor,
@@ -21,6 +22,7 @@ from wslgpud.cli import (
     run,
     status,
     stress,
+    sweep,
     wslconfig,
 )
 from wslgpud.cli import export as exports
@@ -64,7 +66,9 @@ app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
+app.command()(fit.fit)
+app.command()(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
-app.command()(histories.history)
+app.command(cls=histories.PlotCommand)(histories.history)
 app.command()(exports.export)
 app.add_typer(db.app, name="db")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
+import urllib.request
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +24,7 @@ class Fault(typer.Exit):
         """Print the line; raising this ends the command."""
         typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {text}", err=True)
         super().__init__(2)
+        self.args = (text,)  # for who catches it
 
 
 ConfigOption = Annotated[
@@ -67,6 +71,39 @@ def state_folder(state: Path | None) -> Path:
     return state or configuration.state_folder(os.environ)
 
 
+def data_folder(state: Path | None) -> Path:
+    """Return the folder that a command is to read: the one named, one's own daemon's, or the service's."""
+    own = state_folder(state)
+    service = configuration.SYSTEM_STATE
+    return service if state is None and not (own / "wslgpud.db").exists() and service.is_dir() else own
+
+
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
-    return loaded(config).config.store.path or str(state_folder(state) / "wslgpud.db")
+    return loaded(config).config.store.path or str(data_folder(state) / "wslgpud.db")
+
+
+def ask_daemon(folder: Path) -> dict[str, Any] | None:
+    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
+    try:
+        note = json.loads((folder / "daemon.json").read_text())
+        url = str(note["url"])
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        if "socket" in note:  # it asks for a password or speaks TLS
+            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
+
+            return {"seen_by": "daemon", "url": url, **ask(folder / str(note["socket"]))}
+        # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(url + "/api/v1/status", timeout=3) as answer:
+            document: dict[str, Any] = json.load(answer)
+    except PermissionError:
+        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
+        return None
+    except (OSError, ValueError) as error:
+        # It was killed or hangs: not the same as that none was ever started.
+        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
+        return None
+    return {"seen_by": "daemon", "url": url, **document}

@@ -57,7 +57,7 @@ def guard(
     from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
 
     host, folder = Host(), state_folder(state)
-    seconds, number = _duration(timeout), _signal(save_signal)
+    seconds, number = duration_of(timeout), _signal(save_signal)
     tree.adopt_orphans()
     known = ledger.load(folder)
     order = _order(command, host, jobs, known, seconds, number, pause)
@@ -205,7 +205,12 @@ def _has_nvcc() -> bool:
     return any(Path(home, "bin", "nvcc").exists() for home in homes)
 
 
-def _duration(text: str) -> float | None:
+def duration_of(text: str) -> float | None:
+    """Return the seconds that an option like ``30m`` means, None for none.
+
+    Raises:
+        Fault: it means nothing.
+    """
     if not text:
         return None
     match = _DURATION.fullmatch(text)

@@ -100,7 +100,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     for i in found:
         lasted = _seconds(i["opened"], i["closed"]) if "closed" in i else "open"
         lines.append(
-            f"{i['id']:>8}  {_local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
+            f"{i['id']:>8}  {local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
         )
     return "\n".join(lines) if found else "nothing went wrong"
 
@@ -109,9 +109,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
     lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
     what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
-    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {_local(d['opened'])}, {lasted}"]
+    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {local(d['opened'])}, {lasted}"]
     if d["rule"] == "unclean_end":
-        lines.append(f"Last sample before the end: {_local(d['moment'])}")
+        lines.append(f"Last sample before the end: {local(d['moment'])}")
     if "trouble" in d:
         lines.append(f"What it looks like: {d['trouble']}")
     elif "evidence" in d:
@@ -126,9 +126,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     for curve in shown.curves[: 2 * charts]:
         lines += ["", *chart(curve, shown.moment)]
     lines += _section("Growing", (_grown(g) for g in d["growing"]))
-    lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
+    lines += _section("Levels", (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
     lines += _section("Messages", (_message(m) for m in d["messages"]))
-    lines += _section("Events", (f"{_local(e['at'])}  {e['text']}" for e in d["events"]))
+    lines += _section("Events", (f"{local(e['at'])}  {e['text']}" for e in d["events"]))
     lines += _section("Kernel, previous boot", d.get("kernel", ()))
     lines += _section("Crash dumps of Windows", d.get("crash_dumps", ()))
     if "advice" in d:
@@ -151,7 +151,7 @@ def _message(message: dict[str, Any]) -> str:
         fate = f"sent {_delay(message['at'], message['sent'])}"
     else:
         fate = f"not sent: {message['error']}" if "error" in message else "not sent yet"
-    return f"{_local(message['at'])}  {message['channel']:<20}  {fate}"
+    return f"{local(message['at'])}  {message['channel']:<20}  {fate}"
 
 
 def chart(curve: Curve, moment: float) -> list[str]:
@@ -199,7 +199,8 @@ def _draw(shown: Report, path: Path) -> None:
         raise Fault(str(error)) from error
 
 
-def _local(at: str, characters: int = 19) -> str:
+def local(at: str, characters: int = 19) -> str:
+    """Return a moment as the clock on the wall of this machine shows it."""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]
 
 

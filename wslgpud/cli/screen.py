@@ -95,6 +95,8 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         outlook = Text(", and ".join(looks), "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
+        if forecast.get("age_seconds"):
+            outlook.append(f" · {duration(forecast['age_seconds'])} old", "not bold")
         table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
     if swap and swap["total"]:
         table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")

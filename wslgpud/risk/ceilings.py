@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +35,9 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class _Card:
-    """The last minute of a card: (time, used bytes), and its programs with their names."""
+    """The last minute of a card: (time, used bytes), when it was full, and its programs with their names."""
 
+    full_t: float = -math.inf
     seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
     programs: Mapping[int, str] = field(default_factory=dict)
     gone: tuple[float, str] | None = None
@@ -90,14 +92,14 @@ class Ceilings:
         if ended:
             card.gone = (t, ended[0])
         card.programs = programs
-        top = max((value for when, value in card.seen if t - when <= FALL_SECONDS), default=used)
         self._remember(card, t, used)
         s = self._settings
-        if (
-            top < (1.0 - s.ceiling_reached) * limit
-            or top - used < s.ceiling_fall * limit
-            or top - card.seen[0][1] < s.noise * limit
-        ):
+        if used >= (1.0 - s.ceiling_reached) * limit:
+            card.full_t = t
+        if t - card.full_t > FALL_SECONDS:
+            return None
+        top = max(value for when, value in card.seen if t - when <= FALL_SECONDS)
+        if top - used < s.ceiling_fall * limit or top - card.seen[0][1] < s.noise * limit:
             return None
         gone = card.gone[1] if card.gone is not None and t - card.gone[0] <= FALL_SECONDS else ""
         if not gone and (usual or programs or known is not None):

@@ -164,6 +164,7 @@ def _process(row: Mapping[str, Any]) -> ProcessSample | None:
         rss_bytes=rss,
         swap_bytes=_int(row, "swap") or 0,
         command=str(row.get("command", "")),
+        cgroup=str(row.get("cgroup", "")),
     )
 
 
@@ -336,6 +337,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
                 rss=process.rss_bytes,
                 swap=process.swap_bytes,
                 command=process.command or None,
+                cgroup=process.cgroup or None,
             )
             for process in observation.processes
         ]

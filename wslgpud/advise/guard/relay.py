@@ -20,8 +20,15 @@ _CLEAR = b"\r\x1b[2K"
 class Relay:
     """Streams for a child. On a terminal the child gets a terminal too, so that its colours and bars stay."""
 
-    def __init__(self, log: BinaryIO | None, *, live: bool) -> None:
-        """Open the streams; ``live`` wants the line on standard error, where that is a terminal."""
+    def __init__(self, log: BinaryIO | None, *, live: bool, quiet: bool = False) -> None:
+        """Open the streams.
+
+        Args:
+            log: file that gets all that is printed.
+            live: keep a line on standard error, where that is a terminal.
+            quiet: print nothing else.
+        """
+        self._quiet = quiet
         self._log = log
         self._live = live and sys.stderr.isatty()
         self._line = b""
@@ -29,7 +36,7 @@ class Relay:
         self._selector = selectors.DefaultSelector()
         self._child_ends: list[int] = []
         self._master: int | None = None
-        if sys.stdout.isatty() and sys.stderr.isatty():
+        if sys.stdout.isatty() and sys.stderr.isatty() and not quiet:
             self._master, slave = os.openpty()
             modes = termios.tcgetattr(slave)
             modes[1] &= ~termios.OPOST  # our own terminal makes \r\n of \n, once is enough
@@ -105,11 +112,12 @@ class Relay:
             self._line = new
 
     def _pass_on(self, data: bytes, target: int) -> None:
-        if self._line:
-            self._write(2, _CLEAR)
-            self._line = b""
-        self._write(target, data)
-        self._at_start = data.endswith((b"\n", b"\r"))
+        if not self._quiet:
+            if self._line:
+                self._write(2, _CLEAR)
+                self._line = b""
+            self._write(target, data)
+            self._at_start = data.endswith((b"\n", b"\r"))
         if self._log is not None:
             self._log.write(data)
             self._log.flush()

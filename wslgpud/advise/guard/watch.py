@@ -13,6 +13,8 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.gpu import GpuSource
 
 _GPU_SECONDS = 1.0
+#: A card that sleeps takes seconds to wake up.
+_FIRST_ANSWER_SECONDS = 15.0
 #: the window over which a rate is taken, and what is short: time left at that rate, share of the memory
 _RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
 _NEVER_SHORT_RATIO = 0.3
@@ -86,7 +88,8 @@ class VramWatch:
     def __init__(self, host: Host, config: Config) -> None:
         """Nothing is asked before ``start``."""
         self._source = GpuSource(host, config)
-        self._end = threading.Event()
+        self._end, self._answered = threading.Event(), threading.Event()
+        self._free_bytes: dict[int, int] = {}
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
         self.start_bytes: dict[int, int] = {}
         self.now_bytes: dict[int, int] = {}
@@ -101,6 +104,11 @@ class VramWatch:
         """Begin to ask."""
         self._thread.start()
 
+    def free_bytes(self, index: int) -> int | None:
+        """Return what the card calls free, once it has answered; waits for its first answer."""
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return self._free_bytes.get(index)
+
     def stop(self) -> None:
         """End the thread, and the child with it."""
         self._end.set()
@@ -111,12 +119,16 @@ class VramWatch:
         while not self._end.is_set():
             try:
                 for gpu in self._source.read().gpus or ():
+                    if gpu.free_bytes is not None:
+                        self._free_bytes[gpu.index] = gpu.free_bytes
                     if gpu.used_bytes is not None:
                         self.start_bytes.setdefault(gpu.index, gpu.used_bytes)
                         self.now_bytes[gpu.index] = gpu.used_bytes
                         self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), gpu.used_bytes)
             except NoData:
+                self._answered.set()
                 return
             except SourceError:  # it may come back
                 self.now_bytes = {}
+            self._answered.set()
             self._end.wait(_GPU_SECONDS)
