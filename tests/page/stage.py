@@ -1,7 +1,4 @@
-"""A daemon's server with a machine of our choosing behind it, so that each state of the page can be seen.
-
-``python -m tests.page.stage FOLDER`` takes pictures of every view in every state into a folder.
-"""
+"""A daemon's server with a machine of our choosing behind it, so that each state of the page can be seen."""
 
 from __future__ import annotations
 
@@ -75,9 +72,11 @@ class StageClock:
 class Stage:
     """A store, a publisher and a server; what they hold is what a test puts there."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, database: Path | None = None) -> None:
         self.clock = StageClock()
-        self.database = folder / "page.db"
+        self.database = database or folder / "page.db"
+        #: the machine whose history it is; see tests/bench/year.py
+        self.name = "year" if database else "stage"
         self.ledger = Ledger((), 0.0)
         #: whom the doctor sees
         self.machine = "no-gpu"
@@ -86,13 +85,13 @@ class Stage:
 
     def reopen(self, port: int = 0) -> None:
         """Open the database, and serve."""
-        self.store = Store(self.database, host_name="stage", clock=self.clock)
+        self.store = Store(self.database, host_name=self.name, clock=self.clock)
         self.serve(port)
 
     def serve(self, port: int = 0) -> None:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
-        archive = Archive(lambda: self.store.reader, "stage", "en")
+        archive = Archive(lambda: self.store.reader, self.name, "en")
         table = [
             *routes(self.publisher, self.now),
             *api.routes(
@@ -133,6 +132,12 @@ class Stage:
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)
+
+    def again(self) -> None:
+        """Take the same sample once more, now."""
+        latest = self.publisher.latest
+        if latest is not None:
+            self.publisher.publish(moved(latest, self.clock.wall(), self.clock.mono(), latest.sequence + 1))
 
     def say(self, transition: Transition) -> None:
         """Record a change of level."""
