@@ -110,3 +110,13 @@ def test_memory_that_windows_refuses_names_the_cards_and_old_lines_do_not():
     assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0),)))).exhausted == ("gpu1",)
     assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(1),)))).exhausted == ()
     assert observe(snapshot(Sample(gpus=(card,)), Sample(events=(refusal(0, "EINVAL"),)))).exhausted == ()
+
+
+def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about():
+    late = [
+        SourceReport("memory", "late", Sample(), 5.0, 0.6),
+        SourceReport("gpu", "failed", Sample(), 5.0, 0.6),
+        SourceReport("cgroups", "absent", Sample(), 5.0, 0.6),
+        SourceReport("disk", "late", Sample(), 5.0, 0.6),
+    ]
+    assert observe(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,14 @@ from wslgpud import __version__
 from wslgpud.alerts import blackbox, build
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.texts import language
+from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, otlp, routes
+from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, api, otlp, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -69,6 +70,7 @@ class Daemon:
         self._environ = environ
         self._stop = threading.Event()
         self._desk_error = ""
+        self._runs_known = 0
         self._state: State | None = None
         self._resources = ExitStack()
 
@@ -124,9 +126,13 @@ class Daemon:
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
-        self._server = Server(
-            self._config.server, publisher, routes(publisher, self.status, self._desk.standing)
-        )
+        archive = Archive(lambda: self._store.reader, socket.gethostname(), place.language)
+        present = api.Present(self.now, self._store.stats, self.checkup)
+        table = [
+            *routes(publisher, self.status, self._desk.standing),
+            *api.routes(publisher, catalogue(), archive, present),
+        ]
+        self._server = Server(self._config.server, publisher, table)
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -139,10 +145,16 @@ class Daemon:
             watched = replace(watched, store=replace(watched.store, path=str(file)))
         self._monitor = Monitor(watched, self._host)
         stack.callback(self._monitor.close)
+        stack.callback(self._keep_lessons, last=True)
+        self._recall_lessons()
         self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
+        self._leave_note(stack)
+
+    def _leave_note(self, stack: ExitStack) -> None:
+        """Tell this machine's own commands where we are."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if self._server.guarded:
             local = LocalStatus(self._folder, self.status)
@@ -187,6 +199,10 @@ class Daemon:
         self._nightly.observe(state.snapshot)
         for transition in self._nightly.news():
             self._desk.report(transition)
+        if len(runs := self._nightly.runs()) != self._runs_known:
+            self._runs_known = len(runs)
+            self._desk.learn(runs)
+        self._keep_lessons()
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -195,6 +211,27 @@ class Daemon:
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         self._systemd.send(*alive, f"STATUS={_headline(state)}")
+
+    def _recall_lessons(self) -> None:
+        """Give the engine what earlier runs have learned.
+
+        After a crash only the ceilings: the peak that it remembers as harmless may have been the end of it.
+        """
+        run, now = self._store.previous_run, self._host.clock.wall()
+        clean = run is not None and run.clean
+        self._monitor.recall(
+            {
+                subject: (
+                    {name: value for name, value in lesson.document.items() if clean or name != "peaks"},
+                    max(0.0, now - lesson.wall),
+                )
+                for subject, lesson in self._store.learned.items()
+            }
+        )
+
+    def _keep_lessons(self, *, last: bool = False) -> None:
+        for subject, document in self._monitor.lessons(last=last):
+            self._store.learn(subject, document)
 
     def _alert(self, state: State, changes: Sequence[Transition]) -> None:
         """Hand the tick to the alerts; a bug there must not end the samples."""
@@ -210,8 +247,22 @@ class Daemon:
         """Return the state of things as JSON; before the first tick only that."""
         state = self._state
         if state is None:
-            return {"version": __version__, "waiting": "for the first sample"}
+            return self.now()
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
             state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.standing()
         )  # fmt: skip
+
+    def checkup(self) -> list[dict[str, Any]]:
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
+        from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
+
+        found = doctor.run(self._host, self._config, None, str(self._folder))
+        return [asdict(finding) for finding in found]
+
+    def now(self) -> dict[str, Any]:
+        """Return the same without a look into the database, hence at once."""
+        state = self._state
+        if state is None:
+            return {"version": __version__, "waiting": "for the first sample"}
+        return status(state.snapshot, state.observation, state.forecasts, (), self._desk.standing())

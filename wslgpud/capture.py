@@ -26,6 +26,7 @@ from wslgpud.sources.disk import mounts
 from wslgpud.sources.kernel_lines import parse_line
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
+from wslgpud.sources.windows import WindowsSource
 
 _KMSG = "/dev/kmsg"
 _NVML_SECONDS = 60  # a sleeping card takes its time
@@ -41,6 +42,8 @@ _PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
 
 class Recorder(Host):
     """The machine itself, remembering every answer it gave."""
+
+    recorded = True
 
     def __init__(self, host: Host) -> None:
         """Stand between the sources and ``host``."""
@@ -144,6 +147,8 @@ def capture(
     contents["host.json"] = json.dumps(facts, indent=1) + "\n"
     if host.live and (recording := _nvml()):
         contents["nvml.json"] = mask.words(recording)
+    if answer := _windows(host, config or Config()):
+        contents["windows.json"] = mask.words(json.dumps(answer, indent=1)) + "\n"
     for name, text in contents.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -275,6 +280,17 @@ def _nvml() -> str:
     except subprocess.TimeoutExpired:
         return ""
     return "" if done.returncode else done.stdout
+
+
+def _windows(host: Host, config: Config) -> dict[str, Any] | None:
+    """Return what Windows answers here; None where there is none to ask."""
+    source = WindowsSource(host, config)
+    try:
+        return source.ask()
+    except (NoData, SourceError):
+        return None
+    finally:
+        source.close()
 
 
 def _kernel_log() -> str:

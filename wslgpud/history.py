@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import (
+    GpuProcess,
     GpuSample,
     Number,
     Observation,
@@ -41,6 +43,7 @@ _SPECS: dict[str, MetricSpec] = {
     if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
 }
 
+T = TypeVar("T")
 Known = dict[SeriesRef, tuple[float, Number]]
 
 
@@ -59,12 +62,13 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
         for ref in refs:
             for wall, value in zip(*reader.columns(ref, start_wall, until), strict=True):
                 ticks[wall].append((ref, value))
-        processes = _processes(reader, start_wall, until)
+        processes = _Past(_processes(reader, start_wall - PROCESSES_OLDEST_SECONDS, until))
+        on_cards = _Past(_on_cards(reader, start_wall - PROCESSES_OLDEST_SECONDS, until))
         for wall in sorted(ticks):
             known.update((ref, (wall, value)) for ref, value in ticks[wall])
             if not any(ref.metric in _TELLING for ref, _ in ticks[wall]) or wall == last:
                 continue
-            seen = _observation(wall, known, processes)
+            seen = _observation(wall, known, processes.at(wall), on_cards.at(wall))
             away = last is not None and wall - last > AWAY_SECONDS
             yield replace(seen, wsl=under_wsl, gap_expected=away)
             last = wall
@@ -74,27 +78,51 @@ def observations(reader: Reader, start_wall: float, end_wall: float) -> Iterator
 _TELLING = {"gpu_memory_used_bytes", *(name for name in _SPECS if name.startswith("memory_available"))}
 
 
-def _processes(reader: Reader, start: float, end: float) -> list[tuple[float, tuple[ProcessSample, ...]]]:
+class _Past(Generic[T]):
+    """What was seen now and then, asked for at times that only grow."""
+
+    def __init__(self, seen: Mapping[float, list[T]]) -> None:
+        self._seen = deque((wall, tuple(seen[wall])) for wall in sorted(seen))
+
+    def at(self, wall: float) -> tuple[T, ...]:
+        """Return what was seen last, unless it is too old."""
+        while len(self._seen) > 1 and self._seen[1][0] <= wall:
+            self._seen.popleft()
+        if self._seen and 0.0 <= wall - self._seen[0][0] <= PROCESSES_OLDEST_SECONDS:
+            return self._seen[0][1]
+        return ()
+
+
+def _processes(reader: Reader, start: float, end: float) -> Mapping[float, list[ProcessSample]]:
     found: dict[float, list[ProcessSample]] = defaultdict(list)
     for p in reader.processes(start, end):
         found[p.wall].append(ProcessSample(p.pid, p.start_ticks, p.name, p.rss_bytes, p.swap_bytes))
-    return [(wall, tuple(found[wall])) for wall in sorted(found)]
+    return found
+
+
+def _on_cards(reader: Reader, start: float, end: float) -> Mapping[float, list[tuple[str, GpuProcess]]]:
+    found: dict[float, list[tuple[str, GpuProcess]]] = defaultdict(list)
+    for p in reader.gpu_processes(start, end):
+        found[p.wall].append((p.uuid, GpuProcess(p.pid, p.name, p.used_bytes)))
+    return found
 
 
 def _observation(
-    wall: float, known: Known, processes: list[tuple[float, tuple[ProcessSample, ...]]]
+    wall: float,
+    known: Known,
+    running: tuple[ProcessSample, ...],
+    on_cards: tuple[tuple[str, GpuProcess], ...],
 ) -> Observation:
-    while len(processes) > 1 and processes[1][0] <= wall:
-        del processes[0]
-    running: tuple[ProcessSample, ...] = ()
-    if processes and 0.0 <= wall - processes[0][0] <= PROCESSES_OLDEST_SECONDS:
-        running = processes[0][1]
     young = [
         Reading(_SPECS[ref.metric], value, tuple(label for _, label in ref.labels))
         for ref, (t, value) in known.items()
         if wall - t <= OLDEST_SECONDS
     ]
-    sample = Sample(readings=tuple(young), processes=running, gpus=tuple(_gpus(young)))
+    gpus = tuple(
+        replace(gpu, processes=tuple(process for uuid, process in on_cards if uuid == gpu.uuid))
+        for gpu in _gpus(young)
+    )
+    sample = Sample(readings=tuple(young), processes=running, gpus=gpus)
     report = SourceReport("history", "ok", sample, wall, 0.0)
     return observe(Snapshot(wall, wall, 0, (report,)))
 

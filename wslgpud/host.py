@@ -76,7 +76,12 @@ class DiskSpace(NamedTuple):
 
 
 class Host:
-    """A machine as seen through the folder ``root``; ``/`` is the machine we run on."""
+    """A machine as seen through the folder ``root``; ``/`` is the machine we run on.
+
+    ``recorded`` ones hold what was written down: nothing of theirs may be started.
+    """
+
+    recorded = False
 
     def __init__(self, root: str | Path = "/", clock: Clock | None = None) -> None:
         """Look at the machine below ``root``."""
@@ -228,8 +233,10 @@ class RecordedHost(Host):
     ``root/`` holds its files; ``host.json`` what files cannot hold: ``kind`` (recorded or synthetic) and
     ``origin``, ``wall`` and ``mono``, ``links``, ``disks`` (path -> the five numbers of DiskSpace) and
     ``commands`` (command line -> text, or ``{"error": ...}``); ``nvml.json``, where there is one, what NVML
-    answers.
+    answers; ``windows.json``, likewise, what the Windows probe answers.
     """
+
+    recorded = True
 
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
         """Open the recording in ``folder``."""
@@ -243,6 +250,12 @@ class RecordedHost(Host):
         for link in self._links:
             parent, _, name = link.rpartition("/")
             self._folders.setdefault(parent, set()).add(name)
+
+    @property
+    def windows_recording(self) -> Path | None:
+        """Return the file with the Windows probe's answer, if this machine has any."""
+        path = self.folder / "windows.json"
+        return path if path.exists() else None
 
     @property
     def nvml_recording(self) -> Path | None:

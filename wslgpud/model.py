@@ -41,7 +41,10 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """A process that matters; its identity is (pid, start_ticks)."""
+    """A process that matters; its identity is (pid, start_ticks).
+
+    ``cgroup`` is the path of its group as the memory controller counts, empty where that is not known.
+    """
 
     pid: int
     start_ticks: int
@@ -51,6 +54,11 @@ class ProcessSample:
     uid: int | None = None
     roles: frozenset[str] = frozenset()
     command: str = ""
+    cgroup: str = ""
+
+    def within(self, group: str) -> bool:
+        """Tell whether it is known to be in a cgroup or in one below it."""
+        return bool(self.cgroup) and f"{self.cgroup}/".startswith(f"{group.rstrip('/')}/")
 
     @property
     def key(self) -> tuple[int, int]:
@@ -191,7 +199,8 @@ class Forecast:
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
     points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
     ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
-    these.
+    these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
+    ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     """
 
     resource: str
@@ -208,13 +217,15 @@ class Forecast:
     cause: str = ""
     who_kind: str = ""
     window_seconds: float | None = None
+    age_seconds: float = 0.0
+    capacity_learned: Literal["", "seen", "probable"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A change of level of one resource under one rule: the row that an alert is.
 
-    ``facts`` are what the rule saw (a victim, a size); they go into the message, not into the row.
+    ``facts`` are what the rule saw (a victim, a size).
     """
 
     wall: float
@@ -305,7 +316,8 @@ class Observation:
 
     ``gap_expected`` is True when the time since the last observation is known not to be a stall
     (a suspended VM, a restarted daemon). ``exhausted`` names resources on which an allocation has just
-    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log).
+    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log); "gpu" is a card not
+    known which. ``late`` names kinds of resources (ram, gpu, cgroup) that could not be read in time.
     """
 
     t: float
@@ -319,6 +331,7 @@ class Observation:
     wsl: bool = False
     gap_expected: bool = False
     exhausted: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

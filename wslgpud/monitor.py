@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk.ceilings import Failure
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
+from wslgpud.units import size
 
 log = logging.getLogger(__name__)
+
+LESSON_SECONDS = 600.0
+"""What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,8 @@ class Monitor:
         self._engine = RiskEngine()
         self._engine_error = ""
         self._engine_failures = 0
+        self._lessons: dict[str, dict[str, Any]] = {}
+        self._lessons_mono = host.clock.mono()
         self._pace = Pace(config.sampling)
         self._interval = config.sampling.interval_seconds
         self._last_full: float | None = None
@@ -85,7 +94,10 @@ class Monitor:
         report = SourceReport(
             "risk",
             health,
-            Sample(tuple(risk_metrics.readings(assessment.forecasts))),
+            Sample(
+                tuple(risk_metrics.readings(assessment.forecasts)),
+                events=tuple(_event(failure, self.host.clock.wall()) for failure in assessment.failures),
+            ),
             began,
             self.host.clock.mono() - began,
             error,
@@ -94,6 +106,36 @@ class Monitor:
         )
         return assessment, report
 
+    def recall(self, lessons: Mapping[str, tuple[Mapping[str, Any], float]]) -> None:
+        """Give the engine what earlier runs have learned: by key, and how many seconds ago."""
+        for key, (document, age_seconds) in lessons.items():
+            self._engine.recall(key, document, age_seconds)
+            self._lessons[key] = dict(document)
+
+    def lessons(self, *, last: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was learned since the last time and is worth keeping; all of it at the end of a run."""
+        now = self.host.clock.mono()
+        due = last or now - self._lessons_mono >= LESSON_SECONDS
+        for key, document in self._engine.lessons().items():
+            before = self._lessons.get(key, {})
+            moved = document.get("ceiling_bytes") != before.get("ceiling_bytes")
+            if moved or (due and document != before):
+                self._lessons[key] = document
+                yield key, document
+        if due:
+            self._lessons_mono = now
+
     def close(self) -> None:
         """Give back what the sources hold."""
         self._sampler.close()
+
+
+def _event(failure: Failure, wall: float) -> Event:
+    """Put a failure that nobody told of on record."""
+    who = f"{failure.program} ended" if failure.program else "much of it was free again"
+    text = (
+        f"an allocation on {failure.resource} has probably failed at {size(failure.used_bytes)}:"
+        f" {who} right after use had grown so far"
+    )
+    log.info("%s", text)
+    return Event("vram_exhausted", wall, text, failure._asdict())

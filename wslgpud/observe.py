@@ -6,12 +6,13 @@ from collections import defaultdict
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, Snapshot, SwapState, VmState
-from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
+from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, wsl
 
 _Values = dict[tuple[str, ...], Number]
 SOURCES = (
     memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
 )  # fmt: skip
+_KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
 _WANTED = {spec.name for source in SOURCES for spec in source.metrics}
 
 
@@ -34,16 +35,21 @@ def observe(snapshot: Snapshot) -> Observation:
         wsl=wsl.WSL.name in found,
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
         exhausted=_exhausted(snapshot),
+        late=tuple(
+            _KINDS[report.name]
+            for report in snapshot.reports
+            if report.name in _KINDS and report.health in ("late", "failed")
+        ),
     )
 
 
 def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
-    """Name the GPUs for which Windows has just refused memory (dxgkrnl does not say which one it was)."""
+    """Name the GPU for which Windows has just refused memory; dxgkrnl does not say which of several."""
     for event in snapshot.events:
         fields = event.fields
         refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
         if event.kind == "dxg_error" and refused and not fields.get("past"):
-            return tuple(f"gpu{gpu.index}" for gpu in snapshot.gpus)
+            return (f"gpu{snapshot.gpus[0].index}",) if len(snapshot.gpus) == 1 else ("gpu",)
     return ()
 
 

@@ -59,21 +59,22 @@ def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     zone = datetime.now().astimezone().tzinfo
     figure = Figure(figsize=(10, 2.7 * len(panels)), layout="constrained")
-    for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+    clock = dates.DateFormatter("%H:%M:%S", tz=zone)  # type: ignore[no-untyped-call]
+    grid = figure.subplots(len(panels), squeeze=False, sharex=True)
+    for axes, panel in zip(grid[:, 0], panels, strict=True):
+        unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
+        size = max(panel.capacity_bytes / scale, 1e-3)
         times = [wall / 86400 for wall, _, _ in panel.points]  # as matplotlib counts: days since the epoch
-        left = [max(0.0, value) / 2**30 for _, value, _ in panel.points]
-        levels = [level for _, _, level in panel.points]
-        size = max(panel.capacity_bytes / 2**30, 1e-3)
+        left = [max(0.0, value) / scale for _, value, _ in panel.points]
         axes.xaxis_date(zone)
-        _shade_levels(axes, [(t, 0.0, None, level) for t, level in zip(times, levels, strict=True)])
+        _shade_levels(axes, [(t, 0.0, None, p[2]) for t, p in zip(times, panel.points, strict=True)])
         axes.plot(times, left, color="#1f3a5f", linewidth=1.6)
         axes.fill_between(times, left, color="#1f3a5f", alpha=0.12, linewidth=0)
         axes.axvline(moment / 86400, color="black", linestyle="--", linewidth=1)
-        axes.set_title(f"{panel.name}: left of {size:.1f} GiB", fontsize=10, loc="left")
-        axes.set_ylim(0, size)
-        axes.set_ylabel("GiB left")
+        axes.set_title(f"{panel.name}: left of {size:.3g} {unit}", fontsize=10, loc="left")
+        axes.set_ylim(0, 1.02 * size)
+        axes.set_ylabel(f"{unit} left")
         axes.margins(x=0)
-        clock = dates.DateFormatter("%H:%M:%S", tz=zone)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_formatter(clock)
     _save(figure, path, title, text)
 
@@ -139,6 +140,8 @@ def plot_replays(
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.lines import Line2D  # noqa: PLC0415
+        from matplotlib.patches import Patch  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     panels = [
@@ -151,15 +154,17 @@ def plot_replays(
         raise PlotError("nothing to draw: the traces hold no resource with a known size")
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(7.5 * columns, 2.9 * rows), layout="constrained")
+    figure = Figure(figsize=(7.5 * columns, 2.9 * rows + 0.3), layout="constrained")
     for position, (name, resource, series) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, position)
-        times = [point[0] for point in series]
+        unit, name_of_unit = _time_unit(series[-1][0] - series[0][0])
+        points = [(t / unit, share, eta, level) for t, share, eta, level in series]
+        times = [point[0] for point in points]
         axes.plot(
-            times, [100 * point[1] for point in series], color="#1f3a5f", linewidth=1.4, label="headroom"
+            times, [100 * point[1] for point in points], color="#1f3a5f", linewidth=1.4, label="headroom"
         )
-        _shade_levels(axes, series)
-        etas = [(t, eta) for t, _, eta, _ in series if eta is not None and eta < 3600]
+        _shade_levels(axes, points)
+        etas = [(t, eta) for t, _, eta, _ in points if eta is not None and eta < 3600]
         if etas:
             right = axes.twinx()
             right.plot(*zip(*etas, strict=True), ".", color="#8a2f8a", markersize=2, label="time left")
@@ -167,15 +172,27 @@ def plot_replays(
             right.set_ylabel("seconds left (forecast)", color="#8a2f8a")
         event = events.get(name, {}).get(resource)
         if event is not None:
-            axes.axvline(event, color="black", linestyle="--", linewidth=1.2)
+            axes.axvline(event / unit, color="black", linestyle="--", linewidth=1.2)
         axes.set_title(f"{name}: {resource}", fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_ylabel("headroom (%)")
-        axes.set_xlabel("seconds")
+        axes.set_xlabel(name_of_unit)
+    marks: list[Patch | Line2D] = [
+        Patch(color=colour, label=level.label) for level, colour in LEVEL_COLOURS.items()
+    ]
+    marks.append(Line2D([], [], color="black", linestyle="--", label="out of memory"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
     try:
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:
         raise PlotError(f"cannot write {path}: {error}") from error
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Return the length in seconds, and the name, of the unit that suits a span."""
+    if seconds <= 600.0:
+        return 1.0, "seconds"
+    return (60.0, "minutes") if seconds <= 4 * 3600.0 else (3600.0, "hours")
 
 
 def _shade_levels(axes: object, series: Sequence[RiskPoint]) -> None:
@@ -198,12 +215,15 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     if not runs:
         raise PlotError("nothing to draw: no stress run has been completed yet")
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.dates import ConciseDateFormatter  # noqa: PLC0415 - 60 MB that only a picture needs
+        from matplotlib.figure import Figure  # noqa: PLC0415
+        from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
     except ImportError as error:
         raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
     figure = Figure(figsize=(9, 7), layout="constrained")
     size, speed, errors = figure.subplots(3, 1, sharex=True)
-    for uuid in dict.fromkeys(run.uuid for run in runs):
+    cards = list(dict.fromkeys(run.uuid for run in runs))
+    for uuid in cards:
         mine = [run for run in runs if run.uuid == uuid]
         times = [datetime.fromtimestamp(run.wall, timezone.utc) for run in mine]
         name = f"gpu{mine[0].gpu} {mine[0].name}"
@@ -212,17 +232,24 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         )
         for kind in ("write", "change", "read"):
             rates = [run.values.get(f"{kind}_median", float("nan")) / 1e9 for run in mine]
-            speed.plot(times, rates, "o-", label=f"{name} {kind}")
+            speed.plot(times, rates, "o-", label=kind if len(cards) == 1 else f"{name} {kind}")
         errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
         for number in range(1, len(mine)):
             if drivers[number] != drivers[number - 1]:
                 for axes in (size, speed, errors):
                     axes.axvline(times[number], color="black", linestyle="--", linewidth=1)
-                size.text(times[number], size.get_ylim()[0], f" {drivers[number]}", fontsize=8, va="bottom")
+                change = f" {drivers[number - 1]} → {drivers[number]}"
+                size.annotate(
+                    change, (times[number], 1), xycoords=("data", "axes fraction"), fontsize=8, va="bottom"
+                )
     for axes, label in ((size, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
         axes.set_ylabel(label)
         axes.legend(fontsize=7)
+        axes.grid(alpha=0.3)
+    errors.yaxis.set_major_locator(MaxNLocator(integer=True))
+    dates = ConciseDateFormatter(errors.xaxis.get_major_locator())  # type: ignore[no-untyped-call]
+    errors.xaxis.set_major_formatter(dates)
     try:
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:

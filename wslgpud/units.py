@@ -29,6 +29,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h"
 
 
+def printable(text: str) -> str:
+    """Return a name that others chose, harmless to print: it may hold what a terminal obeys."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def resource_name(resource: str) -> str:
     """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
     if resource == "ram":
@@ -37,5 +42,5 @@ def resource_name(resource: str) -> str:
         return f"GPU {resource[3:].strip()}".strip()
     if not resource.startswith("cgroup:"):
         return resource
-    path = resource.removeprefix("cgroup:")
+    path = printable(resource.removeprefix("cgroup:"))
     return f"cgroup {path}" if len(path) <= LONGEST_PATH else f"cgroup …{path[1 - LONGEST_PATH :]}"

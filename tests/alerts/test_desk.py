@@ -22,11 +22,13 @@ from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
 from wslgpud.alerts.desk import Desk, Place
 from wslgpud.alerts.incidents import fold
+from wslgpud.alerts.report import report
+from wslgpud.alerts.texts import compose
 from wslgpud.config import Alerts
 from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Transition
 from wslgpud.risk.metrics import CAPACITY, HEADROOM
-from wslgpud.store import Store
+from wslgpud.store import Reader, Store
 
 ROOT = Path(__file__).parents[2]
 OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
@@ -269,6 +271,28 @@ def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_op
 
     assert [t.new for t in incident.transitions] == [CRITICAL, WARNING, OK]
     assert incident.closed_wall == START + 11
+
+
+def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    (incident,) = fold(first.rows())
+    reader = Reader(str(tmp_path / "wslgpud.db"))
+    before = report(reader, incident.id, "en")
+    first.end()
+    second = Life(tmp_path)
+    after = report(reader, incident.id, "en")
+    again = second.desk.open[0].transitions[-1]
+    second.end()
+    reader.close()
+
+    assert before is not None
+    assert after is not None
+    assert (before.document, after.document["facts"]["victim"]) == (after.document, "cc1plus")
+    assert after.document["evidence"] == (
+        "the kernel killed cc1plus. It held 5.0 GB of its own and 0 kB of shared memory."
+    )
+    assert compose(again, "zh").headline == compose(incident.transitions[0], "zh").headline
 
 
 def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 from rich.console import Console
 
 from tests.alerts.ticks import START, tick
+from wslgpud.alerts.report import Curve
+from wslgpud.cli.incidents import chart
 from wslgpud.cli.screen import print_status
 from wslgpud.model import Level, Reading, Snapshot
 from wslgpud.observe import observe
@@ -54,6 +56,44 @@ def test_many_open_incidents_do_not_fill_the_screen() -> None:
 
     assert shown.count("GPU 0 is full") == 6
     assert "and 34 more: wslgpud alerts list" in shown
+
+
+def test_trouble_that_is_not_memory_is_in_the_frame_and_what_is_acknowledged_is_not() -> None:
+    loud = calm_screen([incident(12)])
+    quiet = calm_screen([incident(12, acknowledged=True)])
+
+    assert "CRITICAL" in loud
+    assert "memory is fine; other trouble is open, see below" in loud
+    assert "─ OK ─" in quiet
+
+
+def calm_screen(incidents: list[dict[str, Any]]) -> str:
+    document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
+    for name in ("headline", "verdict"):
+        document.pop(name, None)
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    print_status({**document, "level": "ok", "incidents": incidents}, console)
+    return console.file.getvalue()
+
+
+def drawn(points: list[tuple[float, float]]) -> list[str]:
+    curve = Curve("ram", 100.0, [(START + t, left, Level.OK) for t, left in points])
+    return [line.partition("|")[2] for line in chart(curve, START) if "|" in line]
+
+
+@pytest.mark.parametrize("step", [1.0, 0.83, 2.5, 10.0])
+def test_a_curve_without_gaps_is_drawn_without_gaps(step: float) -> None:
+    bottom = drawn([(n * step, 80.0) for n in range(57)])[-1]
+
+    assert set(bottom) == {"█"}
+
+
+def test_a_time_without_the_daemon_stays_empty_and_a_dip_is_seen() -> None:
+    before = [(float(n), 80.0 if n != 30 else 5.0) for n in range(60)]
+    rows = drawn([*before, *((300.0 + n, 80.0) for n in range(60))])
+
+    assert " " * 20 in rows[-1]
+    assert rows[-2].strip().count(" ") > rows[-1].strip().count(" ")
 
 
 def snapshot() -> Snapshot:

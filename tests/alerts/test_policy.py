@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,9 +72,12 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
         for n, level in enumerate(["warning", "critical", "ok"])
     ]
     joined = digest(messages, "en")
+    times = [datetime.fromisoformat(m["at"]).astimezone() for m in messages]
 
     assert joined["headline"] == "3 alerts: alert 1"
-    assert joined["evidence"].splitlines() == [f"2026-11-21T0{n}:00:00  alert {n}" for n in range(3)]
+    assert joined["evidence"].splitlines() == [
+        f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)
+    ]
     assert level_of(joined) == Level.CRITICAL
     assert digest(messages[:1], "en") == messages[0]
     assert len(digest(messages * 100, "zh")["evidence"].splitlines()) <= 13

@@ -162,7 +162,8 @@ def test_one_that_two_resources_had_stopped_goes_on_when_both_are_over(tmp_path:
     saver = SelfSave(Alerts(save_signal="SIGSTOP"), tmp_path)
 
     def note(resource: str, level: Level, old: Level = Level.OK) -> None:
-        saver.note(replace(change(idle.pid, level, old), resource=resource), [sample(idle.pid)])
+        member = replace(sample(idle.pid), cgroup="/x")
+        saver.note(replace(change(idle.pid, level, old), resource=resource), [member])
 
     with program(IDLE) as idle:
         note("ram", Level.CRITICAL)
@@ -201,6 +202,19 @@ def test_only_a_single_known_culprit_is_asked(kind: str, tmp_path: Path) -> None
     with program(IDLE) as idle:
         saver = SelfSave(Alerts(save_signal="SIGTERM"), tmp_path)
         assert saver.note(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "asked"),
+    [("/build", True), ("/build/job1", True), ("/builder", False), ("/", False), ("", False)],
+)
+def test_of_a_full_cgroup_only_one_of_its_own_is_asked(tmp_path: Path, cgroup: str, asked: bool) -> None:
+    saver = SelfSave(Alerts(save_signal="SIGUSR1"), tmp_path)
+    with program(TRAINING) as training:
+        row = replace(change(training.pid), resource="cgroup:/build")
+        said = saver.note(row, [replace(sample(training.pid), cgroup=cgroup)])
+
+    assert ("was sent SIGUSR1" in said) is asked
 
 
 def test_a_user_that_does_not_exist_is_named(tmp_path: Path) -> None:

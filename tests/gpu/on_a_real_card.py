@@ -14,11 +14,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
 
-from tests.support.pictures import status_svg
+from tests.support.pictures import monitor_svg, saved_monitor, status_svg
+from wslgpud.cli.live.looks import DaemonFeed
+from wslgpud.cli.live.trail import Trail
 
 PORT = 9655
 URL = f"http://127.0.0.1:{PORT}"
@@ -57,6 +60,27 @@ def picture(out: Path, name: str) -> None:
     document = {"seen_by": "daemon", "url": URL, **json.loads(get("/api/v1/status"))}
     (out / f"{name}.json").write_text(json.dumps(document, indent=1))
     (out / f"{name}.svg").write_text(status_svg(document))
+
+
+class Watcher(threading.Thread):
+    """Looks as ``wslgpud monitor`` does, once a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._trail, self._feed = Trail(), DaemonFeed(URL)
+        self._look = self._feed.look()
+
+    def run(self) -> None:
+        while True:
+            self._look = self._feed.look()
+            self._trail.add(self._look)
+            time.sleep(1)
+
+    def picture(self, out: Path, name: str) -> None:
+        """Write what the live view shows now as SVG, and beside it what that is drawn from."""
+        saved = json.loads(json.dumps(saved_monitor(self._look, self._trail)))
+        (out / f"{name}.json").write_text(json.dumps(saved))
+        (out / f"{name}.svg").write_text(monitor_svg(saved))
 
 
 def cost(pid: int) -> dict[str, float]:
@@ -111,9 +135,12 @@ def main() -> None:
     later = cost(daemon.pid)
     subprocess.run([*wslgpud, "capture", str(out / "capture")], check=True)
     picture(out, "idle")
+    watcher = Watcher()
+    watcher.start()
     training = subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True)
     time.sleep(STEADY_SECONDS - 5)
     picture(out, "training")
+    watcher.picture(out, "monitor-training")
     (out / "training.prom").write_text(get("/metrics"))
     subprocess.run([*wslgpud, "capture", str(out / "capture-training")], check=True)
     busy = cost(daemon.pid)
@@ -121,6 +148,7 @@ def main() -> None:
     while training.poll() is None:
         if warnings.exists() and not (out / "warning.svg").exists():
             picture(out, "warning")
+            watcher.picture(out, "monitor-warning")
         time.sleep(0.2)
     busier = cost(daemon.pid)
     said = training.stdout.read() if training.stdout else ""

@@ -126,11 +126,11 @@ def first_minute(after_seconds):
     return when, (when - now).total_seconds()
 
 
-def start_daemon(session, when):
+def start_daemon(session, schedule):
     nvml = f'nvml_library = "{session.nvml}"\n' if session.nvml else ""
     session.config.write_text(
         f"[sampling]\n{nvml}[server]\nport = {session.port}\n"
-        f'[stress]\nschedule = "{when.minute} {when.hour} * * *"\njitter_minutes = 0\nretries = 5\n'
+        f'[stress]\nschedule = "{schedule}"\njitter_minutes = 0\nretries = 5\n'
         f'retry_minutes = 1\nsettle_seconds = 3\nsoak_seconds = {SOAK_SECONDS}\npython = "{session.python}"\n'
     )
     log = (session.out / "daemon.log").open("wb")
@@ -224,13 +224,14 @@ def night(session, daemon, due_monotonic):
 
 
 def kept(session):
-    """See what became of the nightly run: a row, metrics."""
+    """See what became of the nightly run, or of the longest where there was none: a row, metrics."""
+    mode = "nightly" if "night" in session.result["parts"] else "full"
 
     def row():
         status, text, _, _ = session.wslgpud("stress", "history", "--json", timeout=30)
         runs = json.loads(text) if status == 0 and text.strip().startswith("[") else []
-        nightly = [r for r in runs if r["key"].get("mode") == "nightly" and r["verdict"] != "left"]
-        return runs if nightly else None
+        due = [r for r in runs if r["key"].get("mode") == mode and r["verdict"] != "left"]
+        return runs if due else None
 
     runs = until(row, max(5.0, min(75.0, session.left() - 15)), every=2.0)
     text = session.metrics()
@@ -238,10 +239,10 @@ def kept(session):
     lines = [line for line in text.splitlines() if line.startswith("wslgpud_vram_stress")]
     session.say(f"   {len(lines)} series of wslgpud_vram_stress_* are exported")
     if not runs:
-        raise RuntimeError("the nightly run is not in the history")
-    nightly = [r for r in runs if r["key"].get("mode") == "nightly"][-1]
+        raise RuntimeError(f"the {mode} run is not in the history")
+    nightly = [r for r in runs if r["key"].get("mode") == mode and r["verdict"] != "left"][-1]
     session.say(
-        f"   the nightly run in the history: {nightly['verdict']} {nightly['reason']} {nightly['findings']}"
+        f"   the {mode} run in the history: {nightly['verdict']} {nightly['reason']} {nightly['findings']}"
     )
     number = str(nightly["id"])
     shown_as = {"history": (), "show": (number,), "compare": ()}
@@ -270,7 +271,8 @@ def foreign(session):
             time.sleep(2.5)
         else:
             total = int(query("memory.total")[0]) << 20
-            until(lambda: used_bytes() > 0.9 * total, 30, every=0.1)
+            # Polled by nvidia-smi: a monitor that somebody looks at must not end the run either.
+            until(lambda: used_bytes() > 0.9 * total or worker_of(run.pid) is None, 30, every=0.1)
             session.say(f"   the run has taken {used_bytes() / 2**30:.1f} GiB; now a training starts")
         code = TRAINING.format(share=0.7, total=1 << 28 if session.small else total,
                                device="cpu" if session.small else "cuda")  # fmt: skip
@@ -334,6 +336,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--python", default=sys.executable, help="a Python with torch")
     parser.add_argument("--seconds", type=float, default=235.0)
+    parser.add_argument("--without", nargs="*", default=[], help="parts to leave out: passes, night")
     parser.add_argument("--nvml", default="", help="management library instead of the driver's")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
@@ -343,16 +346,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
     when, seconds = first_minute(8 if session.small else 24)
     due = time.monotonic() + seconds
-    daemon = start_daemon(session, when)
-    session.say(f"a nightly run is due at {when:%H:%M}, in {seconds:.0f} s")
+    schedule = "off" if "night" in options.without else f"{when.minute} {when.hour} * * *"
+    daemon = start_daemon(session, schedule)
+    session.say(f"schedule {schedule}: {seconds:.0f} s until {when:%H:%M}")
     try:
         session.part("facts", facts, session)
         session.part("quick", lambda: command(session, "--quick", name="quick"))
         spare = due - time.monotonic() - 14
-        if spare > 18:
+        if spare > 18 and "passes" not in options.without:
             session.part("passes", passes, session, min(45.0, spare))
-        session.part("night", night, session, daemon, due)
-        if "passes" not in session.result["parts"]:
+        if "night" not in options.without:
+            session.part("night", night, session, daemon, due)
+        if "passes" not in {*session.result["parts"], *options.without}:
             session.part("passes", passes, session, 35.0)
         session.part("full", lambda: command(session, "--full", name="full"))
         session.part("foreign", foreign, session)

@@ -42,6 +42,8 @@ from texts import (
 )
 
 WALL = 1_790_000_000.0
+#: what Windows tells beside it: of a PC with 64 GB and that card
+WINDOWS = Path(__file__).parent.parent / "probes/windows/answer.json"
 CARD = 16303 * MIB
 ISSUE = "https://github.com/microsoft/WSL/issues/"
 
@@ -56,6 +58,7 @@ class Machine(NamedTuple):
     commands: dict[str, str] = {}  # noqa: RUF012 - never changed
     disks: dict[str, list[int]] = {}  # noqa: RUF012 - never changed
     ticks: int = 1
+    windows: dict[str, Any] | None = None
 
 
 #: ext4.vhdx shows 1 TB whatever Windows has left: MicrosoftDocs/WSL, disk-space.md
@@ -116,6 +119,7 @@ def wsl2_vram_full() -> Machine:
         [ISSUE + "41176", ISSUE + "40732", "https://github.com/Syllo/nvtop/issues/432"],
         {**wsl_machine(), **files, **log},
         wsl_card(15800 * MIB, 100, 9309), links, wsl_commands("2.7.10", "mirrored"), WSL_DISKS,
+        windows=json.loads(WINDOWS.read_text()),
     )  # fmt: skip
 
 
@@ -311,6 +315,8 @@ def write(machine: Machine, folder: Path) -> None:
     (folder / "host.json").write_text(json.dumps(facts, indent=1) + "\n")
     if machine.nvml is not None:
         (folder / "nvml.json").write_text(json.dumps(machine.nvml, indent=1) + "\n")
+    if machine.windows is not None:
+        (folder / "windows.json").write_text(json.dumps(machine.windows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

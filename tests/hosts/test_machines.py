@@ -13,6 +13,7 @@ from tests.hosts.machines import HERE, MACHINES, facts
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
 from wslgpud.observe import observe
+from wslgpud.sources import windows
 from wslgpud.sources.registry import SOURCES
 
 GIB = 1 << 30
@@ -93,6 +94,7 @@ def test_a_full_card_shows_its_training_and_the_drivers_refusals(ticked):
     assert snapshot.gpus[0].free_bytes < 1 * GIB
     errors = [e.fields["error"] for e in snapshot.events if e.kind == "dxg_error"]
     assert errors == ["ENOMEM"] * 3
+    assert snapshot.value(windows.GPU_SHARED, snapshot.gpus[0].name) == 3 * GIB
 
 
 def test_a_thrashing_machine_shows_the_build_the_stalls_and_the_kill(ticked):

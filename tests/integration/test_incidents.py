@@ -85,22 +85,52 @@ def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None
 def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
-        running.end()
+        running.end(signal.SIGKILL)
     state = ("--state", str(running.state))
-    said = wslgpud(
-        "alerts", "silence", "swap_thrash", "--for", "2h", "--resource", "ram", *state, home=tmp_path
-    )
+    with daemon(tmp_path) as running:
+        incident = eventually(lambda: unclean(running.status().get("incidents", [])), "the incident")
+        number = str(incident["id"])
+        said = wslgpud(
+            "alerts", "silence", "unclean_end", "--for", "2h", "--resource", "daemon", *state, home=tmp_path
+        )
+        acknowledged = wslgpud("alerts", "ack", number, *state, home=tmp_path)
+        listed = ask(tmp_path, "alerts", "list")
+        shown = unclean(running.status()["incidents"])
+        page = running.get("/")
+        wslgpud(
+            "alerts", "silence", "unclean_end", "--for", "0", "--resource", "daemon", *state, home=tmp_path
+        )
+        running.end()
     wrong = wslgpud("alerts", "silence", "swap_trash", *state, home=tmp_path)
-    wslgpud("alerts", "ack", "7", *state, home=tmp_path)
-    (silence,) = ask(tmp_path, "alerts", "list")["silences"]
-    wslgpud("alerts", "silence", "swap_thrash", "--for", "0", "--resource", "ram", *state, home=tmp_path)
+    nobody = wslgpud("alerts", "ack", "77777", *state, home=tmp_path)
 
-    assert said.stdout == "swap_thrash of ram: silent for 2h\n"
-    assert "there is no rule swap_trash" in wrong.stderr
-    assert (silence["rule"], silence["resource"]) == ("swap_thrash", "ram")
+    assert said.stdout == "unclean_end of daemon: silent for 2h\n"
+    assert acknowledged.stdout.startswith(f"incident {number} is acknowledged: wslgpud was killed at ")
+    (silence,) = listed["silences"]
+    assert (silence["rule"], silence["resource"]) == ("unclean_end", "daemon")
     assert 7100 < silence["until_seconds"] <= 7200
+    assert unclean(listed["open"])["acknowledged"] is True
+    assert (shown["acknowledged"], "silenced_until" in shown) == (True, True)
+    assert "acknowledged, silenced until" in page
     assert ask(tmp_path, "alerts", "list")["silences"] == []
-    assert json.loads((running.state / "alerts.json").read_text())["acknowledged"] == [7]
+    assert "there is no rule swap_trash" in wrong.stderr
+    assert (
+        nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows those that are\n"
+    )
+
+
+def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:
+    one = wslgpud("alerts", "explain", "vram_spill", home=tmp_path).stdout
+    all_ = wslgpud("alerts", "explain", home=tmp_path).stdout
+    none = wslgpud("alerts", "explain", "nothing", home=tmp_path)
+
+    assert one.startswith("vram_spill\nThe card is full and Windows moves its memory into RAM")
+    assert one in all_ + "\n"
+    assert all_.count("\n\n") >= 15
+    assert (none.returncode, "there is no rule nothing; there are: memory_exhaustion" in none.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp_path: Path) -> None:

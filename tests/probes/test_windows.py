@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud.capture import capture
 from wslgpud.config import Config, Windows
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.model import Sample
@@ -150,11 +151,21 @@ def test_a_start_is_not_tried_where_it_is_switched_off_or_the_machine_is_a_recor
     folder.mkdir()
     (folder / "root").symlink_to(machine.root)
     (folder / "host.json").write_text('{"wall": 1, "mono": 1}')
-    with pytest.raises(NoData, match="recorded"):
+    with pytest.raises(NoData, match="nothing of Windows was recorded"):
         WindowsSource(RecordedHost(folder), Config()).read()
     with pytest.raises(NoData, match="not WSL 2"):
         WindowsSource(Host(machine.root / "mnt"), Config()).read()
     assert machine.starts() == []
+
+
+def test_a_capture_holds_what_windows_says_and_shows_it_again(machine: Machine, tmp_path: Path) -> None:
+    (machine.root / "proc/vmstat").touch()
+    copy = machine.root.parent / f"{machine.root.name}-copy"
+    capture(Host(machine.root), copy)
+    own = values(machine.source().read())
+
+    assert json.loads((copy / "windows.json").read_text()) == ANSWER
+    assert values(WindowsSource(RecordedHost(copy), Config()).read()) == own
 
 
 def test_a_socket_of_a_session_that_has_ended_is_not_passed_on(

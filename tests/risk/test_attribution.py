@@ -1,7 +1,8 @@
 """Who grows on a card: named so that somebody can act on it, and nobody blamed for another one's memory."""
 
-from wslgpud.model import GpuProcess, GpuSample
+from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.attribution import Culprit, GpuAttribution
+from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
 
@@ -37,3 +38,24 @@ def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
     old, new = GpuProcess(7, "Xwayland", None), GpuProcess(0, "python", None)
     culprit = blamed(*[(old,)] * 5, *[(old, new)] * 5)
     assert (culprit.text, culprit.kind) == ("probably python (in another container or VM)", "guess")
+
+
+def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast_elsewhere():
+    def blamed_at_the_end(**where: str) -> str:
+        engine = RiskEngine()
+        for i in range(100):
+            own, other = ((300 + 30 * i) << 20, (300 + 33 * i) << 20)
+            processes = (
+                ProcessSample(1, 1, "qemu", other, 0, command="qemu", cgroup=where.get("qemu", "")),
+                ProcessSample(2, 1, "python", own, 0, command="python", cgroup=where.get("python", "")),
+            )
+            group = CgroupState("/job", 4 * GIB, (400 + 30 * i) << 20)
+            forecasts = engine.observe(
+                Observation(t=float(i), processes=processes, cgroups=(group,))
+            ).forecasts
+        (forecast,) = forecasts
+        return f"{forecast.who}/{forecast.who_kind}"
+
+    assert blamed_at_the_end(qemu="/vm", python="/job/7") == "python (pid 2)/process"
+    assert blamed_at_the_end(qemu="/vm", python="/vm") == "/"
+    assert blamed_at_the_end() == "probably qemu (pid 1)/process"  # where nobody knows who is in it

@@ -1,5 +1,6 @@
 """Would it have warned me last night? The engine over the user's own database."""
 
+import json
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from wslgpud.cli.moments import moment
 from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
 from wslgpud.history import observations
-from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import gpu, memory
 from wslgpud.store import Store
 from wslgpud.store.reader import Reader
@@ -23,15 +24,18 @@ app = typer.Typer()
 app.command()(replay_command)
 
 
-def tick(wall, used):
+def tick(wall, used, vram=None):
     lines = {"MemTotal": 16 * GIB, "MemAvailable": int((16 - used) * GIB), "SwapTotal": 0, "SwapFree": 0}
     readings = [Reading(memory.MEMINFO[line], value) for line, value in lines.items()]
     readings += [
         Reading(FED["gpu_memory_total_bytes"], 8 * GIB, CARD),
-        Reading(FED["gpu_memory_used_bytes"], GIB, CARD),
+        Reading(FED["gpu_memory_used_bytes"], int((1 if vram is None else vram) * GIB), CARD),
     ]
     python = ProcessSample(77, 5, "python", int(used * 0.9 * GIB), 0)
-    report = SourceReport("made", "ok", Sample(tuple(readings), processes=(python,)), wall, 0.0)
+    programs = (GpuProcess(77, "python", None if vram is None else int(vram * GIB)),)
+    card = GpuSample(0, "GPU-1", "", processes=programs)
+    sample = Sample(tuple(readings), processes=(python,), gpus=(card,))
+    report = SourceReport("made", "ok", sample, wall, 0.0)
     return Snapshot(wall, wall, 1, (report,))
 
 
@@ -59,6 +63,18 @@ def test_the_past_is_observed_as_it_was(night):
     assert seen[300].gpus[0].used_bytes == GIB
     assert seen[599].processes[0].name == "python"
     assert not any(o.gap_expected for o in seen)
+
+
+def test_who_filled_a_card_last_night_is_named(tmp_path, monkeypatch):
+    file, start = tmp_path / "wslgpud.db", time.time() - 7200
+    with Store(file, StoreSettings(), host_name="pc") as store:
+        for second in range(120):
+            store.append(tick(start + second, 2, vram=2 + second / 20))
+        assert store.flush()
+    monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
+    result = CliRunner().invoke(app, ["--from", "3h", "--json"])
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {row["who"] for row in rows if row["level"] == "critical"} == {"python (pid 77)"}
 
 
 def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_given(night, monkeypatch):

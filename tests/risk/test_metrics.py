@@ -13,7 +13,14 @@ def test_a_calm_resource_has_headroom_and_a_level_and_no_end():
         "risk_level{ram}": 0,
         "headroom_bytes{ram}": 30,
         "headroom_capacity_bytes{ram}": 100,
+        "risk_forecast_age_seconds{ram}": 0,
     }
+
+
+def test_a_forecast_that_is_held_shows_its_age_and_a_learned_ceiling_how_sure_it_is():
+    found = said(Forecast("gpu0", Level.OK, 30, 100, age_seconds=12.34, capacity_learned="probable"))
+    assert found["risk_forecast_age_seconds{gpu0}"] == 12.3
+    assert found["learned_ceiling_bytes{gpu0,probable}"] == 100
 
 
 def test_a_resource_in_danger_says_when_how_likely_and_who():

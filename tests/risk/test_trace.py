@@ -103,6 +103,35 @@ def test_a_compressed_trace_that_was_cut_off_says_so(tmp_path):
         list(read_trace(path))
 
 
+def cut(path, share):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * share)])
+    cuts = []
+    return list(read_trace(path, cuts.append)), cuts
+
+
+def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_cut_is_named(tmp_path, traces):
+    for name in ("t.jsonl", "t.jsonl.gz"):
+        path = tmp_path / name
+        seen = list(read_trace(traces[0]))
+        write_trace(path, seen, interval_seconds=0.5)
+        before, (where,) = cut(path, 0.6)
+        assert before == seen[: len(before)]
+        assert len(before) > 0.4 * len(seen)
+        assert where.line == len(before) + 2
+        assert "cut short" in where.problem
+
+
+def test_a_line_that_is_broken_in_the_middle_is_no_cut(tmp_path):
+    path = trace(tmp_path, HEADER + '{"t": 1}\n{"t": 2\n{"t": 3}\n')
+    with pytest.raises(TraceError, match="line 3"):
+        list(read_trace(path, pytest.fail))
+
+
+def test_a_recording_without_a_last_newline_is_whole(tmp_path):
+    assert len(list(read_trace(trace(tmp_path, HEADER + '{"t": 1}'), pytest.fail))) == 1
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_give_a_trace_or_its_one_error(tmp_path_factory, raw):

@@ -111,11 +111,11 @@ def test_status_is_what_the_daemon_says_of_itself_as_json(serve):
     assert json.loads(answer.data) == {"level": "ok", "who": "训练"}
 
 
-def test_the_first_page_shows_memory_sources_and_links_that_work(serve):
+def test_the_plain_page_shows_memory_sources_and_links_that_work(serve):
     total, left = MEMINFO["MemTotal"], MEMINFO["MemAvailable"]
     running = serve(publisher=Publisher(CATALOGUE, HandClock()))
     running.publisher.publish(snapshot(readings=(Reading(total, 64 << 30), Reading(left, 16 << 30))))
-    page = running.ask("/").data.decode()
+    page = running.ask("/plain").data.decode()
     assert "48.0 of 64.0 GiB" in page
     assert "GPU 0: RTX 5070 Ti" in page
     assert "no answer for 9.0 s" in page
@@ -129,7 +129,7 @@ def opened(headline="RAM full in ~4 min", **more):
     return SimpleNamespace(incident=incident, acknowledged=False, silenced_until_wall=None)
 
 
-def test_the_first_page_shows_what_is_open_since_when_and_what_people_said_to_it():
+def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it():
     quiet = opened("<script>alert(1)</script>", level=Level.WARNING, id=13)
     quiet.acknowledged, quiet.silenced_until_wall = True, 1_800_003_600.0
     page = first_page(snapshot(), "", [opened(), quiet], has_status=True)
@@ -140,25 +140,25 @@ def test_the_first_page_shows_what_is_open_since_when_and_what_people_said_to_it
     assert "Open incidents" not in first_page(snapshot(), "", has_status=True)
 
 
-def test_the_first_page_is_there_before_the_first_sample(serve):
-    answer = serve().ask("/")
+def test_the_plain_page_is_there_before_the_first_sample(serve):
+    answer = serve().ask("/plain")
     assert answer.status == 200
     assert b"Waiting for the first sample" in answer.data
 
 
-def test_the_first_page_says_that_what_it_shows_is_old(serve):
+def test_the_plain_page_says_that_what_it_shows_is_old(serve):
     clock = HandClock()
     running = serve(publisher=Publisher(CATALOGUE, clock))
     running.publisher.publish(snapshot(mono=clock.mono()))
-    assert b"No sample for" not in running.ask("/").data
+    assert b"No sample for" not in running.ask("/plain").data
     clock.advance(100)
-    assert b"No sample for 100 s" in running.ask("/").data
+    assert b"No sample for 100 s" in running.ask("/plain").data
 
 
-def test_the_first_page_needs_no_script_and_nothing_from_elsewhere(serve):
+def test_the_plain_page_needs_no_script_and_nothing_from_elsewhere(serve):
     running = serve()
     running.publisher.publish(snapshot())
-    answer = running.ask("/")
+    answer = running.ask("/plain")
     policy = answer.getheader("Content-Security-Policy")
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -170,7 +170,7 @@ def test_names_on_the_machine_cannot_smuggle_markup_into_the_page(serve):
     reports = (replace(evil.reports[3], error="<script>alert(1)</script>", name='"><b>'), *evil.reports)
     running = serve()
     running.publisher.publish(replace(evil, reports=reports))
-    page = running.ask("/").data
+    page = running.ask("/plain").data
     assert b"<script>" not in page
     assert b"<b>" not in page
 

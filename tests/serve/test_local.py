@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from tests.support.daemons import daemon, eventually, wslgpud
-from wslgpud.cli.status import _from_daemon
+from wslgpud.cli.common import ask_daemon
 from wslgpud.serve.local import LocalStatus, ask
 
 
@@ -66,7 +66,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
             os.setuid(65534)
             os.dup2(writing, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1)
-            os._exit(0 if _from_daemon(state) is None else 1)
+            os._exit(0 if ask_daemon(state) is None else 1)
         os.close(writing)
         with os.fdopen(reading) as said:
             complaint = said.read()

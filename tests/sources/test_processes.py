@@ -15,7 +15,7 @@ import pytest
 from wslgpud.config import Config, Sampling
 from wslgpud.host import Host
 from wslgpud.model import ProcessSample
-from wslgpud.sources.processes import ProcessSource, Row, choose, parse_stat
+from wslgpud.sources.processes import ProcessSource, Row, choose, memory_cgroup, parse_stat
 from wslgpud.sources.roles import build_tool, short_command
 
 MIB = 1 << 20
@@ -200,3 +200,23 @@ def test_a_real_build_tool_builds(tmp_path: Path):
         found = {p.pid: p for p in source.read().processes}
         assert found[child.pid].roles == {"build"}
         assert found[child.pid].command == "cc1plus"
+
+
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        ("0::/user.slice/build.scope\n", "/user.slice/build.scope"),
+        ("12:cpu,cpuacct:/a\n9:memory:/job\n1:name=systemd:/init.scope\n0::/init.scope\n", "/job"),
+        ("1:name=systemd:/x\n0::/with:colon\n", "/with:colon"),
+        ("", ""),
+        ("rubbish\n", ""),
+    ],
+)
+def test_the_group_is_that_whose_memory_is_limited(text, group):
+    assert memory_cgroup(text) == group
+
+
+def test_a_name_that_would_command_a_terminal_is_made_harmless() -> None:
+    row = parse_stat(stat(7, "\x1b[2J\u202ex\nR", PAGE))
+
+    assert row.name == "\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}x\N{REPLACEMENT CHARACTER}R"

@@ -25,6 +25,8 @@ from wslgpud.model import (
     EMPTY,
     Event,
     Forecast,
+    GpuProcess,
+    GpuSample,
     Level,
     Number,
     ProcessSample,
@@ -53,6 +55,7 @@ def snapshot(
     fresh: bool = True,
     events: tuple[Event, ...] = (),
     processes: tuple[ProcessSample, ...] | None = None,
+    gpus: tuple[GpuSample, ...] | None = None,
 ) -> Snapshot:
     """Return a tick at ``wall`` with these values; a key is a metric or (metric, value of its label)."""
     readings = tuple(
@@ -60,7 +63,7 @@ def snapshot(
         else Reading(key, value)
         for key, value in (values or {}).items()
     )  # fmt: skip
-    sample = Sample(readings, processes=processes, events=events)
+    sample = Sample(readings, processes=processes, gpus=gpus, events=events)
     report = SourceReport("made", "ok", sample, wall, 0.001, fresh=fresh)
     return Snapshot(wall, wall, 1, (report, SourceReport("other", "failed", EMPTY, wall, 0.001)))
 
@@ -167,12 +170,15 @@ def freeze(folder: Path) -> None:
             values = {(BYTES, "free"): 2**34 + second * 4096, RATIO: second / 8, DOUBLE: second / 3}
             event = Event("clock_jump", T0 + second, "went back", {"seconds": -1})
             process = ProcessSample(42, 123, "python", 2**30, 0)
-            store.append(snapshot(T0 + second, values, events=(event,), processes=(process,)))
+            gpu = GpuSample(0, "GPU-1", "card", processes=(GpuProcess(42, "python", 2**30),))
+            tick = snapshot(T0 + second, values, events=(event,), processes=(process,), gpus=(gpu,))
+            store.append(tick)
         store.append(snapshot(T0 + 900, {EVENTS: 7}))
         forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
         transition = Transition(T0, 12.5, "ram", "r", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
         store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
         store.mark_sent(store.unsent("command")[0].id)
+        store.learn("GPU-1", {"ceiling_bytes": 2**33, "ceiling": "seen"})
     with closing(sqlite3.connect(file)) as database:
         (version,) = database.execute("SELECT max(version) FROM schema_migration").fetchone()
         (mark,) = database.execute("PRAGMA application_id").fetchone()

@@ -135,7 +135,10 @@ def test_processes_and_events_are_kept(local, made, file):
 
 def _transition(made):
     forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
-    return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
+    facts = {"victim": "训练 'x'", "pid": 7, "stalled_ratio": 0.25}
+    return Transition(
+        made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast, facts
+    )
 
 
 def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(local, made, file):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.stress.support import night
 from wslgpud.cli import app
-from wslgpud.cli.stress_screen import print_run
+from wslgpud.cli.stress_screen import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
 
@@ -48,12 +49,19 @@ def test_history_keeps_every_figure(ask):
     assert runs[3]["findings"] == [{"kind": "errors", "text": "3 wrong words: weak cells"}]
 
 
-def test_history_is_one_line_a_night(ask):
+def test_history_is_one_line_a_night_and_what_is_to_be_said_of_it_below(ask):
     _, text = ask("history")
+    lines = [line.rstrip() for line in text.splitlines()]
 
-    assert len(text.splitlines()) == 1 + len(NIGHTS)
-    assert "the GPU is busy (93% in the last 30 s)" in text
-    assert "13.47 GiB" in text
+    assert len(lines) == 2 + len(NIGHTS) + 2
+    assert "      the GPU is busy (93% in the last 30 s)" in lines
+    assert any(line.endswith("13.47   99.31%   790    780   760 581.15") for line in lines)
+
+
+def test_history_fits_a_terminal_of_80_columns(tmp_path, capsys):
+    print_history([(4321, night(1, driver="581.15.01"))], Console(width=80))
+
+    assert "passed    13.67   99.31%   800    780   760 581.15.01" in capsys.readouterr().out
 
 
 def test_one_night_can_be_looked_at(ask):

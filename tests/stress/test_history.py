@@ -103,3 +103,13 @@ def test_skipped_nights_are_no_alarm_until_the_fourth():
     level, headline = level_of(nights)
     assert level is Level.WARNING
     assert "no run has passed for 4 days (the GPU is busy)" in headline
+
+
+def test_a_lower_clock_of_the_memory_is_named_as_the_cause():
+    before = [night(n, memory_clock_hertz=14e9) for n in range(8)]
+    [slow, *_] = regressions(night(8, write_median=600e9, memory_clock_hertz=10.5e9), before)
+
+    assert slow.text.endswith("usually 800 GB/s (its clock: 10500 MHz, usually 14000)")
+    assert (
+        "clock" not in next(regressions(night(8, write_median=600e9, memory_clock_hertz=14e9), before)).text
+    )

@@ -15,7 +15,7 @@ from wslgpud import jobs
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly, leave
-from wslgpud.model import Level, Sample, Snapshot, SourceReport
+from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
 
 
 class Shelf:
@@ -112,6 +112,37 @@ def test_a_busy_gpu_is_tried_again_the_same_night_and_then_given_up(nightly):
     one.news()
 
     assert [run.verdict for run in one._history.kept] == ["skipped"]
+
+
+def test_a_night_right_after_the_machine_woke_up_is_put_off(nightly, caplog):
+    one = nightly(settle_seconds=3600.0)
+    woke = replace(tick(gpu()), reports=(replace(tick(gpu()).reports[0], sample=Sample(
+        gpus=(gpu(),), events=(Event("clock_jump", time.time(), "slept for 6 h"),))),))  # fmt: skip
+    one.observe(woke)
+    with caplog.at_level("INFO"):
+        one._night()
+
+    assert "the machine woke up only" in caplog.text
+    assert "vram-stress-again" in planned(one)
+    assert one._history.kept == []
+
+
+def test_a_night_that_could_not_come_in_time_comes_late(nightly):
+    """The scheduler drops nothing for being late, and makes one of several; the gates decide."""
+    one = nightly()
+    one.observe(tick(gpu()))
+    [job] = planned(one).values()
+
+    assert (job.misfire_grace_time, job.coalesce) == (None, True)
+
+
+def test_two_gpus_are_tested_one_after_the_other(nightly):
+    one = nightly(retries=0)
+    one.observe(tick(gpu(utilization_ratio=0.9), gpu(index=1, uuid="GPU-2", utilization_ratio=0.9)))
+    one._night()
+    one.news()
+
+    assert [run.gpu for run in one._history.kept] == [0, 1]
 
 
 def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tmp_path):

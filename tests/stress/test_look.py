@@ -60,6 +60,19 @@ def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
     assert newcomers(machine, known, own_pid=99) == ["python3 (11)"]
 
 
+def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
+    """nvidia-smi asks CUDA's library for its version, also when it is started through the loader."""
+    cuda = "7f0 r-xp /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04\n"
+    monitor = cuda + "7f1 r-xp /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.580.159.04\n"
+    process(machine, 21, "nvidia-smi", "/dev/null", maps=cuda)
+    process(machine, 22, "ld-linux-x86-64", "/dev/null", maps=monitor)
+    process(machine, 23, "vector_add", "/dev/null", maps=cuda)
+    process(machine, 24, "python3", "/dev/null", maps=monitor + "7f2 r-xp /venv/torch/lib/libtorch_cuda.so\n",
+            command="python3\0/home/me/train.py\0--epochs\0")  # fmt: skip
+
+    assert newcomers(machine, frozenset(), own_pid=99) == ["python3 train.py (24)", "vector_add (23)"]
+
+
 @pytest.mark.parametrize(
     ("supplies", "answer"),
     [

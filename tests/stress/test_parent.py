@@ -49,6 +49,14 @@ def test_a_worker_is_told_to_leave_and_keeps_the_reason():
     assert done.leave_seconds is not None
 
 
+def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.5)
+    done = start("time.sleep(1)\n" + OBEDIENT, watch=lambda: "a program wants the GPU")
+
+    assert done.lines[-1] == {"event": "end", "outcome": "left", "why": "a program wants the GPU"}
+    assert done.failure == ""
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [

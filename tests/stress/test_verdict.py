@@ -118,6 +118,34 @@ def test_the_layers_of_the_memory_are_told_one_from_another():
     assert values["usable_bytes"] == values["verified_bytes"] == values["allocated_bytes"] == 40 * CHUNK
 
 
+def swept(*rates):
+    """Lines of a run whose chunks had these speeds in the first and in the second sweep."""
+    rows = [
+        {"event": "speed", **row(rate, index), "sweep": sweep}
+        for index, both in enumerate(rates)
+        for sweep, rate in enumerate(both, start=1)
+    ]
+    chunks = [{"event": "chunk", "index": n, "bytes": CHUNK, "free_less": CHUNK} for n in range(len(rates))]
+    return [*full()[:2], *chunks, *rows, *full()[-3:]]
+
+
+def test_where_memory_begins_to_spill_is_told():
+    values = digest(swept(*[(CARD, CARD)] * 36, *[(BUS, BUS)] * 4), Frame(1.0, gpu(), {})).values
+
+    assert (values["spill_start_bytes"], values["spilled_bytes"]) == (36 * CHUNK, 4 * CHUNK)
+    assert values["usable_bytes"] == 36 * CHUNK
+    assert values["moved_chunks"] == 0
+
+
+def test_memory_that_is_moved_out_later_counts_by_where_it_is_in_the_end():
+    result = digest(swept(*[(CARD, CARD)] * 39, (CARD, BUS)), Frame(1.0, gpu(), {}))
+
+    assert result.values["moved_chunks"] == 1
+    assert [chunk["index"] for chunk in result.detail["chunks"] if chunk["class"] == "spilled"] == [39]
+    assert {chunk["free_less"] for chunk in result.detail["chunks"]} == {CHUNK}
+    assert [finding.kind for finding in result.findings] == ["spill"]
+
+
 def test_a_run_that_gave_way_has_not_passed():
     result = digest(full(outcome="left", why="python wants the GPU"), Frame(1.0, gpu(), {}))
 
@@ -144,3 +172,11 @@ def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
 
     assert result.verdict == "failed"
     assert [f.kind for f in result.findings] == ["hung"]
+
+
+def test_the_peak_follows_from_clock_and_width_of_the_memory():
+    lines = full()
+    lines[0] |= {"bus_bits": 256, "memory_kilohertz": 14_001_000}  # an RTX 5070 Ti
+
+    assert digest(lines, Frame(1.0, gpu(), {})).values["peak_bandwidth"] == 896_064_000_000
+    assert "peak_bandwidth" not in digest(full(), Frame(1.0, gpu(), {})).values

@@ -98,6 +98,13 @@ def test_any_flip_is_found_with_its_place_and_its_bits(run, name, chunk, word, m
     assert bad["flips"] == {len(f"{mask:b}".replace("0", "")): 1}
 
 
+def test_a_flip_at_the_far_end_of_a_large_chunk_is_placed(run, faulty, monkeypatch):
+    monkeypatch.setattr(faulty.worker, "PART_WORDS", 1 << 10)  # a thousand parts, as of 8 GiB
+    [bad] = run({"flips": [["solid", 1, WORDS - 1, 4]]}, passes=["solid"]).of("bad")
+
+    assert bad["samples"][0]["word"] == WORDS - 1
+
+
 @pytest.mark.parametrize("form", range(4))
 def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
     monkeypatch.setattr(faulty.worker, "FORMS", faulty.worker.FORMS[form:])
@@ -132,7 +139,7 @@ def test_a_bit_that_cannot_change_is_told_from_one_that_was_lost(run):
     done = run({"stuck": [[2, 77, 1 << 9]]})
 
     assert {row["class"] for row in done.result.detail["errors"]} == {"stuck"}
-    assert {row["samples"][0]["word"] for row in done.of("bad")} == {77}
+    assert {row["samples"][0]["word"] for row in done.of("bad") if row["samples"]} == {77}
     assert done.of("bad")[0]["samples"][0]["stuck"] == f"{1 << 9:016x}"
     assert {row["pattern"] for row in done.of("bad")} >= {"solid", "walking", "checkerboard"}
 
@@ -159,7 +166,16 @@ def test_a_broken_card_does_not_fill_the_disk_with_reports(run):
     detailed = [bad for bad in done.of("bad") if bad["samples"]]
 
     assert len(detailed) <= 32
+    assert {row["class"] for row in done.result.detail["errors"]} == {"stuck"}
     assert all(len(bad["samples"]) <= 32 for bad in detailed)
+
+
+def test_one_bad_chunk_does_not_hide_another(run):
+    stuck = {"stuck": [[2, 77, 1 << 9]], "flips": [["retention", 4, 9, 2]]}
+    done = run(stuck, passes=ALL * 3)
+    found = {(row["chunk"], row["class"]) for row in done.result.detail["errors"] if row["samples"]}
+
+    assert {(2, "stuck"), (4, "cell")} <= found
 
 
 def test_a_refused_allocation_is_not_tried_again(run):

@@ -4,20 +4,58 @@ from __future__ import annotations
 
 import io
 import re
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 
+from wslgpud.cli.live.draw import Shown, screen
+from wslgpud.cli.live.looks import Look
+from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.screen import print_status
 
 WIDTH = 100
+MONITOR_SIZE = (116, 30)
 
 
 def status_svg(document: dict[str, Any]) -> str:
     """Draw the status screen of a document (see ``wslgpud.status``) as SVG."""
-    console = Console(record=True, width=WIDTH, highlight=False, file=io.StringIO(), force_terminal=True)
+    console = _console(WIDTH)
     print_status(document, console)
-    svg = console.export_svg(title="wslgpud status", unique_id="wslgpud")
+    return _svg(console, "wslgpud status")
+
+
+def monitor_svg(saved: dict[str, Any]) -> str:
+    """Draw the live view of what ``saved_monitor`` kept as SVG."""
+    look = Look(saved["mono"], saved["document"], saved["values"], "daemon", saved["where"])
+    trail = Trail()
+    for what, which, points in saved["curves"]:
+        trail.seed(Key(what, which), points)
+    console = _console(MONITOR_SIZE[0])
+    now = datetime.fromisoformat(look.document["at"]).timestamp()
+    console.print(screen(look, trail, Shown(), *MONITOR_SIZE, now))
+    return _svg(console, "wslgpud monitor")
+
+
+def saved_monitor(look: Look, trail: Trail) -> dict[str, Any]:
+    """Return what the live view shows as JSON can hold it."""
+    return {
+        "mono": look.mono,
+        "document": look.document,
+        "values": look.values,
+        "where": look.where,
+        "curves": [
+            [*key, [(round(t, 2), round(v, 4)) for t, v in trail.points(key)]] for key in trail.known()
+        ],
+    }
+
+
+def _console(width: int) -> Console:
+    return Console(record=True, width=width, highlight=False, file=io.StringIO(), force_terminal=True)
+
+
+def _svg(console: Console, title: str) -> str:
+    svg = console.export_svg(title=title, unique_id="wslgpud")
     # Rich fetches its font from elsewhere; a picture should not.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     return re.sub(r"font-family: [^;]*;", "font-family: Fira Code, DejaVu Sans Mono, monospace;", svg)

@@ -59,7 +59,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]:
-    """Run Prometheus with ``config`` and its data in ``folder``."""
+    """Run Prometheus with ``config`` and its data in ``folder``; ``options`` are more of its own."""
     (folder / "prometheus.yml").write_text(config)
     port = free_port()
     command = [

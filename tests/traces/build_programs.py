@@ -1,7 +1,7 @@
-r"""A parallel build of real C++ or CUDA files, each of which takes a compiler some hundred MB.
+"""A parallel build of real C++ or CUDA files, each of which takes a compiler some hundred MB.
 
-    python tests/traces/record_cgroup.py OUT.jsonl.gz 2048 \
-        python tests/traces/build_programs.py g++|nvcc JOBS FILES FOLDER
+COMMAND="python tests/traces/build_programs.py g++|nvcc JOBS FILES FOLDER"
+python tests/traces/record_cgroup.py OUT.jsonl.gz 2048 $COMMAND
 """
 
 from __future__ import annotations

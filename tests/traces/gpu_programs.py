@@ -55,15 +55,18 @@ class Training:
         time.sleep(0.05)
 
     def batch_for(self, size):
-        """Find the batch whose step takes so many bytes, by trying two small ones."""
+        """Find the batch whose step takes so many bytes, by trying two smaller ones.
+
+        Still smaller ones tell nothing: there the optimizer takes more than the step itself.
+        """
         peaks = []
-        for batch in (1, 3):
+        for batch in (6, 14):
             self.step(batch)
             torch.cuda.reset_peak_memory_stats(CARD)
             self.step(batch)
             peaks.append(torch.cuda.max_memory_allocated(CARD))
-        each = (peaks[1] - peaks[0]) / 2
-        return max(1, int((size - peaks[0] + each) / each))
+        each = (peaks[1] - peaks[0]) / 8
+        return max(1, int(6 + (size - peaks[0]) / each))
 
 
 def variable_lengths():
@@ -75,26 +78,28 @@ def variable_lengths():
         training.step(batch, 64 * round(min(8, max(1, rng.gauss(4, 2)))))
 
 
-def keeps_outputs(*, calm_seconds):
+def keeps_outputs(*, calm_seconds, tidy):
     """Trains well for a while; then an evaluation forgets no_grad and keeps its outputs, graph and all."""
     room = free()
     training = Training()
     batch = training.batch_for(min(16 << 30, 0.3 * room))
     while now() < calm_seconds:
         training.step(batch)
+    if tidy:
+        torch.cuda.empty_cache()  # else what is kept fills the allocator's pool first, and nobody sees it
     rate = (room - held()) / (SECONDS - calm_seconds)
     start, before, kept = now(), held(), []
     while True:
-        kept.append(training.net(training.data(max(1, batch // 8))))
+        kept.append(training.net(training.data(max(1, batch // 16))))
         time.sleep(max(0.0, start + (held() - before) / rate - now()))
 
 
 def leak():
-    keeps_outputs(calm_seconds=0.15 * SECONDS)
+    keeps_outputs(calm_seconds=0.15 * SECONDS, tidy=True)
 
 
 def late_leak():
-    keeps_outputs(calm_seconds=0.45 * SECONDS)
+    keeps_outputs(calm_seconds=0.35 * SECONDS, tidy=False)
 
 
 def calm():

@@ -65,7 +65,7 @@ def processes(group):
             status = fields(Path(f"/proc/{pid}/status"))
             start = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
             rss = int(status.get("VmRSS:", "0")) << 10
-            found.append(ProcessSample(int(pid), start, status["Name:"], rss, 0))
+            found.append(ProcessSample(int(pid), start, status["Name:"], rss, 0, cgroup="/record"))
         except (OSError, KeyError):
             continue  # it ended between the list and the look
     return tuple(sorted(found, key=lambda p: -p.rss_bytes)[:6])
@@ -130,7 +130,7 @@ def main():
     host = {
         "ram_bytes": observations[0].ram.total,
         "cgroup": "v1" if V1 else "v2",
-        "command": " ".join(command),
+        "command": " ".join(Path(word).name for word in command),
     }
     write_trace(out, observations, interval_seconds=given.interval, host=host)
     name = out.name.split(".")[0]

@@ -162,15 +162,19 @@ class Recorder(threading.Thread):
         return self.seen
 
 
+def onset(shares, end):
+    """Return the last moment before the end at which half was left."""
+    return round(max((t for t, share in shares if t <= end and share <= 0.5), default=0.0), 2)
+
+
 def save(folder, name, observations, shares, events):
-    """Write a trace and its truth: onset is the last moment before the first event with half left."""
+    """Write a trace and its truth; ``shares`` are (second, used share) of what fills up first."""
     end = min((event["t"] for event in events), default=float("inf"))
-    before = [(t, share) for t, share in shares if t <= end]
     label = {
         "name": name,
         "verdict": "oom" if events else "safe",
-        "onset": round(max((t for t, share in before if share <= 0.5), default=0.0), 2),
-        "tolerated": not events and max(share for _, share in before) > 1 - TOLERATED_SHARE,
+        "onset": onset(shares, end),
+        "tolerated": not events and max(share for _, share in shares) > 1 - TOLERATED_SHARE,
         "events": events,
     }
     host = {"recorded": "record_on_gpus.py"}
@@ -192,19 +196,18 @@ def save_crowd(folder, name, seen):
 def save_cards(folder, name, recorder, programs):
     """Write one recording of all cards; a program's failure is an event of its card."""
     seen = recorder.stop()
-    events = [
-        {"t": round(p.failed_at - recorder.began, 2), "resource": f"gpu{card}", "kind": "gpu_oom", "count": 1}
-        for card, p in programs
-        if p.failed_at is not None
-    ]
-    observations = [Observation(t=t, gpus=tuple(cards)) for t, cards in seen]
-    worst = {event["resource"] for event in events}
     shares = [
-        (t, max(c.used_bytes / (c.total_bytes - c.reserved_bytes) for c in cards
-                if not worst or f"gpu{c.index}" in worst))
-        for t, cards in seen
-    ]  # fmt: skip
-    save(folder, name, observations, shares, events)
+        [(t, cards[i].used_bytes / (cards[i].total_bytes - cards[i].reserved_bytes)) for t, cards in seen]
+        for i in range(len(seen[0][1]))
+    ]
+    failed = sorted((p.failed_at - recorder.began, card) for card, p in programs if p.failed_at is not None)
+    events = [
+        {"t": round(t, 2), "resource": f"gpu{card}", "kind": "gpu_oom", "onset": onset(shares[card], t)}
+        for t, card in failed
+    ]
+    first = failed[0][1] if failed else max(range(len(shares)), key=lambda i: max(s for _, s in shares[i]))
+    observations = [Observation(t=t, gpus=tuple(cards)) for t, cards in seen]
+    save(folder, name, observations, shares[first], events)
 
 
 def build(folder):
@@ -266,7 +269,7 @@ def one_card(folder, cards):
 
 
 def two_cards(folder, cards):
-    first = [(0, Program("leak", 0, 27.0), 3.0, 999.0), (1, Program("calm", 1), 2.0, 33.0)]
+    first = [(0, Program("leak", 0, 33.0), 2.0, 999.0), (1, Program("calm", 1), 2.0, 39.0)]
     second = [(0, Program("leak", 0, 29.0), 2.0, 999.0), (1, Program("late_leak", 1, 33.0), 2.0, 999.0)]
     ballasts = [Program("ballast", card) for card in (0, 1)]
     everybody = [p for _, p, _, _ in first + second] + ballasts
@@ -274,7 +277,7 @@ def two_cards(folder, cards):
         for program in everybody:
             program.wait_for("ready")
         cards.take_ballast(ballasts)
-        run_on_cards(folder, "h200-one_of_two", cards, first, 34.0)
+        run_on_cards(folder, "h200-one_of_two", cards, first, 40.0)
         for program in ballasts:
             program.end()
         cards.drop_ballast()

@@ -2,8 +2,8 @@
 
 ``machine(**options)`` boots one for a test, ``module_machine(**options)`` one that the tests of a module
 share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=2``,
-``swap_mib=0``) and ``program=True``, which puts this repository's wheel and its dependencies into
-``/opt/wslgpud`` (no unit is enabled: that is the test's). In the machine:
+``swap_mib=0``), ``packages=("g++",)`` for more of Debian, and ``program=True``, which puts this repository's
+wheel and its dependencies into ``/opt/wslgpud`` (no unit is enabled: that is the test's). In the machine:
 
 - ``run(*argv, stdin=, environment=, timeout_seconds=, check=True)`` as root, ``python(code, *arguments)``;
   background work: ``run("systemd-run", "--unit=hog", "python3", ...)``
@@ -56,9 +56,14 @@ def _boots_machines(
     with ExitStack() as machines:
 
         def boot(
-            *, program: bool = False, memory_mib: int = 512, cpus: int = 2, swap_mib: int = 0
+            *,
+            program: bool = False,
+            packages: tuple[str, ...] = (),
+            memory_mib: int = 512,
+            cpus: int = 2,
+            swap_mib: int = 0,
         ) -> Machine:
-            disk = image(request.getfixturevalue("wheel") if program else None)
+            disk = image(request.getfixturevalue("wheel") if program else None, packages)
             folder = tmp_path_factory.mktemp("machine")
             # Disks are hundreds of MB, and pytest keeps the folders of three runs.
             machines.callback(shutil.rmtree, folder)

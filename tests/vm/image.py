@@ -82,22 +82,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wslgpud-tests"
 
 
-def image(wheel: Path | None = None) -> Image:
+def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
     """Return the image, building what the cache lacks.
 
-    With a wheel, it and its dependencies lie in a virtual environment at ``/opt/wslgpud``. The first call
+    With a wheel, it and its dependencies lie in a virtual environment at ``/opt/wslgpud``; with ``packages``,
+    these of Debian are installed besides, in a tree of its own. The first call
     needs the network (Debian's archive; the package index for a new set of dependencies), later ones do not.
 
     Raises:
         ImageError: A tool failed.
     """
-    base = cache_folder() / f"{SUITE}-{_recipe_hash()}"
+    base = cache_folder() / f"{SUITE}-{_recipe_hash(packages)}"
     base.mkdir(parents=True, exist_ok=True)
     disk = base / (f"program-{_sha256(wheel.read_bytes())}.img" if wheel else "base.img")
     with _locked(base / "lock"):
         tree = base / "tree"
         if not tree.exists():
-            _build_tree(tree)
+            _build_tree(tree, packages)
         if not disk.exists():
             shutil.rmtree(f"{tree}{PROGRAM}", ignore_errors=True)
             if wheel:
@@ -160,10 +161,11 @@ def _downloaded(name: str, *arguments: str) -> Path:
     return folder
 
 
-def _build_tree(tree: Path) -> None:
+def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
     partial = _fresh(tree.with_suffix(".partial"))
     _run(
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}",
+        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+        f"--include={','.join((*PACKAGES, *packages))}",
         *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
         f"--extract-hook={INITRAMFS_HOOK}", f"--customize-hook={CUSTOMIZE_HOOK}",
         SUITE, str(partial),
@@ -197,8 +199,8 @@ def _pack(tree: Path, disk: Path) -> None:
     partial.rename(disk)
 
 
-def _recipe_hash() -> str:
-    recipe = hashlib.sha256(Path(__file__).read_bytes())
+def _recipe_hash(packages: tuple[str, ...] = ()) -> str:
+    recipe = hashlib.sha256(Path(__file__).read_bytes() + " ".join(packages).encode())
     for path in sorted(GUEST.iterdir()):
         if path.is_file():
             recipe.update(path.read_bytes())

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport
+from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport, StressResult
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
@@ -23,6 +23,8 @@ _HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
 _WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
+#: so near to where a stress run saw the card end, it is full: one chunk of that run
+NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
 FULL_SHARE = 0.9
 WANTED = frozenset(
@@ -53,6 +55,8 @@ class Memory:
     last: Snapshot | None = None
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
+    #: by UUID, how much of a card a stress run could use before its memory came to lie in RAM
+    card_ends: Mapping[str, float] = field(default_factory=dict)
     #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
     shared_before: dict[str, float] = field(default_factory=dict)
 
@@ -185,6 +189,24 @@ def throttling(look: Look) -> Iterator[Signal]:
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
+def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
+    """Return, by UUID, how much of each card was in use when its memory began to lie in RAM.
+
+    Only runs that saw it happen tell: the others ended before. The newest complete one of each card counts.
+    """
+    found: dict[str, float] = {}
+    for run in runs:
+        if not run.complete:
+            continue
+        parts = [run.values.get(name) for name in ("foreign_bytes", "context_bytes", "usable_bytes")]
+        known = [float(part) for part in parts if part is not None]
+        if run.values.get("spilled_bytes") and len(known) == len(parts):
+            found[run.uuid] = sum(known)
+        else:
+            found.pop(run.uuid, None)
+    return found
+
+
 def spill(look: Look) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
@@ -210,6 +232,8 @@ def spill(look: Look) -> Iterator[Signal]:
         if not shares:
             continue
         full = max(shares) >= FULL_SHARE
+        if card is not None and card.used_bytes is not None and card.uuid in look.memory.card_ends:
+            full = full or card.used_bytes >= look.memory.card_ends[card.uuid] - NEAR_BYTES
         # Already full at the first look: what was there then is all that can be compared with.
         before[adapter] = min(before.get(adapter, shared), shared) if full else shared
         grown = shared - before[adapter]

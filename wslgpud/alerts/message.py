@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import Incident, Kind, kind_of
 from wslgpud.alerts.texts import LANGUAGES, Text, clean
 from wslgpud.model import Forecast, Level, Transition
@@ -49,6 +50,7 @@ def payload(
         "headline": text.headline if text is not None else transition.headline,
         "evidence": (text.evidence or None) if text is not None else None,
         "advice": (text.advice or None) if text is not None else None,
+        "runbook": runbook.command(transition.rule),
         "facts": {k: clean(v) if isinstance(v, str) else v for k, v in transition.facts.items()} or None,
         **(forecast_payload(transition.forecast) if transition.forecast is not None else {}),
     }
@@ -68,7 +70,7 @@ def level_of(message: Message) -> Level:
 def body(message: Message) -> str:
     """Return what stands below the first line, for people."""
     parts = [message.get("evidence"), message.get("advice")]
-    where = ", ".join(str(p) for p in (message.get("host"), message.get("at")) if p)
+    where = ", ".join(str(p) for p in (message.get("host"), local_time(message)) if p)
     return "\n\n".join(str(p) for p in (*parts, where) if p)[:MOST_CHARACTERS]
 
 
@@ -78,7 +80,7 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
         return dict(messages[0])
     worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
     words = LANGUAGES[language]
-    lines = [f"{str(m.get('at', ''))[:19]}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
+    lines = [f"{local_time(m)}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
     if len(messages) > MOST_LINES:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     return {
@@ -92,6 +94,12 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
 def iso(wall: float) -> str:
     """Write a moment in UTC."""
     return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def local_time(message: Message) -> str:
+    """Return when a message was made, as the clock on the wall of this machine shows it."""
+    at = message.get("at")
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
 def forecast_payload(forecast: Forecast) -> dict[str, Any]:
@@ -108,11 +116,13 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "headroom_bytes": forecast.headroom_bytes,
         "capacity_bytes": forecast.capacity_bytes,
+        "capacity_learned": forecast.capacity_learned or None,
         "rate_bytes_per_second": forecast.rate_bytes_per_second,
         "eta_seconds": eta or None,
         "probability_within_seconds": {str(k): round(v, 3) for k, v in forecast.probabilities.items()}
         or None,
         "who": forecast.who or None,
         "reason": forecast.reason or None,
+        "age_seconds": round(forecast.age_seconds, 1) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}

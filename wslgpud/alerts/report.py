@@ -10,7 +10,7 @@ from wslgpud.alerts.incidents import Incident, fold
 from wslgpud.alerts.message import iso
 from wslgpud.alerts.rules import MEMORY, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm, lead_seconds
-from wslgpud.alerts.texts import compose
+from wslgpud.alerts.texts import clean, compose
 from wslgpud.model import Event, Level, Transition
 
 BEFORE_SECONDS = 600.0
@@ -95,7 +95,9 @@ def report(history: History, number: int, language: str) -> Report | None:
     document = {
         **summary(incident),
         "moment": iso(moment),
+        "evidence": text.evidence or None,
         "advice": text.advice or None,
+        "facts": _shown(incident.transitions[0]),
         "warned_seconds_before": lead_seconds(incident, incidents) if incident.rule == "oom_kill" else None,
         "false_alarm": false_alarm(incident, incidents) if incident.rule == MEMORY else None,
         "trouble": box.fields.get("trouble") if box is not None else None,
@@ -145,6 +147,11 @@ def _about(rows: Rows, incident: Incident, start: float, end: float) -> Rows:
     return [(n, t) for n, t in rows if t in incident.transitions or start <= t.wall <= end]
 
 
+def _shown(row: Transition) -> dict[str, Any] | None:
+    """Return what the rule saw; names of programs may hold anything, and JSON ends up in terminals."""
+    return {k: clean(v) if isinstance(v, str) else v for k, v in row.facts.items()} or None
+
+
 def _step(row: Transition) -> dict[str, Any]:
     facts = {
         "at": iso(row.wall),
@@ -153,6 +160,7 @@ def _step(row: Transition) -> dict[str, Any]:
         "level": row.new.label,
         "headline": row.headline,
         "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
+        "facts": _shown(row),
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from wslgpud.alerts import measures
 from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Level, Number, Snapshot
+from wslgpud.model import Level, Number, Snapshot, StressResult
 from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
 
 #: the rule of the risk engine, whose levels come from forecasts and not from here
@@ -156,6 +156,10 @@ class RuleEngine:
         for key, level in levels.items():
             if key[0] in known:
                 self._states[key] = _State(level=level, seen=mono, better_since=None)
+
+    def learn(self, runs: Iterable[StressResult]) -> None:
+        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
+        self._memory.card_ends = measures.card_ends(runs)
 
     def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to."""

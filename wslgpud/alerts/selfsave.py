@@ -26,12 +26,17 @@ _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
 def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> ProcessSample | None:
-    """Return the one process that a memory warning blames; None for groups, pools and guesses."""
+    """Return the one process that a memory warning blames; None for groups, pools and guesses.
+
+    Where a cgroup runs full, only one that is known to be in it: another that grows as fast is innocent.
+    """
     forecast = transition.forecast
     if transition.rule != MEMORY or forecast is None or forecast.who_kind != "process":
         return None
     found = _PID.search(forecast.who)
-    return next((p for p in processes if found is not None and p.pid == int(found[1])), None)
+    process = next((p for p in processes if found is not None and p.pid == int(found[1])), None)
+    kind, _, group = transition.resource.partition(":")
+    return process if process is None or kind != "cgroup" or process.within(group) else None
 
 
 class SelfSave:

@@ -13,12 +13,16 @@ from wslgpud.cli import (
     config,
     db,
     doctor,
+    fit,
+    guard,
     incidents,
+    monitor,
     record,
     replay,
     run,
     status,
     stress,
+    sweep,
     wslconfig,
 )
 from wslgpud.cli import export as exports
@@ -52,6 +56,7 @@ def _main(
 
 app.command()(run.run)
 app.command()(status.status)
+app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
@@ -60,6 +65,9 @@ app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
 app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
+app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
+app.command()(fit.fit)
+app.command()(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
 app.command(cls=histories.PlotCommand)(histories.history)
 app.command()(exports.export)

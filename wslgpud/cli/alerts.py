@@ -9,12 +9,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, state_folder
-from wslgpud.cli.incidents import StateOption, open_reader, recent
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, ask_daemon, loaded, state_folder
+from wslgpud.cli.incidents import StateOption, local, open_reader, recent
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
@@ -28,18 +30,14 @@ _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 def list_(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
     """List open incidents, and the silences that hold."""
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
-    from wslgpud.alerts.report import summary  # noqa: PLC0415
 
-    control = ControlFile(state_folder(state), lambda text: typer.echo(f"wslgpud: {text}", err=True)).now()
-    reader = open_reader(config, state)
-    try:
-        found = [i for i in recent(reader, 0.0) if i.closed_wall is None]
-    finally:
-        reader.close()
+    complain = partial(typer.echo, err=True)
+    control = ControlFile(state_folder(state), lambda text: complain(f"wslgpud: {text}")).now()
+    found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
         document = {
-            "open": [{**summary(i), "acknowledged": i.id in control.acknowledged} for i in found],
+            "open": [{**i, "acknowledged": i["id"] in control.acknowledged} for i in found],
             "silences": [
                 {"rule": s.rule, "resource": s.resource, "until_seconds": round(s.until_wall - time.time())}
                 for s in silences
@@ -48,13 +46,27 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
         print(json.dumps(document, indent=2))
         return
     for i in found:
-        note = "  (acknowledged)" if i.id in control.acknowledged else ""
-        print(f"{i.id:>8}  {i.level.label:<9}  {i.headline}{note}")
+        note = "  (acknowledged)" if i["id"] in control.acknowledged else ""
+        print(f"{i['id']:>8}  {i['level']:<9}  since {local(i['opened'])}  {i['headline']}{note}")
     for s in silences:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.until_wall))
         print(f"silenced until {until}: {s.rule} of {s.resource}")
     if not found:
         print("nothing is open")
+
+
+def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
+    """Return what is open, from the database and from the daemon itself: a full disk takes no rows."""
+    from wslgpud.alerts.report import summary  # noqa: PLC0415
+
+    reader = open_reader(config, state)
+    try:
+        found = [summary(i) for i in recent(reader, 0.0) if i.closed_wall is None]
+    finally:
+        reader.close()
+    told = (ask_daemon(state_folder(state)) or {}).get("incidents", ())
+    written = {i["id"] for i in found}
+    return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
 
 
 @app.command()
@@ -68,6 +80,21 @@ def show(
     from wslgpud.cli.incidents import incidents  # noqa: PLC0415
 
     incidents(number, config=config, as_json=as_json, plot=None, state=state)
+
+
+@app.command()
+def explain(
+    rule: Annotated[
+        str, typer.Argument(help="rule, as 'alerts show' names it; all of them without one")
+    ] = "",
+) -> None:
+    """Say what a rule means and what to do about it, at length."""
+    from wslgpud.alerts.runbook import sections  # noqa: PLC0415
+
+    known = sections()
+    if rule and rule not in known:
+        raise Fault(f"there is no rule {rule}; there are: {', '.join(known)}")
+    print("\n\n".join(f"{name}\n{text}" for name, text in known.items() if rule in ("", name)))
 
 
 @app.command("test")
@@ -114,9 +141,9 @@ def silence(
 ) -> None:
     """Send no messages of a rule for a while; incidents are recorded all the same."""
     from wslgpud.alerts.control import ControlFile, Silence  # noqa: PLC0415
-    from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END  # noqa: PLC0415
+    from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS  # noqa: PLC0415
 
-    known = [MEMORY, UNCLEAN_END, *(r.name for r in RULES)]
+    known = [MEMORY, UNCLEAN_END, VRAM_STRESS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault(f"there is no rule {rule}; there are: {', '.join(known)}")
     match = re.fullmatch(r"(\d{1,4})([mhd])|0", lasting)
@@ -137,16 +164,21 @@ def silence(
 @app.command()
 def ack(
     number: Annotated[int, typer.Argument(metavar="ID", help="number of the incident")],
+    config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
     """Acknowledge an incident: no repeats of it, unless it gets worse."""
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415
 
+    found = next((i for i in _open(config, state) if i["id"] == number), None)
+    if found is None:
+        raise Fault(f"incident {number} is not open; 'wslgpud alerts list' shows those that are")
+
     def change(before: Control) -> Control:
         return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
 
     _write(ControlFile(state_folder(state)), change)
-    print(f"incident {number} is acknowledged")
+    print(f"incident {number} is acknowledged: {found['headline']}")
 
 
 @app.command()

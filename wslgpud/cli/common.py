@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import sys
+import urllib.request
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -70,3 +73,29 @@ def state_folder(state: Path | None) -> Path:
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
     return loaded(config).config.store.path or str(state_folder(state) / "wslgpud.db")
+
+
+def ask_daemon(folder: Path) -> dict[str, Any] | None:
+    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
+    try:
+        note = json.loads((folder / "daemon.json").read_text())
+        url = str(note["url"])
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        if "socket" in note:  # it asks for a password or speaks TLS
+            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
+
+            return {"seen_by": "daemon", "url": url, **ask(folder / str(note["socket"]))}
+        # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(url + "/api/v1/status", timeout=3) as answer:
+            document: dict[str, Any] = json.load(answer)
+    except PermissionError:
+        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
+        return None
+    except (OSError, ValueError) as error:
+        # It was killed or hangs: not the same as that none was ever started.
+        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
+        return None
+    return {"seen_by": "daemon", "url": url, **document}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 StateOption = Annotated[Path | None, typer.Option(help="folder of the daemon's database")]
 _ROWS, _COLUMNS = 10, 72
+#: samples further apart than so many ordinary steps have a gap between them
+_GAP_STEPS = 3.0
+#: panels of a picture: the resource itself, RAM, the first cards
+_MOST_PANELS = 4
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -94,7 +100,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     for i in found:
         lasted = _seconds(i["opened"], i["closed"]) if "closed" in i else "open"
         lines.append(
-            f"{i['id']:>8}  {_local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
+            f"{i['id']:>8}  {local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
         )
     return "\n".join(lines) if found else "nothing went wrong"
 
@@ -103,11 +109,13 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
     lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
     what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
-    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {_local(d['opened'])}, {lasted}"]
+    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {local(d['opened'])}, {lasted}"]
     if d["rule"] == "unclean_end":
-        lines.append(f"Last sample before the end: {_local(d['moment'])}")
+        lines.append(f"Last sample before the end: {local(d['moment'])}")
     if "trouble" in d:
         lines.append(f"What it looks like: {d['trouble']}")
+    elif "evidence" in d:
+        lines.append(d["evidence"])
     if d["rule"] == "oom_kill":
         lead = d.get("warned_seconds_before")
         lines.append(
@@ -118,9 +126,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     for curve in shown.curves[: 2 * charts]:
         lines += ["", *chart(curve, shown.moment)]
     lines += _section("Growing", (_grown(g) for g in d["growing"]))
-    lines += _section("Levels", (f"{_local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
+    lines += _section("Levels", (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
     lines += _section("Messages", (_message(m) for m in d["messages"]))
-    lines += _section("Events", (f"{_local(e['at'])}  {e['text']}" for e in d["events"]))
+    lines += _section("Events", (f"{local(e['at'])}  {e['text']}" for e in d["events"]))
     lines += _section("Kernel, previous boot", d.get("kernel", ()))
     lines += _section("Crash dumps of Windows", d.get("crash_dumps", ()))
     if "advice" in d:
@@ -140,10 +148,10 @@ def _grown(growth: dict[str, Any]) -> str:
 
 def _message(message: dict[str, Any]) -> str:
     if "sent" in message:
-        fate = f"sent after {_seconds(message['at'], message['sent'])}"
+        fate = f"sent {_delay(message['at'], message['sent'])}"
     else:
         fate = f"not sent: {message['error']}" if "error" in message else "not sent yet"
-    return f"{_local(message['at'])}  {message['channel']:<20}  {fate}"
+    return f"{local(message['at'])}  {message['channel']:<20}  {fate}"
 
 
 def chart(curve: Curve, moment: float) -> list[str]:
@@ -155,8 +163,17 @@ def chart(curve: Curve, moment: float) -> list[str]:
     for wall, left, _ in curve.points:
         cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
     top = max(curve.capacity_bytes, 1.0)
-    # The least of each cell: a dip is what one looks for. A cell without a sample stays empty.
-    heights = [8 * _ROWS * max(0.0, min(1.0, min(c) / top)) if c else 0.0 for c in cells]
+    # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
+    # it; a real gap, of a daemon that did not run, stays empty.
+    step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
+    gaps = [(a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step]
+    heights: list[float] = []
+    for number, cell in enumerate(cells):
+        at = start + (number + 0.5) / columns * span
+        if cell:
+            heights.append(8 * _ROWS * max(0.0, min(1.0, min(cell) / top)))
+        else:
+            heights.append(0.0 if any(a < at < b for a, b in gaps) else heights[-1])
     lines = [f"{resource_name(curve.resource)} left, of {size(top)}"]
     for row in reversed(range(_ROWS)):
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
@@ -172,14 +189,18 @@ def _draw(shown: Report, path: Path) -> None:
     from wslgpud.plots import Panel, PlotError, plot_incident  # noqa: PLC0415 - only for a picture
 
     title = f"Incident {shown.incident.id}: {shown.incident.headline}"
-    panels = [Panel(resource_name(c.resource), c.capacity_bytes, c.points) for c in shown.curves]
+    # Other groups say nothing about this one.
+    own = shown.incident.resource
+    told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
+    panels = [Panel(resource_name(c.resource), c.capacity_bytes, c.points) for c in told[:_MOST_PANELS]]
     try:
         plot_incident(panels, shown.moment, path, title, _readable(shown, charts=False))
     except PlotError as error:
         raise Fault(str(error)) from error
 
 
-def _local(at: str, characters: int = 19) -> str:
+def local(at: str, characters: int = 19) -> str:
+    """Return a moment as the clock on the wall of this machine shows it."""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]
 
 
@@ -189,3 +210,8 @@ def _clock(wall: float) -> str:
 
 def _seconds(start: str, end: str) -> str:
     return duration((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+
+
+def _delay(start: str, end: str) -> str:
+    waited = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
+    return f"after {duration(waited)}" if waited >= 1.5 else "at once"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
 from wslgpud.cli.moments import moment
-from wslgpud.model import Level
+from wslgpud.model import Level, Observation
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
@@ -59,11 +61,11 @@ def replay_command(
         raise Fault("--json and --score exclude each other: each has its own output")
     if begin is None and (end is not None or not paths):
         raise Fault("name recordings, or say --from when in your own history to begin")
-    try:
+    with _faults():
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
-        results = [replay(trace_name(path), read_trace(path)) for path in paths] if shown else []
+        results = [replay(trace_name(path), _read(path)) for path in paths] if shown else []
         if begin is not None:
             results.append(_replay_history(begin, end, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
@@ -71,13 +73,38 @@ def replay_command(
             for result in results:
                 _print_result(result, truths.get(result.name), as_json=as_json)
         if plot is not None:
-            events = {name: truth.events for name, truth in truths.items() if truth is not None}
-            plot_replays([(result.name, result.points) for result in results], events, plot)
-            typer.echo(f"drawn: {plot}", err=True)
+            _draw(results, truths, plot)
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn what is wrong with the files into one line."""
+    try:
+        yield
     except (TraceError, TruthError, PlotError) as error:
         raise Fault(str(error)) from error
     except OSError as error:
+        if error.filename is None:  # somebody has read enough of our output
+            raise
         raise Fault(f"{error.filename}: {error.strerror}") from error
+
+
+def _draw(results: Sequence[Replay], truths: Mapping[str, Truth | None], file: Path) -> None:
+    events = {name: truth.events for name, truth in truths.items() if truth is not None}
+    plot_replays([(result.name, result.points) for result in results], events, file)
+    typer.echo(f"drawn: {file}", err=True)
+
+
+def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
+    """Read a recording; of one that a crash cut short, what there is (and say so, unless it is ``said``)."""
+
+    def say(cut: TraceError) -> None:
+        if said is None or cut.path not in said:
+            typer.echo(f"wslgpud: {cut}; replayed up to there", err=True)
+        if said is not None:
+            said.add(cut.path)
+
+    return read_trace(path, say)
 
 
 def _replay_history(begin: str, end: str | None, database: str) -> Replay:
@@ -95,6 +122,7 @@ def _replay_history(begin: str, end: str | None, database: str) -> Replay:
         try:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
             result = replay("history", seen)
+            result.start_wall = start
         finally:
             reader.close()
     except StoreError as error:
@@ -115,17 +143,17 @@ def _print_result(result: Replay, truth: Truth | None, *, as_json: bool) -> None
 def change_row(trace: str, change: LevelChange) -> dict[str, object]:
     """Return one change of level as ``--json`` prints it; unknown values are null.
 
-    ``probability`` is that of exhaustion within an hour.
+    ``probability`` is that of exhaustion within an hour; null while too little was seen to tell.
     """
     forecast = change.forecast
-    eta = forecast.eta_seconds
+    eta, chances = forecast.eta_seconds, forecast.probabilities
     return {
         "trace": trace,
         "t": change.t,
         "resource": change.resource,
         "level": change.new.label,
         "eta_s": None if eta is None else round(eta, 1),
-        "probability": round(forecast.probabilities.get(3600, 0.0), 3),
+        "probability": None if 3600 not in chances else round(chances[3600], 3),
         "who": forecast.who or None,
         "reason": forecast.reason or None,
     }
@@ -133,22 +161,33 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
 
 def _print_timeline(result: Replay, truth: Truth | None) -> None:
     print(f"{result.name}: {result.samples} samples, {duration(result.seconds)}")
+    if result.start_wall is not None:
+        span = (result.start_wall, result.start_wall + result.seconds)
+        print(f"  {' to '.join(_clock(wall) for wall in span)}")
     for resource, points in result.points.items():
         start, end = points[0][0], points[-1][0]
         used, marks = _strips(points, start, end)
         event = truth.events.get(resource) if truth is not None else None
+        margin = " " * (max(6, len(resource)) + 2)
         print(f"  {resource:>6}  used   {used}")
-        print(f"          level  {marks}")
+        print(f"{margin}  level  {marks}")
         if event is not None:
             column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
-            print(f"                 {' ' * column}^ out of memory at {event:.1f} s")
+            print(f"{margin}         {' ' * column}^ out of memory at {event:.1f} s")
         for change in result.changes:
             if change.resource == resource:
                 text = change.headline if change.new >= Level.WARNING else ""
-                print(f"    {change.t:9.1f} s  {change.new.label:<9}  {text}".rstrip())
+                when = f"{change.t:9.1f} s"
+                if result.start_wall is not None:
+                    when = _clock(result.start_wall + change.t)
+                print(f"    {when}  {change.new.label:<9}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    print(f"                             {change.forecast.reason}")
+                    print(f"    {' ' * len(when)}             {change.forecast.reason}")
     print()
+
+
+def _clock(wall: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(wall))
 
 
 def _strips(
@@ -188,7 +227,7 @@ def _print_scores(paths: Sequence[Path]) -> None:
         if truth is None:
             raise TruthError(f"{path}: --score needs {trace_name(path)}.truth.json beside it")
         pairs.append((path, truth))
-    lines = score_all(pairs)
+    lines = score_all(pairs, read=functools.partial(_read, said=set()))
     events = len(lines[0].warning.leads)
     print(f"{len(pairs)} traces, {events} events. Alarm: warning or above; critical: critical or above.\n")
     print(

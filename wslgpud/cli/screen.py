@@ -55,13 +55,25 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
 
 
 def _verdict(document: dict[str, Any]) -> RenderableType:
-    level = document["level"]
-    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
-    calm = f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
-    text = Text(document.get("headline", calm), style="bold")
+    level = _worst(document)
+    other = "; other trouble is open, see below" if level != document["level"] else ""
+    text = Text(document.get("headline", calm(document) + other), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
     return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+
+
+def _worst(document: dict[str, Any]) -> str:
+    """Return the level of the memory forecast or of an open incident that nobody has acknowledged."""
+    levels = list(COLOURS)
+    known = [i["level"] for i in document.get("incidents", ()) if not i.get("acknowledged")]
+    return max((str(document["level"]), *map(str, known)), key=levels.index)
+
+
+def calm(document: Mapping[str, Any]) -> str:
+    """Say how things are when there is nothing to warn of."""
+    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
+    return f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
 
 
 def _resources(document: dict[str, Any]) -> RenderableType:
@@ -80,10 +92,11 @@ def _resources(document: dict[str, Any]) -> RenderableType:
         eta = forecast.get("eta_seconds", {}).get("middle")
         # One look shows no rate, and so not that anything is steady.
         looks = ["full"] * _is_full(forecast) + ["steady"] * ("rate_bytes_per_second" in forecast)
-        calm = ", and ".join(looks)
-        outlook = Text(calm, "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
+        outlook = Text(", and ".join(looks), "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}", "not bold")
+        if forecast.get("age_seconds"):
+            outlook.append(f" · {duration(forecast['age_seconds'])} old", "not bold")
         table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
     if swap and swap["total"]:
         table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
@@ -184,10 +197,10 @@ def _windows(facts: Mapping[str, Any]) -> RenderableType:
         unreturned = facts.get("vm_unreturned_bytes")
         unused = f", {size(unreturned)} of it free in here" if unreturned is not None else ""
         parts.append(f"WSL holds {size(facts['vm_bytes'])}{unused}")
-    parts += [
+    parts += [  # an integrated GPU lives in shared memory: nothing to tell
         f"{gpu['adapter']}: {size(gpu['shared_bytes'])} in shared memory"
         for gpu in facts.get("gpus", ())
-        if "shared_bytes" in gpu
+        if "shared_bytes" in gpu and "NVIDIA" in gpu["adapter"]
     ]
     table = _table(show_header=False)
     table.add_column(style="bold", no_wrap=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from wslgpud.cli.common import (
     HostOption,
     JsonOption,
     StateOption,
+    ask_daemon,
     host_at,
     loaded,
     state_folder,
@@ -31,7 +30,7 @@ def status(
     settings = loaded(config).config
     # One's own daemon, else the service: it runs as root, and who asks need not.
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
-    asked = () if host_root else (_from_daemon(folder) for folder in folders)
+    asked = () if host_root else (ask_daemon(folder) for folder in folders)
     document = next(filter(None, asked), None)
     if document is None:
         seen_by = "recording" if host_root else "own look"
@@ -42,31 +41,6 @@ def status(
     from wslgpud.cli.screen import print_status  # noqa: PLC0415 - rich only when somebody looks
 
     print_status(document)
-
-
-def _from_daemon(folder: Path) -> dict[str, Any] | None:
-    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
-    try:
-        note = json.loads((folder / "daemon.json").read_text())
-        url = str(note["url"])
-    except (OSError, ValueError, KeyError):
-        return None
-    try:
-        if "socket" in note:  # it asks for a password or speaks TLS
-            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
-
-            return {"seen_by": "daemon", "url": url, **ask(folder / str(note["socket"]))}
-        # The address is the one our own daemon wrote.
-        with urllib.request.urlopen(url + "/api/v1/status", timeout=3) as answer:  # noqa: S310
-            document: dict[str, Any] = json.load(answer)
-    except PermissionError:
-        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
-        return None
-    except (OSError, ValueError) as error:
-        # It was killed or hangs: not the same as that none was ever started.
-        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
-        return None
-    return {"seen_by": "daemon", "url": url, **document}
 
 
 def _own_look(settings: configuration.Config, host_root: Path | None) -> dict[str, Any]:

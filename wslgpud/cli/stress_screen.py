@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich import progress as bars
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from wslgpud.model import StressResult
 
@@ -28,10 +31,12 @@ PHASES = {
     "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
 }  # fmt: skip
 LAYERS = (
-    ("total", "the driver manages"), ("reserved", "of it the driver keeps"), ("visible", "visible to CUDA"),
-    ("foreign", "in use by others"), ("context", "taken by a CUDA program as such"),
+    ("spec", "the card is sold with"), ("total", "the driver manages"),
+    ("reserved", "of it the driver keeps"), ("visible", "visible to CUDA"), ("foreign", "in use by others"),
+    ("context", "taken by a CUDA program as such"),
     ("free", "free for its tensors"), ("allocated", "taken by the test"), ("verified", "verified"),
     ("usable", "usable at full speed"), ("spilled", "spilled into shared memory"),
+    ("spill_start", "taken before the first that spilled"),
 )  # fmt: skip
 
 
@@ -99,24 +104,28 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
         Panel(said or "every byte kept what was written", title=title, border_style=COLOURS[run.verdict])
     )
     values = run.values
-    layers = _table("", "")
+    layers = _table("", "", "")
     for name, text in LAYERS:
         if f"{name}_bytes" in values:
-            layers.add_row(text, _gib(values[f"{name}_bytes"]))
+            size, spec = values[f"{name}_bytes"], values.get("spec_bytes")
+            layers.add_row(text, _gib(size), f"{size / spec:.1%}" if spec else "")
     if layers.row_count:
         out.print(layers)
     if "write_median" in values:
-        out.print(
-            " GB/s, median (least) of all chunks: "
-            + ", ".join(
-                f"{kind} {_gbs(values.get(f'{kind}_median'))} ({_gbs(values.get(f'{kind}_min'))})"
-                for kind in ("write", "change", "read")
-            )
-        )
+        out.print(f" GB/s, median of all chunks (slowest): {_speeds(values)}")
     if course := _course(values):
         out.print(f" {course}")
     if rows:
         _print_rows(run, out)
+
+
+def _speeds(values: Mapping[str, float]) -> str:
+    said = []
+    for kind in ("write", "change", "read"):
+        middle, least, peak = (values.get(n) for n in (f"{kind}_median", f"{kind}_min", "peak_bandwidth"))
+        share = f", {middle / peak:.0%} of peak" if middle and peak else ""
+        said.append(f"{kind} {_gbs(middle)}" + (f" ({_gbs(least)}){share}" if least else ""))
+    return "; ".join(said)
 
 
 def _course(values: Mapping[str, float]) -> str:
@@ -152,13 +161,16 @@ def _print_rows(run: StressResult, out: Console) -> None:
         patterns.add_row(
             row["name"], f"{row['seconds']:.2f}", f"{row['verified'] / 1e9:.0f} GB", str(row["bad_words"])
         )
-    errors = _table("chunk", "pattern", "class", "words", "first word", "expected", "got")
+    errors = _table("chunk", "pattern", "class", "words", "first at", "bits")
+    shown = set()
     for row in run.detail.get("errors", ()):
-        if "words" in row:
+        if "words" in row and (row["samples"] or row["chunk"] not in shown):
+            shown.add(row["chunk"])
             first = (row["samples"] or [{}])[0]
             errors.add_row(
-                str(row["chunk"]), row["pattern"], row["class"], str(row["words"]),
-                str(first.get("word", "")), first.get("expected", ""), first.get("got", ""),
+                str(row["chunk"]), row["pattern"], row["class"],
+                f"{row['words']:,}" if row["words"] else "gone",
+                f"0x{8 * first['word']:08x}" if first else "", _bits(row["bits"]),
             )  # fmt: skip
     slow = _table("chunk", "class", "write", "change", "read GB/s")
     for row in run.detail.get("chunks", ()):
@@ -173,27 +185,49 @@ def _print_rows(run: StressResult, out: Console) -> None:
     out.print(f" {phases}\n {key}", style="dim")
 
 
+#: heading, unit and width of what one run shows in its line
+COLUMNS = (
+    ("id", "", 4), ("when", "", 16), ("gpu", "", 3), ("verdict", "", 8), ("usable", "GiB", 6),
+    ("verified", "", 8), ("write", "GB/s", 5), ("change", "GB/s", 6), ("read", "GB/s", 5), ("driver", "", 10),
+)  # fmt: skip
+
+
+def _bits(counts: Mapping[str, int]) -> str:
+    """Name the bits that were wrong, when they are few."""
+    return ", ".join(map(str, counts)) if len(counts) <= 4 else f"{len(counts)} of 64"
+
+
 def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:
-    """Print one line a run."""
+    """Print one line a run, and below it what is to be said of it."""
     out = console or Console(highlight=False)
     if not runs:
         out.print("no stress run yet; 'wslgpud stress' does one")
         return
-    table = _table(
-        "id", "when", "gpu", "verdict", "usable", "verified", "write", "change", "read GB/s", "driver"
-    )
-    table.add_column("", overflow="fold")
+    for headings in ([name for name, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS]):
+        out.print(_line(headings), style="dim")
     for number, run in runs:
         v = run.values
         free, verified = v.get("free_bytes"), v.get("verified_bytes")
-        share = f"{verified / free:.2%}" if free and verified is not None else ""
-        said = run.reason or "; ".join(finding.text for finding in run.findings)
-        table.add_row(
-            str(number), _when(run), str(run.gpu), f"[{COLOURS[run.verdict]}]{run.verdict}[/]",
-            _gib(v.get("usable_bytes")), share, _gbs(v.get("write_median")), _gbs(v.get("change_median")),
-            _gbs(v.get("read_median")), run.key.get("driver", ""), said,
-        )  # fmt: skip
-    out.print(table)
+        usable = v.get("usable_bytes")
+        cells = [
+            str(number), _when(run), str(run.gpu), run.verdict,
+            "" if usable is None else f"{usable / 2**30:.2f}",
+            f"{verified / free:.2%}" if free and verified is not None else "",
+            *(_gbs(v.get(f"{kind}_median")) for kind in ("write", "change", "read")),
+            run.key.get("driver", ""),
+        ]  # fmt: skip
+        out.print(_line(cells, style=COLOURS[run.verdict]))
+        for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
+            out.print(Padding(escape(said), (0, 0, 0, 6)), style="dim")
+
+
+def _line(cells: Sequence[str], style: str = "") -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for cell, (name, _, width) in zip(cells, COLUMNS, strict=True):
+        left = name in ("when", "verdict", "driver")
+        text = cell.ljust(width) if left else cell.rjust(width)
+        line.append(text + " ", style if name == "verdict" else "")
+    return line
 
 
 def print_differences(
@@ -203,9 +237,17 @@ def print_differences(
     out = console or Console(highlight=False)
     if len(columns) < 2:
         out.print("nothing to compare: all runs are of one driver and torch")
-    table = _table("", *columns, "change")
+    # "gpu0 576.88 torch 2.13.0" is wide; the same words on two lines are not.
+    table = _table("", *(name.replace(" torch", "\ntorch") for name in columns), "change")
     for row in rows:
         shown = [_gib(x) if row["unit"] == "bytes" else f"{_gbs(x)} GB/s" if x else "" for x in row["values"]]
-        change = row["change"]
-        table.add_row(row["name"], *shown, "" if change is None else f"{change:+.1%}")
+        table.add_row(row["name"], *shown, _change(row))
     out.print(table)
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    if row["change"] is None:
+        return ""
+    if row["unit"] == "bytes":
+        return f"{(row['values'][-1] - row['values'][0]) / 2**20:+.0f} MiB"
+    return f"{row['change']:+.1%}"

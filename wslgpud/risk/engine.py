@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from wslgpud.model import Forecast, Level, Observation
+from wslgpud.model import Forecast, Level, Observation, RamState
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
-from wslgpud.risk.headroom import Room, gpu_used, rooms
+from wslgpud.risk.ceilings import Ceilings, Failure
+from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
@@ -38,20 +39,21 @@ class LevelChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What one observation led to: a forecast per resource, and the changes of level."""
+    """What one observation led to: a forecast per resource, changes of level, and failures to learn from."""
 
     forecasts: tuple[Forecast, ...]
     changes: tuple[LevelChange, ...]
+    failures: tuple[Failure, ...] = ()
 
 
-def probabilities(danger: Danger | None) -> dict[int, float]:
-    """Return the probability of exhaustion within each horizon (seconds).
+def probabilities(danger: Danger | None, *, known: bool = True) -> dict[int, float]:
+    """Return the probability of exhaustion within each horizon (seconds); empty if too little was seen.
 
     That it happens at all is the danger's own probability; when, if so, is taken as log-normal about
     the middle estimate.
     """
     if danger is None:
-        return dict.fromkeys(HORIZONS, 0.0)
+        return dict.fromkeys(HORIZONS, 0.0) if known else {}
     eta = max(danger.eta_seconds, 0.5)
     return {
         horizon: danger.probability
@@ -61,8 +63,38 @@ def probabilities(danger: Danger | None) -> dict[int, float]:
     }
 
 
+class _Last(NamedTuple):
+    """The newest forecast of a resource, by what it is remembered, and when a sample led to it."""
+
+    key: str
+    t: float
+    forecast: Forecast
+
+
+def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
+    """Return what holds of a forecast so many seconds after its sample, at the level that holds now."""
+
+    def less(seconds: float | None) -> float | None:
+        return None if seconds is None else max(0.0, seconds - (age - forecast.age_seconds))
+
+    if level > forecast.level:
+        why = reason(forecast.resource, Danger("stall", 1.0, 0.0, age), NOBODY)
+        forecast = replace(forecast, reason=why, cause="stall", window_seconds=age)
+    return replace(
+        forecast,
+        level=level,
+        age_seconds=age,
+        eta_early_seconds=less(forecast.eta_early_seconds),
+        eta_seconds=less(forecast.eta_seconds),
+        eta_late_seconds=less(forecast.eta_late_seconds),
+    )
+
+
 class RiskEngine:
-    """Sees memory run out before it does. Pure: time is what the observations say."""
+    """Sees memory run out before it does. Pure: time is what the observations say.
+
+    What it remembers hangs on a resource's key (a card's UUID), what it says on the resource's name.
+    """
 
     def __init__(self, settings: RiskSettings | None = None) -> None:
         """Start with nothing known."""
@@ -71,61 +103,105 @@ class RiskEngine:
         self._pressure = PressureMeter()
         self._attribution = Attribution()
         self._gpu_attribution: dict[str, GpuAttribution] = {}
-        self._ceilings: dict[str, int] = {}
+        self._ceilings = Ceilings(self.settings)
         self._kills: dict[str, int] = {}
         self._culprits: dict[str, tuple[float, Culprit]] = {}
+        self._last: dict[str, _Last] = {}
+        self._ram: RamState | None = None
+        self._recalled: dict[str, tuple[Mapping[str, Any], float]] = {}
 
     def observe(self, observation: Observation) -> Assessment:
         """Take the next observation; return what is to be thought of every resource now."""
         t = observation.t
+        self._ram = observation.ram or self._ram
         pressure = self._pressure.push(observation)
-        if not self._short_of_ram(observation):
+        if not self._short_of_ram():
             pressure = NO_PRESSURE
         self._attribution.push(observation)
-        exhausted = set(observation.exhausted) | set(self._killed(observation))
-        self._learn(observation, exhausted)
+        exhausted = {*self._refused(observation), *self._killed(observation)}
+        failures = tuple(self._learn(observation, exhausted))
         hits = {f"cgroup:{group.path}": group.max_events_total for group in observation.cgroups}
-        forecasts, changes = [], []
-        for room in rooms(observation, self._ceilings):
-            name = room.resource
+        seen: dict[str, _Last] = {}
+        for room in rooms(observation, self._ceilings.bytes_by_key):
             watch = self._watch(room, t)
-            old = watch.hysteresis.level
             around = Circumstances(
-                pressure if name == "ram" else NO_PRESSURE,
-                name in exhausted,
+                pressure if room.key == "ram" else NO_PRESSURE,
+                room.key in exhausted,
                 observation.gap_expected,
-                hits.get(name),
+                hits.get(room.key),
             )
+            old = watch.hysteresis.level
             view = watch.look(t, room, around)
             forecast = self._forecast(observation, room, view, changed=view.level != old)
-            forecasts.append(forecast)
-            if view.level != old:
-                culprit = self._culprits.get(name, (t, NOBODY))[1]
-                first_line = headline(forecast, culprit.rate or None)
-                changes.append(LevelChange(t, name, old, view.level, first_line, forecast))
-        return Assessment(tuple(forecasts), tuple(changes))
+            seen[room.resource] = _Last(room.key, t, forecast)
+        held = dict(self._held(observation, seen, pressure))
+        forecasts = [last.forecast for last in (seen | held).values()]
+        return Assessment(tuple(forecasts), tuple(self._changes(t, seen, held)), failures)
 
-    def _short_of_ram(self, observation: Observation) -> bool:
-        ram = observation.ram
+    def _short_of_ram(self) -> bool:
+        ram = self._ram
         return ram is not None and ram.available < self.settings.pressure_available * ram.total
 
+    def _held(
+        self, observation: Observation, seen: Mapping[str, _Last], pressure: Pressure
+    ) -> Iterator[tuple[str, _Last]]:
+        """Yield the resources whose sample did not come though they are there: what was thought holds."""
+        here = {last.key for last in seen.values()}
+        for name, last in self._last.items():
+            age = observation.t - last.t
+            kind = "gpu" if name.startswith("gpu") else name.partition(":")[0]
+            watch = self._watches.get(last.key)
+            if (
+                name not in seen
+                and last.key not in here
+                and watch is not None
+                and 0.0 <= age <= self.settings.hold_seconds
+                and (kind == "ram" or kind in observation.late)
+            ):
+                level = watch.hysteresis.level
+                if name == "ram" and not observation.gap_expected:
+                    level = watch.miss(observation.t, pressure)
+                yield name, last._replace(forecast=_aged(last.forecast, age, level))
+
+    def _changes(
+        self, t: float, seen: Mapping[str, _Last], held: Mapping[str, _Last]
+    ) -> Iterator[LevelChange]:
+        """Yield what differs from what was said last under each name, and remember what is said now."""
+        here = {last.key for last in seen.values()}
+        gone = {
+            name: last._replace(forecast=replace(last.forecast, level=Level.OK, who="", reason=""))
+            for name, last in self._last.items()
+            if name not in seen and name not in held and last.key in here  # the card has another number now
+        }
+        for name, last in (*seen.items(), *held.items(), *gone.items()):
+            forecast = last.forecast
+            old = self._last[name].forecast.level if name in self._last else Level.OK
+            self._last[name] = last
+            if forecast.level != old:
+                culprit = self._culprits.get(last.key, (t, NOBODY))[1]
+                first_line = headline(forecast, culprit.rate or None)
+                yield LevelChange(t, name, old, forecast.level, first_line, forecast)
+
     def _watch(self, room: Room, t: float) -> Watch:
-        watch = self._watches.get(room.resource)
+        watch = self._watches.get(room.key)
         if watch is None:
             if len(self._watches) >= MOST_RESOURCES:
                 self._drop_stale(t)
-            watch = self._watches[room.resource] = Watch(self.settings, room.capacity)
+            watch = self._watches[room.key] = Watch(self.settings, room.capacity)
+            if room.key in self._recalled:
+                watch.recall(t, *self._recalled.pop(room.key))
         elif abs(watch.capacity - room.capacity) > 0.01 * room.capacity:
             watch.rebase(room.capacity)
         return watch
 
     def _drop_stale(self, t: float) -> None:
         """Forget resources not seen for long (cgroups come and go), or the one seen longest ago."""
-        stale = [name for name, watch in self._watches.items() if t - watch.t > FORGET_SECONDS]
-        for name in stale or [min(self._watches, key=lambda name: self._watches[name].t)]:
-            del self._watches[name]
-            self._culprits.pop(name, None)
-            self._kills.pop(name, None)
+        stale = [key for key, watch in self._watches.items() if t - watch.t > FORGET_SECONDS]
+        for key in stale or [min(self._watches, key=lambda key: self._watches[key].t)]:
+            del self._watches[key]
+            self._culprits.pop(key, None)
+            self._kills.pop(key, None)
+            self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
         """Yield resources for which the kernel has killed since the last observation."""
@@ -148,26 +224,58 @@ class RiskEngine:
         watch = self._watches.get("ram")
         return watch is not None and watch.headroom < self.settings.pressure_headroom * watch.capacity
 
-    def _learn(self, observation: Observation, exhausted: set[str]) -> None:
-        """Lower a GPU's ceiling to where an allocation failed, and drop that when more was used after all."""
-        for gpu in observation.gpus:
-            name = f"gpu{gpu.index}"
-            used, total = gpu_used(gpu), gpu.total_bytes
-            self._gpu_attribution.setdefault(name, GpuAttribution()).push(observation.t, gpu)
-            if used is None or not total:
+    def _refused(self, observation: Observation) -> Iterator[str]:
+        """Yield the keys of what an allocation has just failed on; of several cards the likeliest."""
+        keys = {f"gpu{gpu.index}": gpu_key(gpu) for gpu in observation.gpus}
+        for name in observation.exhausted:
+            if name != "gpu":
+                yield keys.get(name, name)
                 continue
-            if used > self._ceilings.get(name, total):
-                self._ceilings.pop(name, None)
-            watch = self._watches.get(name)
-            if name in exhausted and watch is not None:
-                most = max(used, watch.capacity - watch.headroom)
-                if most >= (1.0 - self.settings.learn_ceiling_below) * total:
-                    self._ceilings[name] = most
+            cards = {key: self._watches[key] for key in keys.values() if key in self._watches}
+            growing = [
+                key
+                for key, watch in cards.items()
+                if (watch.rate or 0.0) * RATE_SECONDS > self.settings.noise * watch.capacity
+            ]
+            if cards:
+                yield min(growing or cards, key=lambda key: cards[key].headroom / cards[key].capacity)
+
+    def _learn(self, observation: Observation, exhausted: set[str]) -> Iterator[Failure]:
+        """Learn where the cards' ceilings are, and yield failures that nobody told of."""
+        t = observation.t
+        for gpu in observation.gpus:
+            key, used, total = gpu_key(gpu), gpu_used(gpu), gpu.total_bytes
+            self._gpu_attribution.setdefault(key, GpuAttribution()).push(t, gpu)
+            watch = self._watches.get(key)
+            if used is None or not total or watch is None:
+                continue
+            if key in exhausted:
+                self._ceilings.failed(key, max(used, watch.capacity - watch.headroom), total)
+            usual = watch.is_usual(t, 1.0 - self.settings.ceiling_reached)
+            failure = self._ceilings.look(t, gpu, watch.capacity, usual=usual)
+            if failure is not None:
+                if failure.program:
+                    watch.forget_peaks()
+                yield failure
+
+    def lessons(self) -> dict[str, dict[str, Any]]:
+        """Return what is worth keeping over a restart, by key, as JSON can hold it."""
+        keys = ["ram", *self._gpu_attribution]
+        return {
+            key: self._watches[key].document() | self._ceilings.document(key)
+            for key in keys
+            if key in self._watches
+        }
+
+    def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take up what an earlier run had to say of a resource so long ago."""
+        self._ceilings.recall(key, document)
+        self._recalled[key] = (document, age_seconds)
 
     def _forecast(self, observation: Observation, room: Room, view: View, *, changed: bool) -> Forecast:
         danger, culprit = view.danger, NOBODY
         if danger is not None and view.level >= Level.INFO:
-            known_t, culprit = self._culprits.get(room.resource, (-math.inf, NOBODY))
+            known_t, culprit = self._culprits.get(room.key, (-math.inf, NOBODY))
             if changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS:
                 culprit = self._culprit(observation, room, view, danger)
         return Forecast(
@@ -179,12 +287,13 @@ class RiskEngine:
             eta_early_seconds=view.early_seconds,
             eta_seconds=None if danger is None else danger.eta_seconds,
             eta_late_seconds=view.late_seconds,
-            probabilities=probabilities(danger),
+            probabilities=probabilities(danger, known=view.known),
             who=culprit.text,
             reason=reason(room.resource, danger, culprit) if danger and view.level >= Level.INFO else "",
             cause=danger.cause if danger else "",
             who_kind=culprit.kind,
             window_seconds=danger.window_seconds if danger else None,
+            capacity_learned=self._ceilings.certainty(room.key),
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
@@ -197,13 +306,17 @@ class RiskEngine:
         if room.resource == "ram":
             found = self._attribution.ram_culprit(observation, window, rate)
         elif room.resource.startswith("cgroup:"):
-            # Who is in a group is not known; whoever grows as fast as the group does most likely is.
-            found = self._attribution.ram_culprit(observation, window, rate)
-            likely = found.kind in {"process", "group"}
-            found = found._replace(text=f"probably {found.text}") if likely else NOBODY
+            group = room.resource.removeprefix("cgroup:")
+            known = any(p.cgroup for p in observation.processes)
+            members = tuple(p for p in observation.processes if p.within(group) or not known)
+            found = self._attribution.ram_culprit(replace(observation, processes=members), window, rate)
+            if found.kind not in {"process", "group"}:
+                found = NOBODY
+            elif not known:  # whoever grows as fast as the group does is most likely in it
+                found = found._replace(text=f"probably {found.text}")
         else:
             for gpu in observation.gpus:
-                if room.resource == f"gpu{gpu.index}":
-                    found = self._gpu_attribution[room.resource].culprit(t, gpu, window, rate)
-        self._culprits[room.resource] = (t, found)
+                if room.key == gpu_key(gpu):
+                    found = self._gpu_attribution[room.key].culprit(t, gpu, window, rate)
+        self._culprits[room.key] = (t, found)
         return found

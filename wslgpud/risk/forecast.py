@@ -115,6 +115,11 @@ class Envelope:
         self._marked_before = -1.0
         self.rolled: list[tuple[int, float, float]] = []
 
+    @property
+    def knows(self) -> bool:
+        """Tell whether enough was seen for the finest scale to speak."""
+        return len(self._scales[0].maxima) >= FEWEST_RISES - 1
+
     def push(self, t: float, used: float) -> None:
         """Add one sample; ``rolled`` then lists (scale, time, maximum) of the blocks it completed."""
         base = self._scales[0]

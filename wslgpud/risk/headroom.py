@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from wslgpud.model import CgroupState, GpuSample, Observation
@@ -16,10 +16,12 @@ with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until 
 class Room(NamedTuple):
     """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does.
 
-    ``swap`` says that swap is part of it, so that a growth gets slower before the end.
+    ``key`` is what it is remembered by: of a card its UUID, as cards may swap places. ``swap`` says that swap
+    is part of it, so that a growth gets slower before the end.
     """
 
     resource: str
+    key: str
     headroom: int
     capacity: int
     swap: bool = False
@@ -39,7 +41,12 @@ def ram_room(observation: Observation) -> Room | None:
     if swap is not None:
         headroom += swap.free
         capacity += swap.total
-    return Room("ram", max(0, headroom), capacity, capacity > ram.total)
+    return Room("ram", "ram", max(0, headroom), capacity, capacity > ram.total)
+
+
+def gpu_key(gpu: GpuSample) -> str:
+    """Return what a card is remembered by; recordings may lack the UUID."""
+    return gpu.uuid or f"gpu{gpu.index}"
 
 
 def gpu_used(gpu: GpuSample) -> int | None:
@@ -62,7 +69,7 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
     headroom = ceiling - used
     if gpu.free_bytes is not None:
         headroom = min(headroom, gpu.free_bytes)
-    return Room(f"gpu{gpu.index}", max(0, headroom), ceiling)
+    return Room(f"gpu{gpu.index}", gpu_key(gpu), max(0, headroom), ceiling)
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
@@ -80,16 +87,17 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
         room = max(0, group.swap_limit - (group.swap_current or 0))
         headroom += room if swap_free is None else min(room, swap_free)
         capacity += group.swap_limit
-    return Room(f"cgroup:{group.path}", max(0, headroom), capacity, capacity > group.limit)
+    name = f"cgroup:{group.path}"
+    return Room(name, name, max(0, headroom), capacity, capacity > group.limit)
 
 
-def rooms(observation: Observation, learned_ceilings: dict[str, int]) -> Iterator[Room]:
-    """Every resource that the observation knows."""
+def rooms(observation: Observation, learned_ceilings: Mapping[str, int]) -> Iterator[Room]:
+    """Every resource that the observation knows; ceilings in bytes by :func:`gpu_key`."""
     ram = ram_room(observation)
     if ram is not None:
         yield ram
     for gpu in observation.gpus:
-        room = gpu_room(gpu, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(f"gpu{gpu.index}"))
+        room = gpu_room(gpu, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(gpu_key(gpu)))
         if room is not None and room.capacity > 0:
             yield room
     swap_free = observation.swap.free if observation.swap else None

@@ -58,7 +58,24 @@ CULPRIT = MetricSpec(
     stored=False,  # the changes of level keep it
 )
 
-METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPRIT)
+AGE = MetricSpec(
+    "risk_forecast_age_seconds",
+    "gauge",
+    "seconds",
+    "Age of the sample that the forecast rests on; above 0 while no new one comes and the last one is held.",
+    _RESOURCE,
+    decimals=1,
+    stored=False,  # a source that is late says so in the database itself
+)
+LEARNED = MetricSpec(
+    "learned_ceiling_bytes",
+    "gauge",
+    "bytes",
+    "Most VRAM that could be had: an allocation failed there (seen), or probably did; absent until then.",
+    ("resource", "certainty"),
+)
+
+METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPRIT, AGE, LEARNED)
 
 
 def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
@@ -68,6 +85,10 @@ def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
         yield Reading(LEVEL, int(forecast.level), labels)
         yield Reading(HEADROOM, forecast.headroom_bytes, labels)
         yield Reading(CAPACITY, forecast.capacity_bytes, labels)
+        yield Reading(AGE, round(forecast.age_seconds, 1), labels)
+        if forecast.capacity_learned:
+            learned = (forecast.resource, forecast.capacity_learned)
+            yield Reading(LEARNED, forecast.capacity_bytes, learned)
         if forecast.rate_bytes_per_second is not None:
             yield Reading(CONSUMPTION, round(forecast.rate_bytes_per_second), labels)
         for estimate, seconds in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 MOST_PEAKS = 24
@@ -37,8 +38,22 @@ class Peaks:
             del self._peaks[0]
 
     def clear(self) -> None:
-        """Forget all peaks: the last one did harm, or the ceiling has moved."""
+        """Forget all peaks, the present one too: it did harm."""
         self._peaks.clear()
+        self._high, self._rising = None, True
+
+    def document(self, t: float) -> list[list[float]]:
+        """Return [age in seconds, share] of each peak, to be kept over a restart."""
+        return [[round(t - when, 1), round(peak, 4)] for when, peak in self._peaks]
+
+    def recall(self, t: float, peaks: Iterable[tuple[float, float]]) -> None:
+        """Take over peaks of so many seconds ago from an earlier run."""
+        earlier = sorted((t - age, peak) for age, peak in peaks if age <= self._memory)
+        self._peaks = [*earlier, *self._peaks][-MOST_PEAKS:]
+
+    def reached(self, share: float, before: float) -> bool:
+        """Tell whether a peak before some moment was this high."""
+        return any(when < before and peak >= share for when, peak in self._peaks)
 
     @property
     def highest(self) -> float | None:

@@ -56,6 +56,8 @@ class PressureMeter:
         if observation.gap_expected:
             self._seen.clear()
         memory, vm = observation.psi.get("memory"), observation.vm
+        if memory is None and vm is None:
+            return Pressure()  # nobody has counted: the next counters are compared with the last ones
         now = _Counters(
             observation.t,
             memory.full_total_us if memory else None,

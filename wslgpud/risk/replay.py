@@ -21,7 +21,8 @@ class Replay:
     """What the engine made of one trace.
 
     ``points`` holds, per resource, (time, share of headroom, time to exhaustion or None, level) of every
-    sample; ``odds`` (time, probability within each horizon).
+    sample; ``odds`` (time, probability within each horizon). ``start_wall`` is when second 0 was, if
+    that is known.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Replay:
     odds: dict[str, list[tuple[float, dict[int, float]]]] = field(default_factory=dict)
     samples: int = 0
     seconds: float = 0.0
+    start_wall: float | None = None
 
     def levels(self) -> dict[str, list[tuple[float, Level]]]:
         """Return the changes of level per resource, as the score wants them."""

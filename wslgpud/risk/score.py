@@ -26,16 +26,21 @@ Changes = Mapping[str, Sequence[tuple[float, Level]]]
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What happened in a trace: the first event of each resource, and when it could be seen coming."""
+    """What happened in a trace: the first event of each resource, and when it could be seen coming.
+
+    ``onsets`` holds the resources that could be seen coming at a time of their own.
+    """
 
     name: str
     events: Mapping[str, float]
     onset: float = 0.0
     tolerated: bool = False
+    onsets: Mapping[str, float] = field(default_factory=dict)
 
     def needed(self, resource: str) -> float:
         """Return the lead in seconds that counts as in time."""
-        return min(NEEDED_SECONDS, 0.5 * (self.events[resource] - self.onset))
+        onset = self.onsets.get(resource, self.onset)
+        return min(NEEDED_SECONDS, 0.5 * (self.events[resource] - onset))
 
 
 class TruthError(ValueError):
@@ -55,7 +60,11 @@ def read_truth(path: Path) -> Truth:
             resource, t = str(event["resource"]), float(event["t"])
             events[resource] = min(t, events.get(resource, math.inf))
         return Truth(
-            str(raw["name"]), events, float(raw.get("onset", 0.0)), bool(raw.get("tolerated", False))
+            str(raw["name"]),
+            events,
+            float(raw.get("onset", 0.0)),
+            bool(raw.get("tolerated", False)),
+            {str(event["resource"]): float(event["onset"]) for event in raw["events"] if "onset" in event},
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TruthError(f"{path}: not a truth file ({type(error).__name__}: {error})") from error

@@ -104,6 +104,16 @@ class RiskSettings:
     limit_hits_per_second: float = 1.0
     """Rate at which a cgroup runs into its limit (memory.events: max) that warns when it lasts."""
 
+    hold_seconds: float = 90.0
+    """A forecast is held for so long while no sample comes; after 60 s a rule tells of the silent source."""
+
+    ceiling_reached: float = 0.05
+    """With less than this share of a card left, an allocation may have failed: the large ones of a training
+    are a few per cent of the card."""
+
+    ceiling_fall: float = 0.2
+    """And has, if this share is free again within seconds."""
+
     learn_ceiling_below: float = 0.10
     """An allocation that fails with less than this share left teaches where the ceiling is; one that fails
     with more was simply too large."""

@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -164,6 +164,7 @@ def _process(row: Mapping[str, Any]) -> ProcessSample | None:
         rss_bytes=rss,
         swap_bytes=_int(row, "swap") or 0,
         command=str(row.get("command", "")),
+        cgroup=str(row.get("cgroup", "")),
     )
 
 
@@ -204,6 +205,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
         wsl=wsl,
         gap_expected=bool(row.get("gap_expected", False)),
         exhausted=_names(row, "exhausted"),
+        late=_names(row, "late"),
     )
 
 
@@ -224,6 +226,14 @@ def _row(line: bytes) -> dict[str, Any]:
     return row
 
 
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
 def _says_wsl(row: Mapping[str, Any]) -> bool:
     """Check a header; tell whether the trace was recorded under WSL2."""
     if row.get("trace") != VERSION:
@@ -241,8 +251,13 @@ def _next(row: Mapping[str, Any], last: float, *, wsl: bool) -> Observation:
     return observation
 
 
-def read_trace(path: Path) -> Iterator[Observation]:
+def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -> Iterator[Observation]:
     """Yield the observations of a recorded trace.
+
+    Args:
+        path: the file, gzip-compressed or not.
+        on_cut: called instead of raising where the file just ends in the middle, as a recording does that
+            was cut off by a crash: what came before is whole.
 
     Raises:
         TraceError: the file is no trace, a line is broken, or it is cut short; with the line's number.
@@ -252,6 +267,9 @@ def read_trace(path: Path) -> Iterator[Observation]:
     try:
         for number, line in enumerate(_lines(path), start=1):
             try:
+                if on_cut is not None and number > 1 and not line.endswith(b"\n") and not _is_json(line):
+                    on_cut(TraceError(path, number, "cut short in the middle of a sample"))
+                    return
                 row = _row(line)
                 if number == 1:
                     wsl = _says_wsl(row)
@@ -261,8 +279,13 @@ def read_trace(path: Path) -> Iterator[Observation]:
                 raise TraceError(path, number, str(error)) from error
             last = observation.t
             yield observation
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(path, number + 1, f"compressed data is cut short or damaged ({error})") from error
+    except EOFError as error:
+        cut = TraceError(path, number + 1, "the compressed data is cut short here")
+        if on_cut is None or number == 0:
+            raise cut from error
+        on_cut(cut)
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(path, number + 1, f"the compressed data is damaged ({error})") from error
     if number == 0:
         raise TraceError(path, 1, "the file is empty")
 
@@ -314,6 +337,7 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
                 rss=process.rss_bytes,
                 swap=process.swap_bytes,
                 command=process.command or None,
+                cgroup=process.cgroup or None,
             )
             for process in observation.processes
         ]
@@ -323,6 +347,8 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
         row["gap_expected"] = True
     if observation.exhausted:
         row["exhausted"] = list(observation.exhausted)
+    if observation.late:
+        row["late"] = list(observation.late)
     return row
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from wslgpud.model import Level
 from wslgpud.risk.forecast import Envelope
@@ -20,13 +21,17 @@ QUIET_HEADROOM = 0.5
 
 
 class View(NamedTuple):
-    """What a resource looks like now: the worst danger and the times that its scales believe in."""
+    """What a resource looks like now: the worst danger and the times that its scales believe in.
+
+    ``known`` says that enough was seen for silence to mean something.
+    """
 
     level: Level
     danger: Danger | None
     early_seconds: float | None
     late_seconds: float | None
     rate: float | None
+    known: bool = True
 
 
 class Circumstances(NamedTuple):
@@ -55,6 +60,7 @@ class Watch:
         self.headroom = 0
         self._interval = 0.0
         self._quiet = True
+        self._alarmed = False
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -76,6 +82,45 @@ class Watch:
         usual = max(self.settings.gap_seconds, 6.0 * self._interval)
         return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
 
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second that went away over the last minute."""
+        start, headroom = self._recent[0] if self._recent else (self.t, 0)
+        return (headroom - self.headroom) / (self.t - start) if self.t - start > 0 else None
+
+    def is_usual(self, t: float, share: float) -> bool:
+        """Tell whether use came as high as this share before the last seconds, and went back unharmed."""
+        return self._peaks.reached(share, t - RATE_SECONDS / 6)
+
+    def forget_peaks(self) -> None:
+        """Take it that the last peak did harm."""
+        self._peaks.clear()
+
+    def miss(self, t: float, pressure: Pressure) -> Level:
+        """Judge a moment at which the sample did not come; return the level that holds.
+
+        Reading memory takes microseconds. Where little is left and either the counters or an alarm of
+        before tell of trouble, a read that does not return is the stall that was to be warned of.
+        """
+        share, late = self.headroom / self.capacity, self.gap(t)
+        stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
+        for danger in self._stalling(share, pressure._replace(stalled=stalled), late, alarmed=self._alarmed):
+            want = wanted(danger, share, 0.0, self.settings)
+            if want > self.hysteresis.level:
+                self.hysteresis.step(t, want, share, self.settings.still_seconds, 0.0)
+        return self.hysteresis.level
+
+    def document(self) -> dict[str, Any]:
+        """Return what is worth keeping over a restart: peaks that did no harm, and of what capacity."""
+        peaks = self._peaks.document(self.t)
+        return {"capacity_bytes": self.capacity, "peaks": peaks} if peaks else {}
+
+    def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take what an earlier run has kept so long ago; peaks of another capacity say nothing."""
+        capacity = document.get("capacity_bytes")
+        if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
+            self._peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
+
     def look(self, t: float, room: Room, around: Circumstances) -> View:
         """Take one sample of the resource at ``t`` seconds; return what is to be thought of it."""
         s = self.settings
@@ -93,13 +138,17 @@ class Watch:
         quiet = share >= QUIET_HEADROOM
         dangers = [] if quiet else self._growing(t, share)
         self._quiet = quiet
-        dangers += self._stalling(share, around.pressure, gap=0.0 if around.gap_expected else gap)
+        alarmed = self.hysteresis.level >= Level.WARNING
+        gap = 0.0 if around.gap_expected else gap
+        dangers += self._stalling(share, around.pressure, gap, alarmed=alarmed)
         if around.exhausted:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
-        return self._judge(t, share, dangers, swap=room.swap)
+        view = self._judge(t, share, dangers, swap=room.swap)
+        self._alarmed = view.level >= Level.WARNING
+        return view
 
     def _remember(self, t: float, room: Room, used: float) -> None:
         self.t, self.headroom = t, room.headroom
@@ -149,13 +198,12 @@ class Watch:
                 )
         return dangers
 
-    def _stalling(self, share: float, pressure: Pressure, gap: float) -> list[Danger]:
+    def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
         s = self.settings
         if share >= s.pressure_headroom:
             return []
         dangers = []
         if gap and pressure.stalled:
-            alarmed = self.hysteresis.level >= Level.WARNING
             dangers.append(Danger("stall", 0.95 if alarmed else 0.7, 30.0, gap))
         if pressure.full >= s.full_warning:
             dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 10.0))
@@ -194,6 +242,4 @@ class Watch:
             ]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        start, headroom = self._recent[0]
-        rate = (headroom - self.headroom) / (t - start) if t - start > 0 else None
-        return View(level, best, early, late, rate)
+        return View(level, best, early, late, self.rate, self._envelope.knows)

@@ -39,8 +39,9 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
     for with_range in (True, False):
         start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "
         room = HEADLINE_CHARACTERS - len(start) - len(end)
-        if len(who) <= room:
-            return start + who + end
+        for shown_who in (who, who.partition(" (pid")[0] + " "):
+            if len(shown_who) <= room:
+                return start + shown_who + end
     return f"{start}{who[: room - 2]}… {end}" if room > 8 else start + end
 
 
@@ -74,7 +75,9 @@ def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
     elif danger.cause == "oom":
         what = f"an allocation on {name} has just failed or a process was killed for it"
     else:
-        share = f", {100 * culprit.share:.0f} % of it by {who}" if culprit.share else ""
+        likely = "probably " if who.startswith("probably ") else ""
+        share = f"{100 * culprit.share:.0f} % of it by {who.removeprefix(likely)}"
+        share = f", {likely}{share}" if culprit.share else ""
         what = f"use of {name} has grown for {duration(danger.window_seconds)}{share}"
         if danger.window_seconds < 30:
             what += " (it may stop by itself)"

@@ -75,17 +75,38 @@ def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Re
 
 def to_json(value: Any, status: int = 200) -> Response:
     """Answer with ``value`` as JSON."""
-    return Response(
-        status, json.dumps(value, ensure_ascii=False, allow_nan=False).encode(), "application/json"
-    )
+    return Response(status, dumps(value), "application/json")
+
+
+def dumps(value: Any) -> bytes:
+    """Write JSON; names of files and programs may hold bytes that are not UTF-8, which are then escaped."""
+    document = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return document.encode("utf-8", "backslashreplace")
+
+
+class Problem(Exception):  # noqa: N818 - an answer, not a fault
+    """What a handler raises to refuse a request; ``detail`` says what is wrong and what would be right."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        """Refuse with an HTTP status."""
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with an error as RFC 9457 writes it."""
+    document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    return Response(status, dumps(document), "application/problem+json", headers or {})
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """A path and what answers it (GET and HEAD alike).
 
-    ``handler`` runs on the server's only thread and must not block; with ``waits`` it runs on one of a few
-    others, so that whatever it waits for never delays a scrape.
+    A path that ends in ``/{...}`` stands for all that have anything there. ``handler`` runs on the server's
+    only thread and must not block; with ``waits`` it runs on one of a few others, so that whatever it waits
+    for never delays a scrape.
     """
 
     path: str
@@ -136,6 +157,8 @@ class App:
             if route.path in self._routes:
                 raise ValueError(f"two routes answer {route.path}")
             self._routes[route.path] = route
+        #: routes for all paths of a folder, by folder
+        self._templates = {p.rpartition("/")[0]: r for p, r in self._routes.items() if p.endswith("}")}
         self._host_rule = host_rule
         self._web = web
         self._threads = Threads(THREADS, "wslgpud-http")
@@ -164,6 +187,8 @@ class App:
         web = self._web.current
         try:
             response = await self._answer(request, web)
+        except Problem as refused:
+            response = problem(refused.status, refused.detail)
         except Busy:
             response = text(503, "too many requests are waiting; try again", {"Retry-After": "1"})
         except asyncio.TimeoutError:
@@ -174,8 +199,11 @@ class App:
             where = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s failed: %r in %s:%s", request.path, error, where.filename, where.lineno)
             response = text(500, "internal error; the daemon's log says more")
+        if request.path.startswith("/api/") and response.status >= 400:
+            response = _as_problem(response)
         # Paths that are not ours share one series, or strangers could make thousands.
-        self._counts[request.path if request.path in self._routes else "other", response.status] += 1
+        route = self._route(request.path)
+        self._counts[route.path if route else "other", response.status] += 1
         headers = response_headers(response, web.headers)
         if _has_body(request):  # it is never read, so nothing can follow it on this connection
             headers.append((b"connection", b"close"))
@@ -202,13 +230,17 @@ class App:
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization):
             return text(401, "user name and password, please", CHALLENGE)
-        route = self._routes.get(request.path)
+        route = self._route(request.path)
         if route is None:
             return text(404, "there is nothing here; / has the list of what there is")
         if not route.waits:
             return route.handler(request)
         work = functools.partial(route.handler, request)
         return await asyncio.wait_for(self._threads.run(work), HANDLER_SECONDS)
+
+    def _route(self, path: str) -> Route | None:
+        folder, _, name = path.rpartition("/")
+        return self._routes.get(path) or (self._templates.get(folder) if name else None)
 
     def count_refused(self, status: int) -> None:
         """Note what was refused before it was a request."""
@@ -254,9 +286,17 @@ def response_headers(response: Response, overrides: Mapping[str, str]) -> list[t
         **response.headers,
         "Date": formatdate(usegmt=True),
         "Content-Type": response.content_type,
-        "Content-Length": str(len(response.body)),
+        # of 304 it would be the length of the answer that is not sent
+        "Content-Length": "" if response.status == 304 else str(len(response.body)),
     }
     return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]
+
+
+def _as_problem(response: Response) -> Response:
+    """Say what went wrong in the words of the API, whoever found it."""
+    if response.content_type == "application/problem+json":
+        return response
+    return problem(response.status, response.body.decode().strip(), response.headers)
 
 
 def refusal(status: int) -> Response:

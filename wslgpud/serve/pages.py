@@ -1,4 +1,4 @@
-"""What the server answers by itself: metrics, health, status, and a plain first page."""
+"""What the server answers by itself: metrics, health, status, the page, and a plain one without scripts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from wslgpud.model import Level, Snapshot, SourceReport
 from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
+from wslgpud.serve.static import Files
 from wslgpud.sources.memory import MEMINFO
 
 _GIB = 1 << 30
@@ -146,7 +147,8 @@ def routes(
         )
 
     found = [
-        Route("/", index),
+        *Files().routes(),
+        Route("/plain", index),
         Route("/metrics", metrics),
         Route("/-/healthy", healthy),
         Route("/-/ready", ready),
@@ -176,7 +178,7 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
 def first_page(
     latest: Snapshot | None, trouble: str, incidents: Iterable[OpenIncident] = (), *, has_status: bool
 ) -> str:
-    """Write the page at ``/``: what is known at this moment, and where there is more."""
+    """Write the page at ``/plain``: what is known at this moment, and where there is more."""
     machine = html.escape(socket.gethostname())
     if latest is None:
         state = "Waiting for the first sample."

@@ -71,6 +71,14 @@ class Publisher:
         latest = self._latest
         return self._clock.mono() - (self.started_mono if latest is None else latest.mono)
 
+    def uptime_seconds(self) -> float:
+        """Return the time since the start."""
+        return self._clock.mono() - self.started_mono
+
+    def wall(self) -> float:
+        """Return what time it is, in seconds since the epoch."""
+        return self._clock.wall()
+
     def text(self, text_format: Format, *, zipped: bool = False) -> bytes:
         """Return all that is known in ``text_format``, gzipped if asked."""
         kept, now = self._texts.get(text_format), self._clock.mono()

@@ -19,6 +19,7 @@ from wslgpud.probes import nvml_calls
 from wslgpud.probes.nvml_remedies import explain
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
+from wslgpud.units import printable
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -239,6 +240,11 @@ class GpuSource(Source):
             found.append(Reading(LIBRARY, 1, (session.get("library", ""), session.get("nvml_version", ""))))
         return tuple(found)
 
+    @property
+    def probe_pid(self) -> int | None:
+        """The child's pid while it runs: those who watch their own children leave it alone."""
+        return self._probe.pid
+
     def close(self) -> None:
         """End the child."""
         self._probe.close()
@@ -366,7 +372,7 @@ class GpuSource(Source):
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
                     ours, name = self._who(pid, (path or "").rpartition("/")[2])
-                    merged[pid] = GpuProcess(pid if ours else 0, name, used_bytes)
+                    merged[pid] = GpuProcess(pid if ours else 0, printable(name), used_bytes)
         return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
 
     def _who(self, pid: int, name: str) -> tuple[bool, str]:

@@ -16,6 +16,7 @@ from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
 from wslgpud.sources.text import table, whole
+from wslgpud.units import printable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: A process that has grown this much since we last looked may have loaded a framework or opened a GPU
@@ -184,8 +185,31 @@ class ProcessSource(Source):
             known.command = short_command(self.host, row.pid)
         return ProcessSample(
             row.pid, row.start_ticks, row.name, row.rss_bytes, swap_bytes,
-            self._status(row.pid)[0], frozenset(known.roles), known.command,
+            self._status(row.pid)[0], frozenset(known.roles), known.command, self._cgroup(row.pid),
         )  # fmt: skip
+
+    def _cgroup(self, pid: int) -> str:
+        try:
+            return memory_cgroup(self.host.read(f"/proc/{pid}/cgroup"))
+        except (NoData, SourceError):
+            return ""
+
+
+def memory_cgroup(text: str) -> str:
+    """Return the group whose memory limit holds for a process, from the text of /proc/<pid>/cgroup.
+
+    Format: https://man7.org/linux/man-pages/man7/cgroups.7.html, "/proc/[pid]/cgroup". Where the memory
+    controller is one of version 1, its own line counts, else that of version 2 (``0::``).
+    """
+    found = ""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            return path
+        if number == "0" and not controllers:
+            found = path
+    return found
 
 
 def parse_stat(text: str) -> Row | None:
@@ -203,7 +227,7 @@ def parse_stat(text: str) -> Row | None:
     if None in numbers:
         return None
     number, start, virtual, pages = (n or 0 for n in numbers)
-    return Row(number, start, name, virtual, pages * _PAGE_BYTES)
+    return Row(number, start, printable(name), virtual, pages * _PAGE_BYTES)
 
 
 def choose(

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.units import printable
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
@@ -73,7 +74,7 @@ def short_command(host: Host, pid: int) -> str:
     except (NoData, SourceError):
         return ""
     program = PurePosixPath(words[0]).name
-    return f"{program} {_subject(program, words[1:])}".strip()[:_COMMAND_LENGTH]
+    return printable(f"{program} {_subject(program, words[1:])}".strip()[:_COMMAND_LENGTH])
 
 
 def _subject(program: str, arguments: list[str]) -> str:

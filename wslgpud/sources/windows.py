@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
@@ -105,7 +106,16 @@ class WindowsSource(Source):
         if self._probe is not None:
             self._probe.close()
 
-    def _by_probe(self) -> Facts:
+    def ask(self) -> dict[str, Any]:
+        """Return the probe's answer as it came.
+
+        Raises:
+            NoData: there is no Windows that could be asked, or it is not wanted.
+            SourceError: it does not answer.
+        """
+        if isinstance(self.host, RecordedHost) and (recording := self.host.windows_recording) is not None:
+            recorded: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
+            return recorded
         now = self.host.clock.mono()
         probe = self._probe
         if probe is None or probe.pid is None:
@@ -124,9 +134,12 @@ class WindowsSource(Source):
             self._renew_at = now + RENEW_SECONDS
             probe.renew()
         try:
-            answer = probe.ask({})
+            return probe.ask({})
         except ProbeDown as down:
             raise SourceError(str(down)) from down
+
+    def _by_probe(self) -> Facts:
+        answer = self.ask()
         facts = from_probe(answer)
         if facts == Facts():
             missing = answer.get("missing")
@@ -152,8 +165,8 @@ class WindowsSource(Source):
         if self.config.windows.probe == "off":
             return "switched off by windows.probe"
         # Somebody else's machine in a folder: a program that lies there is not to be run.
-        if isinstance(self.host, RecordedHost):
-            return "a recorded machine has no Windows that could be asked"
+        if self.host.recorded:
+            return "nothing of Windows was recorded"
         if not interop.works(self.host):
             on_wsl = self.host.exists("/dev/dxg") or self.host.exists("/run/WSL")
             return interop.OFF if on_wsl else "this is not WSL 2"
@@ -168,7 +181,9 @@ class WindowsSource(Source):
                 "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
             )
         try:
-            with urllib.request.urlopen(url, timeout=_EXPORTER_SECONDS) as answer:  # noqa: S310 - checked above
+            # It is this machine's own Windows: a proxy knows nothing of it.
+            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with direct.open(url, timeout=_EXPORTER_SECONDS) as answer:
                 text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error

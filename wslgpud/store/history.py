@@ -277,7 +277,7 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
 
 
 def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Return (ms, [[pid, start ticks, name, resident KiB, swapped KiB]]) between two moments."""
+    """Return (ms, rows as in ``schema.batch``) between two moments."""
     chunk, table = schema.chunk, schema.batch
     sealed = (
         select(chunk.c.processes)

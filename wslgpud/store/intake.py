@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot
+from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
 from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
 
@@ -109,7 +109,7 @@ class Intake:
                 sample = report.sample
                 self._scale(sample.readings, readings)
                 if sample.processes:
-                    processes = _process_rows(sample.processes)
+                    processes = [*_process_rows(sample.processes), *_gpu_process_rows(snapshot.gpus)]
                 for event in sample.events:
                     self._keep_event(event)
             if readings or processes:
@@ -239,6 +239,12 @@ def _scaled(value: float, divisor: int) -> int | float | None:
 
 def _process_rows(processes: Iterable[ProcessSample]) -> list[list[Any]]:
     return [[p.pid, p.start_ticks, p.name, p.rss_bytes // 1024, p.swap_bytes // 1024] for p in processes]
+
+
+def _gpu_process_rows(gpus: Iterable[GpuSample]) -> Iterator[list[Any]]:
+    for gpu in gpus:
+        for p in gpu.processes:
+            yield [gpu.uuid, p.pid, p.name, None if p.used_bytes is None else p.used_bytes // 1024]
 
 
 def _renamed(readings: str, moved: Mapping[int, int | None]) -> str:

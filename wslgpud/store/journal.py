@@ -86,6 +86,7 @@ class Journal:
             "new": int(transition.new),
             "headline": transition.headline,
             "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
+            "facts": json.dumps(dict(transition.facts), ensure_ascii=False) if transition.facts else None,
         }
         self._write(lambda connection: insert_new(connection, schema.transition, [row]))
         for channel, message in messages.items():

@@ -169,6 +169,15 @@ MIGRATIONS = (
                 verdict TEXT NOT NULL, document TEXT NOT NULL) {strict}""",
         ),
     ),
+    Migration(
+        3,
+        "what was learned",
+        (
+            """CREATE TABLE learned (id {int8} PRIMARY KEY, ms {int8} NOT NULL, subject TEXT NOT NULL,
+                document TEXT NOT NULL) {strict}""",
+        ),
+    ),
+    Migration(4, "what rules saw", ("ALTER TABLE transition ADD COLUMN facts TEXT",)),
 )
 
 _RECORD = (

@@ -9,14 +9,22 @@ from itertools import repeat
 from operator import itemgetter, truediv
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema, stress_rows
 from wslgpud.store.journal import forecast_from
-from wslgpud.store.records import Bucket, DeliveryRecord, Oldest, Point, ProcessPoint, SeriesRef
+from wslgpud.store.records import (
+    Bucket,
+    DeliveryRecord,
+    GpuProcessPoint,
+    Oldest,
+    Point,
+    ProcessPoint,
+    SeriesRef,
+)
 from wslgpud.store.rollup import Summary
 from wslgpud.store.select import matcher
 
@@ -219,7 +227,19 @@ class Reader:
                 for ms, rows in history.processes(
                     connection, round(start_wall * 1000), round(end_wall * 1000)
                 )
-                for pid, start, name, rss, swap in rows
+                for pid, start, name, rss, swap in (row for row in rows if isinstance(row[0], int))
+            ]
+        return sorted(found, key=lambda p: p.wall)
+
+    def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
+        """Return the programs that used a GPU between two moments, by time."""
+        with self.connected() as connection:
+            found = [
+                GpuProcessPoint(ms / 1000, uuid, pid, name, None if used is None else used * 1024)
+                for ms, rows in history.processes(
+                    connection, round(start_wall * 1000), round(end_wall * 1000)
+                )
+                for uuid, pid, name, used in (row for row in rows if isinstance(row[0], str))
             ]
         return sorted(found, key=lambda p: p.wall)
 
@@ -261,8 +281,11 @@ class Reader:
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """Return the changes of level since a moment with their ids, by time."""
         table = schema.transition
-        query = select(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
         with self.connected() as connection:
+            # A file that an older version wrote, and still writes, lacks the newest column.
+            there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+            query = select(*(column for column in table.columns if column.name in there))
+            query = query.where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
             return [(row.id, _transition(row)) for row in connection.execute(query)]
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
@@ -291,6 +314,7 @@ def unscaled(number: Number, divisor: int) -> Number:
 
 def _transition(row: Any) -> Transition:
     forecast = None if row.forecast is None else forecast_from(json.loads(row.forecast))
+    facts = getattr(row, "facts", None)
     return Transition(
         row.ms / 1000,
         row.mono,
@@ -300,4 +324,5 @@ def _transition(row: Any) -> Transition:
         Level(row.new),
         row.headline,
         forecast,
+        json.loads(facts) if facts else {},
     )

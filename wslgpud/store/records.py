@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wslgpud.model import Number
 
@@ -61,6 +61,23 @@ class ProcessPoint(NamedTuple):
     name: str
     rss_bytes: int
     swap_bytes: int
+
+
+class GpuProcessPoint(NamedTuple):
+    """One program on a GPU as seen at ``wall``; ``used_bytes`` is None where the driver did not tell."""
+
+    wall: float
+    uuid: str
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+class Learned(NamedTuple):
+    """What was found out about a subject, at ``wall``."""
+
+    wall: float
+    document: dict[str, Any]
 
 
 class Delivery(NamedTuple):

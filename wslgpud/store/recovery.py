@@ -22,8 +22,8 @@ SLICE_ROWS = 300
 #: what other rows refer to comes first, then what is worth most
 _IDENTITY = (schema.host, schema.series, schema.outbox)
 _CONTENT = (
-    schema.transition, schema.stress_run, schema.daemon_run, schema.event, schema.batch, schema.rollup_hour,
-    schema.rollup_minute, schema.chunk, schema.block,
+    schema.transition, schema.stress_run, schema.learned, schema.daemon_run, schema.event, schema.batch,
+    schema.rollup_hour, schema.rollup_minute, schema.chunk, schema.block,
 )  # fmt: skip
 _FAR = 1 << 61
 #: how often a stretch that cannot be read is halved in search of what lies within
@@ -58,7 +58,7 @@ def take_over_identity(connection: Connection, aside: Path) -> int:
         for table in _IDENTITY:
             for rows in _slices(old, table):
                 _insert(connection, table, rows)
-        for table in (*_CONTENT[:4], schema.outbox, schema.chunk):
+        for table in (*_CONTENT[:5], schema.outbox, schema.chunk):
             newest = max(newest, _greatest_id(old, table))
     return newest
 
@@ -137,9 +137,12 @@ def _onwards(
 ) -> Iterator[list[dict[str, Any]] | None]:
     """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
     keys = _keys(table)
+    # Of an older version's file: what it lacks must not cost the rows.
+    there = {row[1] for row in old.execute(f"PRAGMA table_info({table.name})")}
+    names = [column.name for column in table.columns if column.name in there or not there]
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
-        f"SELECT {', '.join(c.name for c in table.columns)} FROM {table.name}"  # noqa: S608 - our own names
+        f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608 - our own names
         f" WHERE {keys[0]} BETWEEN ? AND ? AND ({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})"
         f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
     )

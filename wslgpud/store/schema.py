@@ -96,7 +96,9 @@ batch = Table(
     Column("ms", BigInteger, nullable=False),  # of the batch's first tick
     Column("offsets", Text, nullable=False),  # JSON array: milliseconds from there to each tick
     Column("readings", Text, nullable=False),  # JSON object: series id -> values * divisor, one if all are it
-    Column("processes", Text),  # JSON array of [offset, [[pid, start ticks, name, RSS KiB, swapped KiB]]]
+    # JSON array of [offset, rows]: [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and since
+    # schema 3 [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU
+    Column("processes", Text),
 )
 
 # Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
@@ -174,6 +176,7 @@ transition = Table(
     Column("new", Integer, nullable=False),
     Column("headline", Text, nullable=False),
     Column("forecast", Text),  # JSON object
+    Column("facts", Text),  # JSON object: what the rule saw
 )
 
 # What is still to be sent, one row a channel; done_ms is null until the channel has taken it.
@@ -199,6 +202,17 @@ stress_run = Table(
     Column("gpu", Text, nullable=False),  # UUID
     Column("verdict", Text, nullable=False),
     Column("document", Text, nullable=False),  # JSON object: the result
+)
+
+# What the daemon has found out about this machine, one row a subject (a GPU's UUID, RAM): written anew with a
+# new id when it changes.
+learned = Table(
+    "learned",
+    metadata,
+    _id(),
+    Column("ms", BigInteger, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("document", Text, nullable=False),  # JSON object
 )
 
 daemon_run = Table(

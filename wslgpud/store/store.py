@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, delete, func, select, update
 
 from wslgpud import __version__
 from wslgpud.config import StoreSettings
@@ -23,7 +24,7 @@ from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake, SeriesKey
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
+from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.sql import insert_new
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
@@ -80,6 +81,7 @@ class Store:
         self.version = __version__
         self.previous_run: Run | None = None
         self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
+        self.learned: dict[str, Learned] = {}
         self._writer = Writer(
             self._target,
             self._intake,
@@ -151,6 +153,23 @@ class Store:
         self._writer.wake(urgent=True)
         return number
 
+    def learn(self, subject: str, document: Mapping[str, Any]) -> None:
+        """Keep what was found out about a subject (a GPU's UUID, RAM), in place of what was known.
+
+        ``learned`` holds what earlier runs have kept.
+        """
+        number, ms = self._intake.next_row(), round(self._clock.wall() * 1000)
+        row = {"id": number, "ms": ms, "subject": subject, "document": json.dumps(dict(document))}
+        low, high = schema.row_range(self._intake.host_id)
+        table = schema.learned
+
+        def write(connection: Connection) -> None:
+            mine = table.c.id.between(low, high)
+            connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
+            insert_new(connection, table, [row])
+
+        self._journal.run(write)
+
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Put anything else into the outbox of a channel; return the delivery's id."""
         number = self._journal.post(channel, payload)
@@ -217,6 +236,15 @@ class Store:
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         self._writer.report_damage(problem, identity)
 
+    @property
+    def reader(self) -> Reader:
+        """What reads the history while we write it.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        return self._read()
+
     def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
@@ -256,6 +284,7 @@ class Store:
                 schema.outbox,
                 schema.daemon_run,
                 schema.stress_run,
+                schema.learned,
             )
             newest = (
                 connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
@@ -271,6 +300,12 @@ class Store:
         run, batch = schema.daemon_run, schema.batch
         mine = run.c.id.between(low, high)
         if self._run_id is None:
+            self.learned = {
+                row.subject: Learned(row.ms / 1000, json.loads(row.document))
+                for row in connection.execute(
+                    select(schema.learned).where(schema.learned.c.id.between(low, high))
+                )
+            }
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(

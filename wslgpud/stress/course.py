@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wslgpud.model import Finding, Number, Reading
+from wslgpud.sources import windows
 
 #: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
 FOLLOWED = frozenset({
@@ -18,14 +19,23 @@ FOLLOWED = frozenset({
 #: more than the memory, and on many cards it is always there.
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 ECC = "gpu_ecc_errors:corrected"
+#: by adapter, not by UUID
+SHARED = windows.GPU_SHARED.name
+#: by how much that may grow for other reasons
+SHARED_BYTES = 256 << 20
 
 
 def followed(readings: Iterable[Reading]) -> dict[str, dict[str, Number]]:
     """Return the values that are followed, by the GPU's UUID and their name."""
     found: dict[str, dict[str, Number]] = {}
+    shared: dict[str, Number] = {}
     for spec, value, labels in readings:
         if spec.name in FOLLOWED:
             found.setdefault(labels[1], {})[":".join((spec.name, *labels[2:]))] = value
+        elif spec.name == SHARED:
+            shared[":".join((SHARED, *labels))] = value
+    for facts in found.values():
+        facts.update(shared)
     return found
 
 
@@ -67,11 +77,21 @@ class Course:
             "slowed_ratio": self.slowed / self.samples
             if any(name.startswith("gpu_throttle_reason:") for name in self.last)
             else None,
+            "shared_grown_bytes": self.shared_grown(),
             "ecc_corrected": self.grown(ECC),
             "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
             "remapped_rows": self.grown("gpu_remapped_rows:uncorrectable"),
         }
         return {name: value for name, value in known.items() if value is not None}
+
+    def shared_grown(self) -> Number | None:
+        """Return by how much Windows moved more of a card's memory into RAM than before the run."""
+        grown = [
+            value - self.first[name]
+            for name, value in self.high.items()
+            if name.startswith(SHARED) and name in self.first
+        ]
+        return max(0, *grown) if grown else None
 
     def findings(self) -> list[Finding]:
         """Return what the card itself reports as broken."""

@@ -75,8 +75,17 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
             yield Finding(
                 kind,
                 f"{text} fell by {lost:.1%} {nights}:"
-                f" {_shown(name, now)}, usually {_shown(name, median(usual))}",
+                f" {_shown(name, now)}, usually {_shown(name, median(usual))}{_clock(kind, result, before)}",
             )
+
+
+def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> str:
+    """Say that the memory ran at a lower clock, where that explains a loss."""
+    now = result.values.get("memory_clock_hertz")
+    usual = [run.values["memory_clock_hertz"] for run in before if "memory_clock_hertz" in run.values]
+    if kind != "bandwidth" or now is None or not usual or now > 0.98 * median(usual):
+        return ""
+    return f" (its clock: {now / 1e6:.0f} MHz, usually {median(usual) / 1e6:.0f})"
 
 
 def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> Finding | None:

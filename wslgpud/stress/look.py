@@ -30,7 +30,8 @@ CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 RECENT_ERRORS_SECONDS = 60.0
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
-CUDA_LIBRARY = "/libcuda.so"
+#: Monitors such as nvidia-smi, under whatever name, load the first only to ask it for its version.
+CUDA_LIBRARY, MANAGEMENT_LIBRARY = "/libcuda.so", "/libnvidia-ml.so"
 
 
 class Recent:
@@ -116,12 +117,12 @@ def users(host: Host, own_pid: int) -> list[str]:
             if not any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
                 continue
             head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
-            ours = OUR_PROBE in host.read(f"/proc/{pid}/cmdline")
+            command = host.read(f"/proc/{pid}/cmdline")
         except (NoData, SourceError):
             continue
         name, parent = head.partition("(")[2], int(rest.split()[1])
-        if parent != own_pid and not ours and name not in BYSTANDERS:
-            found.append(f"{name} ({pid})")
+        if parent != own_pid and OUR_PROBE not in command and name not in BYSTANDERS:
+            found.append(f"{_called(name, command)} ({pid})")
     return sorted(found)
 
 
@@ -138,11 +139,23 @@ def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
         try:
             head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
             maps = "" if rest.split()[1] == str(own_pid) else host.read(f"/proc/{pid}/maps")
+            command = host.read(f"/proc/{pid}/cmdline") if maps else ""
         except (NoData, SourceError):
             continue
-        if CUDA_LIBRARY in maps or FRAMEWORK.search(maps):
-            found.append(f"{head.partition('(')[2]} ({pid})")
+        name = head.partition("(")[2]
+        if name not in BYSTANDERS and (
+            FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps)
+        ):
+            found.append(f"{_called(name, command)} ({pid})")
     return sorted(found)
+
+
+def _called(name: str, command: str) -> str:
+    """Return what people call a program: of an interpreter also what it runs."""
+    arguments = command.split("\0")[1:]
+    if name.startswith("python") and arguments and arguments[0] and not arguments[0].startswith("-"):
+        return f"{name} {Path(arguments[0]).name}"
+    return name
 
 
 def on_battery(host: Host) -> bool | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from wslgpud.metrics import MetricSpec, Unit
-from wslgpud.model import Reading, StressResult, StressVerdict
+from wslgpud.model import Number, Reading, StressResult, StressVerdict
 
 _GPU = ("gpu", "uuid")
 
@@ -33,13 +33,32 @@ FINDINGS = _gauge("vram_stress_findings", "", "What the last complete run found,
 DURATION = _gauge("vram_stress_duration_seconds", "seconds", "Duration of the last complete run.")
 SIZE = _gauge(
     "vram_stress_bytes", "bytes",
-    "The layers of the card's memory in the last complete run: total, visible to CUDA, reserved by the "
-    "driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, leak.", "kind",
+    "The layers of the card's memory in the last complete run: spec (as sold), total, visible to CUDA, "
+    "reserved by the driver, foreign, context, free, allocated, verified, usable (not spilled), spilled, "
+    "spill_start (taken before the first that spilled), leak.",
+    "kind",
 )  # fmt: skip
 COVERAGE = _gauge("vram_stress_coverage_ratio", "ratio", "Share of the free memory that was verified.")
+USABLE = _gauge(
+    "vram_stress_usable_ratio", "ratio", "Share of the card's memory, as it is sold, that is usable."
+)
 BANDWIDTH = _gauge(
     "vram_stress_bandwidth_bytes_per_second", "bytes_per_second",
     "Bandwidth over chunks of 256 MiB: op write, change or read; stat median or min.", "op", "stat",
+)  # fmt: skip
+BANDWIDTH_SHARE = _gauge(
+    "vram_stress_bandwidth_ratio", "ratio",
+    "Median bandwidth as a share of what clock and width of the card's memory allow.", "op",
+)  # fmt: skip
+REGION = _gauge(
+    "vram_stress_region_bandwidth_bytes_per_second", "bytes_per_second",
+    "Read bandwidth of the slowest chunk in each part of the card, in order of allocation (00 first).",
+    "region",
+)  # fmt: skip
+RUN = MetricSpec(
+    "vram_stress_run", "info", "",
+    "With what the last complete run was made; only runs made alike can be compared.",
+    (*_GPU, "driver", "torch", "cuda", "mode"), stored=False,
 )  # fmt: skip
 TEMPERATURE = _gauge(
     "vram_stress_temperature_celsius", "celsius",
@@ -58,11 +77,12 @@ RUNS = MetricSpec(
 )
 
 METRICS = (
-    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, BANDWIDTH, TEMPERATURE, SLOWED,
-    ECC_ERRORS, ERRORS, RUNS,
+    LAST_RUN, LAST_SUCCESS, VERDICT, FINDINGS, DURATION, SIZE, COVERAGE, USABLE, BANDWIDTH, BANDWIDTH_SHARE,
+    REGION, RUN, TEMPERATURE, SLOWED, ECC_ERRORS, ERRORS, RUNS,
 )  # fmt: skip
 
 SIZES = (
+    "spec",
     "total",
     "visible",
     "reserved",
@@ -73,8 +93,11 @@ SIZES = (
     "verified",
     "usable",
     "spilled",
+    "spill_start",
     "leak",
 )
+#: parts of the card that are told apart: enough for a picture, few enough for one scrape
+REGIONS = 32
 VERDICTS: tuple[StressVerdict, ...] = ("passed", "findings", "left", "skipped", "failed")
 
 
@@ -103,11 +126,7 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
     for found, count in Counter(finding.kind for finding in run.findings).items():
         yield Reading(FINDINGS, count, (*gpu, found))
     values = run.values
-    for kind in SIZES:
-        if f"{kind}_bytes" in values:
-            yield Reading(SIZE, values[f"{kind}_bytes"], (*gpu, kind))
-    if values.get("free_bytes") and "verified_bytes" in values:
-        yield Reading(COVERAGE, values["verified_bytes"] / values["free_bytes"], gpu)
+    yield from _layers(values, gpu)
     plain: tuple[tuple[MetricSpec, str, tuple[str, ...]], ...] = (
         (TEMPERATURE, "temperature_max_celsius", ()), (SLOWED, "slowed_ratio", ()),
         (ECC_ERRORS, "ecc_corrected", ("corrected",)), (ECC_ERRORS, "ecc_uncorrected", ("uncorrected",)),
@@ -120,3 +139,24 @@ def _figures(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
         for stat in ("median", "min"):
             if f"{op}_{stat}" in values:
                 yield Reading(BANDWIDTH, values[f"{op}_{stat}"], (*gpu, op, stat))
+        if f"{op}_median" in values and "peak_bandwidth" in values:
+            yield Reading(BANDWIDTH_SHARE, values[f"{op}_median"] / values["peak_bandwidth"], (*gpu, op))
+    yield Reading(RUN, 1, (*gpu, *(run.key.get(name, "") for name in RUN.labels[2:])))
+    yield from _regions(run, gpu)
+
+
+def _regions(run: StressResult, gpu: tuple[str, str]) -> Iterator[Reading]:
+    chunks = [row["bytes"] / row["read"] for row in run.detail.get("chunks", ())]
+    regions = min(REGIONS, len(chunks))
+    for region in range(regions):
+        part = chunks[region * len(chunks) // regions : (region + 1) * len(chunks) // regions]
+        yield Reading(REGION, round(min(part)), (*gpu, f"{region:02d}"))
+
+
+def _layers(values: Mapping[str, Number], gpu: tuple[str, str]) -> Iterator[Reading]:
+    for kind in SIZES:
+        if f"{kind}_bytes" in values:
+            yield Reading(SIZE, values[f"{kind}_bytes"], (*gpu, kind))
+    for spec, part, whole in ((COVERAGE, "verified", "free"), (USABLE, "usable", "spec")):
+        if f"{part}_bytes" in values and values.get(f"{whole}_bytes"):
+            yield Reading(spec, values[f"{part}_bytes"] / values[f"{whole}_bytes"], gpu)

@@ -21,6 +21,8 @@ STALL_SECONDS = 15.0
 #: takes well below a second. A signal comes last, because under WSL2 one in a CUDA program has broken the
 #: driver's channel for the whole VM (microsoft/WSL#41062).
 OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
+#: Until it has loaded torch a worker hears nothing, and holds nothing that somebody could want.
+START_SECONDS = 30.0
 WATCH_SECONDS = 0.1
 #: more than this of one line, or so many lines, is no worker of ours
 LONGEST_LINE, MOST_LINES = 1 << 18, 50_000
@@ -166,7 +168,8 @@ class _Conversation:
         assert self._process.stdin is not None  # noqa: S101
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        end = time.monotonic() + OWN_SECONDS
+        loading = not self._outcome.lines and not self._outcome.failure
+        end = time.monotonic() + (START_SECONDS if loading else OWN_SECONDS)
         while self._streams and time.monotonic() < end:
             self.listen(0.05)
             if self._process.poll() is not None and self._out not in self._streams:

@@ -81,6 +81,7 @@ class Runner:
         return {
             "driver": self.recent.drivers.get(sample.uuid, ""),
             "mode": mode,
+            "engine": plan.ENGINE,
             "wsl": "yes" if wsl else "no",
         }
 

@@ -9,11 +9,12 @@ from statistics import median
 from typing import Any, Literal
 
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
-from wslgpud.stress.course import Course
+from wslgpud.stress.course import SHARED_BYTES, Course
+from wslgpud.stress.plan import sold_bytes
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
-ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant"]
+ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant", "unexamined"]
 KINDS = ("write", "change", "read")
 
 #: A chunk this slow against the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any
@@ -30,6 +31,7 @@ EXPLAINED: Mapping[ErrorClass, str] = {
     "address": "words in the wrong place: address lines or the memory controller",
     "inversion": "seven or eight bits of a byte at once: the line that inverts the bus",
     "constant": "one fixed value instead of data: the memory controller",
+    "unexamined": "not looked into any more after so many",
 }
 
 
@@ -71,6 +73,8 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
         return "stuck"
     if bad["chunk"] in located or any(sample.get("belongs") for sample in samples):
         return "address"
+    if not bad.get("examined", True):
+        return "unexamined"
     if all(sample["again"] == sample["expected"] for sample in samples):
         return "read"
     flips = {int(n): count for n, count in bad["flips"].items()}
@@ -105,10 +109,14 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
         events.setdefault(str(line["event"]), []).append(line)
     begin = events.get("begin", [{}])[0]
     end = events.get("end", [{}])[-1]
-    speeds = [row for row in events.get("speed", ()) if row["sweep"] == 2]
+    first, speeds = ([row for row in events.get("speed", ()) if row["sweep"] == n] for n in (1, 2))
     classes = classify_chunks(speeds)
     errors, error_rows = _errors(events)
     values = _values(events, frame, begin, classes, speeds)
+    if speeds:
+        # What was allocated later may move what was there before: only seen by going over all of it twice.
+        values["moved_chunks"] = sum(a != b for a, b in zip(classify_chunks(first), classes, strict=False))
+    taken = {row["index"]: row["free_less"] for row in events.get("chunk", ())}
     values["errors"] = sum(errors.values())
     findings = list(_findings(errors, values, frame))
     verdict, reason = _verdict(end, frame, findings)
@@ -116,7 +124,10 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
     detail = {
         "ladder": events.get("rung", []),
         "patterns": events.get("pattern", []),
-        "chunks": [{**row, "class": kind} for row, kind in zip(speeds, classes, strict=True)],
+        "chunks": [
+            {**row, "class": kind, "free_less": taken.get(row["index"])}
+            for row, kind in zip(speeds, classes, strict=True)
+        ],
         "errors": error_rows,
         "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
         "fragmentation": events.get("fragmentation", [{}])[0],
@@ -142,8 +153,12 @@ def _errors(
     }
     errors: Counter[str] = Counter()
     rows = []
+    known: dict[int, ErrorClass] = {}
     for bad in events.get("bad", ()):
         kind = classify_error(bad, located)
+        if kind == "unexamined":  # what it was before, as far as we looked
+            kind = known.get(bad["chunk"], kind)
+        known[bad["chunk"]] = kind
         errors[kind] += max(1, bad["words"])
         rows.append({**bad, "class": kind})
     return errors, rows + [{**row} for row in events.get("located", ())]
@@ -165,6 +180,7 @@ def _values(
     if begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda"):
         context = before.free_bytes - begin["free"]
     known: dict[str, Number | None] = {
+        "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
         "total_bytes": before.total_bytes,
         "reserved_bytes": before.reserved_bytes,
         "foreign_bytes": before.used_bytes,
@@ -175,13 +191,19 @@ def _values(
         "verified_bytes": max(covered, default=None),
         "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
         "duration_seconds": frame.duration_seconds,
+        "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
         "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
     }
+    if begin.get("bus_bits") and begin.get("memory_kilohertz"):
+        # Memory of all kinds in use moves two words a clock, as the driver counts clocks.
+        known["peak_bandwidth"] = 2 * begin["memory_kilohertz"] * 1000 * begin["bus_bits"] // 8
     if speeds:
         sizes = [row["bytes"] for row in speeds]
         spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
         known["spilled_bytes"] = sum(spilled)
         known["usable_bytes"] = sum(sizes) - sum(spilled)
+        if spilled:
+            known["spill_start_bytes"] = sum(sizes[: classes.index("spilled")])
         known["degraded_chunks"] = classes.count("degraded")
         known["contended"] = int("contended" in classes)
         for kind in KINDS:
@@ -200,7 +222,8 @@ def _values(
 
 def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) -> Iterable[Finding]:
     for kind, count in errors.items():
-        yield Finding("errors", f"{count} wrong words: {EXPLAINED[kind]}")  # type: ignore[index]
+        words = "word" if count == 1 else "words"
+        yield Finding("errors", f"{count:,} wrong {words}: {EXPLAINED[kind]}")  # type: ignore[index]
     spilled = values.get("spilled_bytes", 0)
     if spilled:
         yield Finding(
@@ -210,6 +233,13 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
         )
     if frame.course is not None:
         yield from frame.course.findings()
+    moved = values.get("shared_grown_bytes", 0)
+    if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
+        yield Finding(
+            "spill",
+            f"Windows moved {moved / MIB:.0f} MiB of other programs' GPU memory into RAM during the run:"
+            " raise stress.reserve_bytes",
+        )
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
         yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")

@@ -1,0 +1,76 @@
+"""What a rule of the daemon measures, in PromQL, where metrics say it as well as the daemon itself does.
+
+A rule that is not here is watched through ``wslgpud_alert_level``: the daemon's own verdict, which also knows
+what no metric tells (which disk holds its data, which kernel line names whom).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wslgpud.alerts.measures import _HARMFUL_REASONS, _WINDOWS_TYPES, SWAP_BYTES_PER_SECOND
+from wslgpud.alerts.rules import MEMORY
+
+
+class Watch(NamedTuple):
+    """One measure.
+
+    ``expression`` carries job, instance and resource, as the daemon's own alerts do; the threshold comes from
+    the rule. ``shown`` is what the description says of ``$value``. ``silence`` marks a measure that is a
+    duration for the daemon: here a condition that must hold for so long.
+    """
+
+    expression: str
+    shown: str
+    silence: bool = False
+
+
+def _named(expression: str, label: str, resource: str) -> str:
+    """Give ``expression`` the label ``resource`` as the daemon writes it."""
+    return f'label_replace({expression}, "resource", "{resource}$1", "{label}", "(.*)")'
+
+
+_SWAPPED = [f"rate(wslgpud_swap_{way}_bytes_total[1m])" for way in ("in", "out")]
+#: both directions at once, on the scale of PSI: ``measures.thrashing``
+_BOTH_WAYS = f"0.2 * (({_SWAPPED[0]} < {_SWAPPED[1]}) or {_SWAPPED[1]}) / {SWAP_BYTES_PER_SECOND}"
+_STALLED = 'wslgpud_pressure_stalled_ratio{resource="memory", window="10s"}'
+_ALONE = "sum by (job, instance)"
+_HARMFUL = "|".join(sorted(_HARMFUL_REASONS))
+_WINDOWS = "|".join(sorted(_WINDOWS_TYPES))
+
+WATCHES: dict[str, Watch] = {
+    MEMORY: Watch("wslgpud_risk_level", ""),
+    "gpu_lost": Watch(_named("1 - wslgpud_gpu_up", "gpu", "gpu"), "The card does not answer."),
+    "gpu_driver_gone": Watch(
+        _named(
+            'wslgpud_source_success{source="gpu"} == 0 or wslgpud_source_available{source="gpu"} == 0'
+            ' and wslgpud_source_last_success_timestamp_seconds{source="gpu"}',
+            "source", "",
+        ),
+        "NVML does not answer.",
+        silence=True,
+    ),
+    "swap_thrash": Watch(
+        _named(f"{_ALONE} ({_STALLED}) or {_ALONE} ({_BOTH_WAYS})", "none", "ram"),
+        "Programs stand still for {{ $value | humanizePercentage }} of the time.",
+    ),
+    "gpu_throttled": Watch(
+        _named(
+            f'max by (job, instance, gpu) (wslgpud_gpu_throttle_reason{{reason=~"{_HARMFUL}"}})', "gpu", "gpu"
+        ),
+        "Heat or the power supply slows the card down.",
+    ),
+    "windows_disk_full": Watch(
+        _named(f'wslgpud_filesystem_avail_bytes{{fstype=~"{_WINDOWS}"}}', "mountpoint", "disk:"),
+        "{{ $value | humanize1024 }}B left.",
+    ),
+    "source_stale": Watch(
+        _named('wslgpud_source_success{source!="gpu"} == 0', "source", "source:"),
+        "The source {{ $labels.source }} does not answer; what it measures is missing everywhere.",
+        silence=True,
+    ),
+    "store_failing": Watch(
+        _named("wslgpud_store_failing", "none", "store"),
+        "The database takes nothing; history waits in memory.",
+    ),
+}  # fmt: skip

@@ -1,0 +1,204 @@
+"""Rules for Prometheus, made of the daemon's own: ``python -m deploy.prometheus.generate`` writes them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.prometheus.expressions import WATCHES, Watch
+from deploy.prometheus.own_health import ALERTS, RECORDINGS
+from wslgpud.alerts.channels.alertmanager import alert_name
+from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
+from wslgpud.alerts.texts.english import MEMORY as MEMORY_TEXT
+from wslgpud.alerts.texts.english import RULES as TEXTS
+from wslgpud.model import Level
+
+ROOT = Path(__file__).parent.parent.parent
+FILE = Path(__file__).parent / "wslgpud.rules.yml"
+GRAFANA = "http://localhost:3000"
+HEADER = """\
+# Generated from wslgpud's own rules by: python -m deploy.prometheus.generate [--grafana URL]
+# Do not edit; warning and critical share a name, and alertmanager.yml lets the one silence the other.
+"""
+
+#: levels of what other engines than the rules' decide
+LEVELS = {
+    MEMORY: (Level.WARNING, Level.CRITICAL),
+    VRAM_STRESS: (Level.WARNING, Level.CRITICAL),
+    UNCLEAN_END: (Level.INFO, Level.WARNING),
+}
+#: where a rule is seen best: dashboard and panel; all others on the overview's list of incidents
+PANELS = {
+    MEMORY: ("wslgpud-overview", "Risk"),
+    VRAM_STRESS: ("wslgpud-stress", "Last run"),
+    "swap_thrash": ("wslgpud-overview", "Pressure"),
+    "gpu_throttled": ("wslgpud-gpu", "Throttled"),
+    "gpu_lost": ("wslgpud-gpu", "State"),
+    "gpu_driver_gone": ("wslgpud-daemon", "Sources"),
+    "source_stale": ("wslgpud-daemon", "Sources"),
+    "store_failing": ("wslgpud-daemon", "Database"),
+    "windows_disk_full": ("wslgpud-overview", "Disks"),
+}
+RUNBOOK = "wslgpud-runbook"
+ELSEWHERE = ("wslgpud-overview", "Open incidents")
+
+
+class Links:
+    """Finds dashboards by title of panel in the committed JSON."""
+
+    def __init__(self, grafana: str) -> None:
+        """Read the dashboards."""
+        self._grafana = grafana.rstrip("/")
+        self._panels: dict[tuple[str, str], int] = {}
+        for file in sorted((ROOT / "grafana" / "dashboards").glob("*.json")):
+            document = json.loads(file.read_text())
+            rows = (panel.get("panels", []) for panel in document["panels"])
+            for panel in [*document["panels"], *(inner for row in rows for inner in row)]:
+                self._panels[document["uid"], panel.get("title", "")] = panel["id"]
+
+    def to(self, uid: str, title: str) -> str:
+        """Return the address of one panel, for the machine that the alert is about.
+
+        Raises:
+            KeyError: no dashboard has it.
+        """
+        number = self._panels[uid, title]
+        where = "?var-job={{ $labels.job | urlquery }}&var-instance={{ $labels.instance | urlquery }}"
+        return f"{self._grafana}/d/{uid}{where}&viewPanel={number}"
+
+    def annotations(
+        self, rule: str, panel: tuple[str, str], summary: str, description: str
+    ) -> dict[str, str]:
+        """Return what every alert carries."""
+        return {
+            "summary": summary,
+            "description": description,
+            "dashboard": self.to(*panel),
+            "runbook_url": f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}",
+        }
+
+
+def duration(seconds: float) -> str:
+    """Write a duration as Prometheus reads it."""
+    return f"{seconds:g}s" if seconds % 60 or not seconds else f"{seconds / 60:g}m"
+
+
+def _asked(metric: str, shown: str, more: str = "") -> str:
+    """Return template text that is there when ``metric`` is known for the labels of the alert."""
+    query = f"{metric}{{job=%q, instance=%q, resource=%q{more}}}"
+    labels = "$labels.job $labels.instance $labels.resource"
+    return f"{{{{ with printf {json.dumps(query)} {labels} | query }}}}{shown}{{{{ end }}}}"
+
+
+def _memory_description() -> str:
+    left = _asked("wslgpud_headroom_bytes", "{{ . | first | value | humanize1024 }}B left")
+    when = _asked(
+        "wslgpud_time_to_exhaustion_seconds",
+        ", gone in about {{ . | first | value | humanizeDuration }}",
+        ', estimate="middle"',
+    )
+    who = _asked("wslgpud_risk_culprit_info", ", growing: {{ . | first | label `who` }}")
+    advice = MEMORY_TEXT.advice
+    kinds = (
+        f"{{{{ if match `^gpu` $labels.resource }}}}{advice['gpu']}"
+        f"{{{{ else if match `^cgroup:` $labels.resource }}}}{advice['cgroup']}"
+        f"{{{{ else }}}}{advice['ram']}{{{{ end }}}}"
+    )
+    return f"{{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}: {left}{when}{who}. {kinds}"
+
+
+def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
+    """Yield one alert for each level at which the daemon itself would speak."""
+    text, watch = TEXTS[name], WATCHES.get(name)
+    summary = (
+        f"{text.title[0].upper()}{text.title[1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
+    )
+    if name == MEMORY:
+        description = _memory_description()
+    elif watch is not None:
+        description = f"{watch.shown} {text.advice}"
+    else:
+        description = f"The daemon has seen it; `wslgpud incidents` there tells when and who. {text.advice}"
+    annotations = links.annotations(name, PANELS.get(name, ELSEWHERE), summary, description)
+    for level, condition in _conditions(name, rule, watch):
+        yield {
+            "alert": alert_name(name), **condition, "labels": {"severity": level.label},
+            "annotations": annotations,
+        }  # fmt: skip
+
+
+def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[tuple[Level, dict[str, Any]]]:
+    """Yield each level with expr, for and keep_firing_for."""
+    if rule is None or watch is None:
+        verdict = f'wslgpud_alert_level{{rule="{name}"}}' if watch is None else watch.expression
+        for level in LEVELS[name] if rule is None else [step.level for step in rule.steps]:
+            yield level, {"expr": f"{verdict} >= {int(level)}"}
+        return
+    for step in rule.steps:
+        seconds = step.value if watch.silence else step.for_seconds
+        expression = watch.expression
+        if not watch.silence:
+            expression += f" {'<=' if rule.falling else '>='} {step.value:.10g}"
+        condition: dict[str, Any] = {"expr": expression, "for": duration(seconds)}
+        if rule.clear_seconds:
+            condition["keep_firing_for"] = duration(rule.clear_seconds)
+        yield step.level, condition
+
+
+def document(grafana: str = GRAFANA) -> dict[str, Any]:
+    """Return all rules as Prometheus reads them.
+
+    Args:
+        grafana: address at which people reach Grafana, for the links in alerts.
+    """
+    links = Links(grafana)
+    known = {rule.name: rule for rule in RULES}
+    names = [MEMORY, *known, *(name for name in LEVELS if name != MEMORY)]
+    own = [
+        {**alert.condition, "annotations": links.annotations(*alert.place, alert.summary, alert.description)}
+        for alert in ALERTS
+    ]
+    return {
+        "groups": [
+            {
+                "name": "wslgpud-recordings",
+                "rules": [{"record": n, "expr": e} for n, e in RECORDINGS.items()],
+            },
+            {
+                "name": "wslgpud",
+                "interval": "15s",
+                "rules": [alert for n in names for alert in _alerts_of(n, known.get(n), links)],
+            },
+            {"name": "wslgpud-health", "rules": own},
+        ]
+    }
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what is the same twice instead of an anchor: people read and copy single rules."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        return True
+
+
+def text(grafana: str = GRAFANA) -> str:
+    """Return the file."""
+    return HEADER + yaml.dump(
+        document(grafana), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True
+    )
+
+
+def main() -> None:
+    """Write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--grafana", default=GRAFANA, metavar="URL", help="where people reach Grafana")
+    FILE.write_text(text(parser.parse_args().grafana))
+
+
+if __name__ == "__main__":
+    main()

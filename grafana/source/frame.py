@@ -1,0 +1,119 @@
+"""What all dashboards share: variables, links, annotations, time."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as models
+
+from grafana.source.kit import CRITICAL, DATASOURCE, NOTE, WARNING, Panel, gpu, metric
+
+TAG = "wslgpud"
+
+
+def _variable(name: str, label: str, query: str, *, several: bool = False, pattern: str = "") -> Any:
+    found = (
+        builders.QueryVariable(name).label(label).datasource(DATASOURCE)
+        .query({"query": query, "refId": name, "qryType": 3 if query.startswith("query_result") else 1})
+        .definition(query).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC).multi(several).include_all(several)
+    )  # fmt: skip
+    if several:
+        everything = models.VariableOption(text="All", value="$__all", selected=True)
+        found = found.all_value(".+").current(everything)
+    return found.regex(pattern) if pattern else found
+
+
+def variables(*, machines: bool = False, cards: str = "") -> list[Any]:
+    """Return datasource, job, instance and (``cards``: one or several) gpu, each narrowing the next."""
+    source = builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    build = "wslgpud_build_info"
+    found = [
+        source,
+        _variable("job", "Job", f"label_values({build}, job)", several=True),
+        _variable("instance", "Machine", f'label_values({build}{{job=~"$job"}}, instance)', several=machines),
+    ]
+    if cards:
+        # People read "0 NVIDIA GeForce ...", addresses keep the uuid, which survives another slot.
+        info = metric("gpu")
+        named = f'label_join({info}, "card", " ", "gpu", "name")'
+        found.append(
+            _variable(
+                "gpu", "GPU", f"query_result({named})", several=cards == "several",
+                pattern='/card="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/',
+            )
+        )  # fmt: skip
+    return found
+
+
+def _annotation(name: str, expression: str, title: str, text: str, colour: str, *, on: bool = True) -> Any:
+    return (
+        builders.AnnotationQuery().name(name).datasource(DATASOURCE).enable(on).expr(expression)
+        .title_format(title).text_format(text).icon_color(colour).step("")
+    )  # fmt: skip
+
+
+def annotations() -> list[Any]:
+    """Return what happened, drawn into every curve."""
+    jumped = "changes({}[$__interval]) > 0"
+    return [
+        _annotation("Incidents", f"{metric('alert_level')} >= 2", "{{rule}}", "{{resource}}", WARNING),
+        _annotation(
+            "OOM kills", f"increase({metric('oom_kills')}[$__interval]) > 0", "OOM kill", "{{instance}}", CRITICAL
+        ),
+        _annotation(
+            "Restarts of the machine", jumped.format(metric("boot_time_seconds")), "Restart", "{{instance}}", NOTE
+        ),
+        _annotation(
+            "Stress runs", jumped.format(metric("vram_stress_last_run_timestamp_seconds")), "VRAM stress run",
+            "GPU {{gpu}}", "purple", on=False,
+        ),
+        _annotation(
+            "New version", f"{metric('build')} unless {metric('build')} offset $__interval", "wslgpud {{version}}",
+            "{{instance}}", "#8e8e8e", on=False,
+        ),
+    ]  # fmt: skip
+
+
+def dashboard(
+    uid: str,
+    title: str,
+    text: str,
+    contents: Iterable[tuple[str, bool, list[Panel]]],
+    *,
+    chosen: list[Any],
+    since: str = "now-1h",
+    refresh: str = "10s",
+    notes: bool = True,
+) -> str:
+    """Return a dashboard as JSON; ``contents`` are rows: title ("" for none), open or collapsed, panels."""  # fmt: skip
+    board = (
+        builders.Dashboard(title).uid(uid).description(text).tags([TAG]).timezone("browser").readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR).time(since, "now").refresh(refresh).variables(chosen)
+        .link(
+            builders.DashboardLink("wslgpud").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
+            .as_dropdown(True).include_vars(True).keep_time(True).icon("external link").tooltip("All of wslgpud")
+        )
+    )  # fmt: skip
+    if notes:
+        board = board.annotations(annotations())
+    for name, is_open, panels in contents:
+        if name:
+            row = builders.Row(name).collapsed(not is_open).id(zlib.crc32(f"row {name}".encode()) % 1_000_000)
+            for panel in [] if is_open else panels:
+                row = row.with_panel(panel)
+            board = board.with_row(row)
+        for panel in panels if is_open or not name else []:
+            board = board.with_panel(panel)
+    document = json.loads(JSONEncoder(sort_keys=True, indent=2).encode(board.build()))
+    document["id"] = None
+    document["schemaVersion"] = 41  # what 42 adds we do not use, and Grafana 11.6 and 12.0 know 41
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+__all__ = ["annotations", "dashboard", "gpu", "variables"]

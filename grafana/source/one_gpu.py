@@ -1,0 +1,155 @@
+"""One card: what it can still take, what slows it down, how it is."""
+
+from __future__ import annotations
+
+from grafana.source.frame import dashboard, variables
+from grafana.source.kit import (
+    CRITICAL,
+    GOOD,
+    NOT_HERE_WORDS,
+    NOTE,
+    TIME_LEFT_STEPS,
+    TIME_LEFT_WORDS,
+    WARNING,
+    Panel,
+    ask,
+    coloured,
+    dashed,
+    figure,
+    for_gpu,
+    gpu,
+    lines,
+    metric,
+    or_not_here,
+    rate,
+    rows,
+    states,
+    steps,
+    words,
+)  # fmt: skip
+from grafana.source.overview import vram
+
+ALIVE = words({1: ("answers", GOOD), 0: ("lost", CRITICAL)})
+YES_NO = words({1: ("yes", WARNING), 0: ("no", GOOD), -1: ("N/A", "#8e8e8e")})
+ON_OFF = words({1: ("on", NOTE), 0: ("off", "#5a5a5a33")})
+
+
+def _now() -> list[Panel]:
+    level = f"max({for_gpu(metric('risk_level'))})"
+    left = f"min({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))})"
+    harmful = gpu("gpu_throttle_reason", 'reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|'
+                                         'sw_thermal_slowdown"')  # fmt: skip
+    return [
+        figure("State", "Does the card answer? Lost: it was there, the driver still lists it.",
+               ask(f"min({gpu('gpu_up')})", now=True), mappings=ALIVE, background=True, width=3),
+        figure("Time left", "Until its memory is exhausted if it goes on like this; or no end in sight.",
+               ask(f"{left} or {level} * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS, decimals=1,
+               thresholds=steps(*TIME_LEFT_STEPS), width=4),
+        figure("Really usable", "What programs can still take, as wslgpud has learnt it; under WSL2 less than looks "
+               "free.", ask(f"max({for_gpu(metric('headroom_bytes'))})", now=True), unit="bytes", width=4, decimals=1),
+        figure("Load", "Share of time in which a kernel ran.",
+               ask(f"max({or_not_here(gpu('gpu_utilization_ratio'), 'utilization')})"), unit="percentunit",
+               mappings=NOT_HERE_WORDS, spark=True, width=3, colour=NOTE),
+        figure("Temperature", "Of the core.",
+               ask(f"max({or_not_here(gpu('gpu_temperature_celsius'), 'temperature')})"), unit="celsius",
+               mappings=NOT_HERE_WORDS, spark=True, width=3, colour=NOTE),
+        figure("Power", "Drawn by the board.", ask(f"max({or_not_here(gpu('gpu_power_watts'), 'power')})"),
+               unit="watt", mappings=NOT_HERE_WORDS, spark=True, width=3, colour=NOTE),
+        figure("Throttled", "Do heat or the power supply slow the card down? A mere power cap is not counted.",
+               ask(f"max({or_not_here(harmful, 'throttle_reasons')})", now=True), mappings=YES_NO,
+               background=True, width=4),
+    ]  # fmt: skip
+
+
+def _work() -> list[Panel]:
+    temperature = lines(
+        "Temperatures", "Dashed: the card slows down, and shuts off.",
+        ask(gpu("gpu_temperature_celsius"), "core"),
+        ask(gpu("gpu_temperature_limit_celsius"), "{{limit}} limit"), unit="celsius", least=20, width=8,
+    )  # fmt: skip
+    power = lines(
+        "Power and limit", "Drawn by the board. Dashed: the limit in force.",
+        ask(gpu("gpu_power_watts"), "power"), ask(gpu("gpu_power_limit_watts"), "limit"), unit="watt", width=8,
+    )  # fmt: skip
+    return [
+        lines(
+            "Use", "Shares of time: kernels, memory reads and writes, video encoder and decoder.",
+            ask(gpu("gpu_utilization_ratio"), "kernels"), ask(gpu("gpu_memory_utilization_ratio"), "memory"),
+            ask(gpu("gpu_encoder_utilization_ratio"), "encoder"),
+            ask(gpu("gpu_decoder_utilization_ratio"), "decoder"), unit="percentunit", most=1, width=8,
+        ),
+        dashed(temperature, "/limit/"), dashed(power, "/limit/"),
+        lines("Clocks", "Lower under load than usual: look at what throttles.",
+              ask(gpu("gpu_clock_hertz"), "{{clock}}"), unit="hertz", width=8),
+        states("What holds the clocks", "Each reason that the driver gives; idle is harmless, a power cap normal.",
+               ask(gpu("gpu_throttle_reason"), "{{reason}}"), ON_OFF, width=16, height=8, said=False),
+        lines("Performance state", "0 fastest, 15 slowest.", ask(gpu("gpu_performance_state"), "P"), unit="none",
+              most=15, width=8, height=7, decimals=0),
+        lines("PCIe link", "Generation and lanes; both fall when idle, to save power. Fewer lanes than possible under "
+              "load: the slot or the riser cable.",
+              ask(gpu("gpu_pcie_link_width"), "lanes"), ask(gpu("gpu_pcie_link_width_max"), "lanes possible"),
+              ask(gpu("gpu_pcie_link_generation"), "generation"),
+              ask(gpu("gpu_pcie_link_generation_max"), "generation possible"), unit="none", width=8, height=7,
+              decimals=0),
+        lines("Programs on the card", "As far as the driver shows them to us; under WSL2 it does not show Windows'.",
+              ask(gpu("gpu_processes"), "programs"), unit="none", width=8, height=7, decimals=0),
+    ]  # fmt: skip
+
+
+def _health() -> list[Panel]:
+    def one(title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none") -> Panel:
+        return figure(title, text, ask(f"max({or_not_here(gpu(name, *matchers), field)})", now=True), unit=unit,
+                      mappings=NOT_HERE_WORDS, width=4, decimals=0)  # fmt: skip
+
+    known = rows(
+        "What this card answers", "Calls of the driver, and whether this card supports them: N/A elsewhere is this.",
+        ask(gpu("gpu_field_supported"), rows=True), columns={"field": "Call", "Value": "Supported"}, width=10,
+    ).override_by_name("Supported", supported())  # fmt: skip
+    who = rows(
+        "Identity", "The card and its driver.", ask(gpu("gpu"), rows=True),
+        columns={"name": "Name", "driver_version": "Driver", "driver_model": "Model", "cuda_version": "CUDA",
+            "compute_capability": "Compute",
+        }, width=14,
+    )  # fmt: skip
+    return [
+        one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit"),
+        one("Uncorrected memory errors", "Since the driver was loaded.", "gpu_ecc_errors", "ecc_uncorrected",
+            'type="uncorrected"'),
+        one("Corrected memory errors", "Since the driver was loaded.", "gpu_ecc_errors", "ecc_corrected",
+            'type="corrected"'),
+        one("Remapped rows", "Memory rows replaced by spare ones, for good.", "gpu_remapped_rows", "remapped_rows"),
+        one("MIG", "1 when the card is divided into instances.", "gpu_mig_enabled", "mig"),
+        figure("Energy a day", "At the mean power of the time shown.",
+               ask(f"max(avg_over_time({gpu('gpu_power_watts')}[$__range])) * 86400 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
+                   now=True), unit="joule", mappings=NOT_HERE_WORDS, width=4),
+        known, who,
+    ]  # fmt: skip
+
+
+def supported() -> list[object]:
+    """Return how the column of supported calls looks."""
+    from grafana_foundation_sdk.models.dashboard import DynamicConfigValue as Value  # noqa: PLC0415
+
+    meanings = words({1: ("yes", GOOD), 0: ("N/A", "#8e8e8e")})
+    return [
+        Value(id_val="mappings", value=[m.to_json() for m in meanings]),
+        Value(id_val="custom.cellOptions", value={"type": "color-text"}),
+        Value(id_val="custom.width", value=120),
+    ]
+
+
+def one_gpu() -> str:
+    """Return the dashboard."""
+    return dashboard(
+        "wslgpud-gpu", "wslgpud / GPU", "One card: its memory by layer, load, heat, clocks, and what slows it down.",
+        (
+            ("", True, _now()),
+            ("Memory", True, [vram(24)]),
+            ("Work", True, _work()),
+            ("Health", True, _health()),
+        ),
+        chosen=variables(cards="one"),
+    )  # fmt: skip
+
+
+_ = (coloured, rate)

@@ -1,0 +1,247 @@
+"""One machine at a glance: the verdict first, then why."""
+
+from __future__ import annotations
+
+from grafana.source.frame import dashboard, variables
+from grafana.source.kit import (
+    CRITICAL,
+    GOOD,
+    HEADROOM_STEPS,
+    LEVELS,
+    NEUTRAL,
+    NOT_HERE,
+    NOTE,
+    RISK,
+    TIME_LEFT_STEPS,
+    TIME_LEFT_WORDS,
+    WARNING,
+    Panel,
+    ask,
+    bars,
+    coloured,
+    dashed,
+    figure,
+    for_gpu,
+    gpu,
+    limit_line,
+    lines,
+    metric,
+    override,
+    rate,
+    rows,
+    states,
+    steps,
+    steps_of,
+)  # fmt: skip
+
+#: for how long the present rate is carried on in the picture of VRAM
+FORECAST_SECONDS = 300
+_ALIVE = f"max by (job, instance) ({metric('build')})"
+
+
+def _verdict() -> list[Panel]:
+    level = metric("risk_level")
+    culprit = f"max by (who, resource) ({metric('risk_culprit')})"
+    nobody = f'label_replace(max({level}) * 0, "who", "nobody", "", "")'
+    left = metric("time_to_exhaustion_seconds", estimate="middle")
+    headroom = f"min by (resource) ({metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))"
+    return [
+        figure(
+            "Risk",
+            "The worst level of RAM with swap, of each GPU and of each limited cgroup, as wslgpud forecasts it.",
+            ask(f"max({level})", now=True), mappings=LEVELS, background=True, width=4, height=5,
+        ),
+        figure(
+            "Time left",
+            "Until the first of them is exhausted if it goes on like this: the middle of the range. Nothing points "
+            "to exhaustion: no end in sight.",
+            ask(f"min({left}) or max({level}) * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS,
+            decimals=1, thresholds=steps(*TIME_LEFT_STEPS), width=5, height=5,
+        ),
+        figure(
+            "Who grows",
+            "The program that takes the memory which is running out, as far as is known.",
+            ask(f"{culprit} or on () {nobody}", "{{who}}", now=True), names=True, width=5, height=5, colour=NEUTRAL,
+        ),
+        bars(
+            "Headroom",
+            "What can still be taken before allocations fail, as a share: RAM with swap, VRAM below its real ceiling. "
+            "Colours change where a growth becomes a warning and critical.",
+            ask(headroom, "{{resource}}", now=True), unit="percentunit", width=10, height=5,
+            thresholds=steps(*HEADROOM_STEPS), full=1,
+        ),
+    ]  # fmt: skip
+
+
+def _memory() -> list[Panel]:
+    total, available = metric("memory_total_bytes"), metric("memory_available_bytes")
+    swap_total, swap_free = metric("swap_total_bytes"), metric("swap_free_bytes")
+    ram = lines(
+        "RAM and swap",
+        "What programs hold, and what there is. Memory runs out when both reach their dashed lines.",
+        ask(f"{total} - {available}", "RAM in use"), ask(f"{swap_total} - {swap_free}", "swap in use"),
+        ask(total, "RAM"), ask(f"{total} + {swap_total}", "RAM and swap"), unit="bytes", stacked=True,
+    )  # fmt: skip
+    coloured(ram, {"RAM in use": NOTE, "swap in use": "purple"})
+    limit_line(limit_line(ram, "RAM", NOTE), "RAM and swap", CRITICAL)
+    pressure = lines(
+        "Pressure",
+        "Share of time in which programs waited for memory (PSI): some of them, or all, so that nothing got done. "
+        "Dashed: from here on it is called thrashing, and critical.",
+        ask(metric("pressure_stalled_ratio", resource="memory", window="10s"), "all wait"),
+        ask(metric("pressure_waiting_ratio", resource="memory", window="10s"), "some wait"),
+        unit="percentunit", most=1, thresholds=steps_of("swap_thrash", "transparent"), width=6,
+    )  # fmt: skip
+    traffic = lines(
+        "Swap traffic",
+        "Into swap is drawn downwards. Out of it all the time means that RAM is too small; both at once is thrashing.",
+        ask(rate(metric("swap_in_bytes")), "from swap"), ask(f"-{rate(metric('swap_out_bytes'))}", "into swap"),
+        unit="Bps", least=None, width=6,
+    )  # fmt: skip
+    level = states(
+        "Level", "How each resource was judged over time.",
+        ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"), LEVELS, width=12, height=7,
+    )  # fmt: skip
+    programs = lines(
+        "Programs", "RAM of the programs that matter; shared pages count in each.",
+        ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"), unit="bytes",
+        height=7,
+    )  # fmt: skip
+    return [
+        ram, coloured(pressure, {"all wait": CRITICAL, "some wait": WARNING}),
+        coloured(traffic, {"from swap": NOTE, "into swap": "purple"}), level, programs,
+    ]  # fmt: skip
+
+
+def vram(width: int = 24) -> Panel:
+    """Return VRAM by layer with the forecast; for one GPU."""
+    used, total = f"max({gpu('gpu_memory_used_bytes')})", f"max({gpu('gpu_memory_total_bytes')})"
+    reserved = f"max({gpu('gpu_memory_reserved_bytes')})"
+    usable = f"max({for_gpu(metric('headroom_bytes'))})"
+    shrinking = f"max({for_gpu(metric('consumption_bytes_per_second'))})"
+    # Only where the forecast sees an end that is near: a rate alone is noise.
+    foreseen = (
+        f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
+    )
+    soon = f"({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking} and {foreseen})"
+    panel = lines(
+        "VRAM by layer",
+        "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
+        "usable, as wslgpud has learnt it; what looks free and is not. Dashed: the card's size, and use in five "
+        "minutes if it goes on like this.",
+        ask(reserved, "reserved by the driver"), ask(used, "in use"), ask(usable, "really usable"),
+        ask(f"clamp_min({total} - ({used} + {usable} + ({reserved} or {used} * 0)), 0)", "free in name only"),
+        ask(f"{soon} < {total} or {total} and {soon}", "in 5 min"),
+        ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9, table_legend=width > 12,
+    )  # fmt: skip
+    layers = {
+        "reserved by the driver": NOT_HERE,
+        "in use": NOTE,
+        "really usable": GOOD,
+        "free in name only": "yellow",
+    }
+    coloured(panel, layers)
+    override(panel, "really usable", custom__fillOpacity=15)
+    override(panel, "free in name only", custom__fillOpacity=25)
+    return limit_line(limit_line(panel, "in 5 min", WARNING), "size of the card", CRITICAL)
+
+
+def _cards() -> list[Panel]:
+    repeated = vram().repeat("gpu").repeat_direction("v")
+    busy = lines(
+        "GPU load", "Share of time in which a kernel ran. Low during a training: the data loader is the bottleneck.",
+        ask(gpu("gpu_utilization_ratio"), "GPU {{gpu}}"), unit="percentunit", most=1, width=8, height=7,
+    )  # fmt: skip
+    heat = lines(
+        "GPU temperature", "Of the core. Dashed: the card slows down from here on.",
+        ask(gpu("gpu_temperature_celsius"), "GPU {{gpu}}"),
+        ask(gpu("gpu_temperature_limit_celsius", limit="slowdown"), "GPU {{gpu}} slows down"),
+        unit="celsius", width=8, height=7, least=20,
+    )  # fmt: skip
+    power = lines(
+        "GPU power", "Drawn by the board. Dashed: the limit in force.",
+        ask(gpu("gpu_power_watts"), "GPU {{gpu}}"), ask(gpu("gpu_power_limit_watts"), "GPU {{gpu}} limit"),
+        unit="watt", width=8, height=7,
+    )  # fmt: skip
+    return [repeated, busy, dashed(heat, "/slows down/"), dashed(power, "/limit/")]
+
+
+def _trouble() -> list[Panel]:
+    none = f"max({metric('build')}) * 0"
+    quiet = f'label_replace({_ALIVE} * 0, "rule", "nothing open", "", "")'
+    table = rows(
+        "Open incidents",
+        "What wslgpud has found and what is not over yet; `wslgpud incidents` shows the minutes before it.",
+        ask(f"{metric('alert_level')} or on (job, instance) {quiet}", rows=True),
+        columns={"rule": "Rule", "resource": "Where", "Value": "Level"}, width=12, height=7,
+    )  # fmt: skip
+    override(
+        table, "Level", mappings=[m.to_json() for m in LEVELS],
+        custom__cellOptions={"type": "color-background", "mode": "basic"}, custom__width=120,
+    )  # fmt: skip
+    return [
+        table,
+        lines(
+            "Kills and errors", "Processes killed for lack of memory, and errors of the GPU's drivers.",
+            ask(f"increase({metric('oom_kills')}[$__rate_interval])", "OOM kills"),
+            ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's GPU driver"),
+            ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid errors"),
+            unit="short", height=7, decimals=0, soft_most=4,
+        ),
+    ]  # fmt: skip
+
+
+def _machine() -> list[Panel]:
+    everything = f"sum({rate(metric('cpu_seconds'))})"
+    busy = {}
+    for name, modes in {
+        "user": "user|nice",
+        "system": "system",
+        "iowait": "iowait",
+        "other": "irq|softirq|steal",
+    }.items():
+        chosen = metric("cpu_seconds", f'mode=~"{modes}"')
+        busy[name] = f"sum({rate(chosen)}) / {everything}"
+    processor = lines(
+        "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
+        *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True,
+    )  # fmt: skip
+    coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
+    disks = bars(
+        "Disks",
+        "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
+        "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
+        ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
+        width=12, height=8, thresholds=steps_of("windows_disk_full"), full=None,
+    )  # fmt: skip
+    wsl = f"max by (version, distro, networking) ({metric('wsl')})"
+    plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
+    under = figure(
+        "WSL", "Distribution, version and networking mode of WSL; or that this is no WSL.",
+        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=12, colour=NEUTRAL,
+    )  # fmt: skip
+    since = figure(
+        "Up for", "How long the machine (under WSL2: its virtual machine) runs; a small value is a restart.",
+        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=6, decimals=1,
+    )  # fmt: skip
+    jumps = figure(
+        "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
+        ask(f"max({metric('clock_jumps')})", now=True), width=6, decimals=0,
+    )  # fmt: skip
+    return [under, since, jumps, processor, disks]
+
+
+def overview() -> str:
+    """Return the dashboard."""
+    return dashboard(
+        "wslgpud-overview", "wslgpud / Overview",
+        "One machine: is memory about to run out, when, and who takes it. Below that: why.",
+        (
+            ("", True, _verdict()),
+            ("Memory", True, _memory()),
+            ("GPUs", True, _cards()),
+            ("Trouble", True, _trouble()),
+            ("WSL and Windows", True, _machine()),
+        ),
+        chosen=variables(cards="several"),
+    )  # fmt: skip

@@ -1,0 +1,39 @@
+"""The runbook where alerts link to: one panel a rule, with the words of the runbooks in the repository."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import text
+from grafana_foundation_sdk.models.text import TextMode
+
+from grafana.source.frame import dashboard
+
+ROOT = Path(__file__).parent.parent.parent
+FILES = ("wslgpud/alerts/RUNBOOK.md", "deploy/prometheus/RUNBOOK.md")
+
+
+def sections() -> dict[str, str]:
+    """Return what to do about each rule, in Markdown, by its name."""
+    found = {}
+    for file in FILES:
+        _, *parts = re.split(r"^## (\w+)\n", (ROOT / file).read_text(), flags=re.MULTILINE)
+        # A link to a neighbouring file leads nowhere from here.
+        bodies = (re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", body).strip() for body in parts[1::2])
+        found |= dict(zip(parts[::2], bodies, strict=True))
+    return found
+
+
+def runbook() -> str:
+    """Return the dashboard."""
+    panels = [
+        text.Panel().title(rule).description(f"What to do about {rule}.").mode(TextMode.MARKDOWN).content(words)
+        .id(zlib.crc32(rule.encode()) % 1_000_000).span(12).height(7)
+        for rule, words in sections().items()
+    ]  # fmt: skip
+    return dashboard(
+        "wslgpud-runbook", "wslgpud / Runbook", "What to do when wslgpud says ...; alerts link here.",
+        (("", True, panels),), chosen=[], refresh="", notes=False,
+    )  # fmt: skip

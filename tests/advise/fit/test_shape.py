@@ -1,0 +1,130 @@
+"""The shape of a model is told by what people have: its size, its configuration, its weights."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.advise.fit.shape import Shape, ShapeError, header, of, of_config, typical
+
+#: Published figures: parameters by the models' own cards.
+LLAMA_2_7B = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+LLAMA_3_1B = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
+        "activation_function": "gelu_new"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [(LLAMA_2_7B, 6_738_415_616), (LLAMA_3_1B, 1_235_814_400), (MIXTRAL, 46_702_792_704)],
+)
+def test_parameters_are_counted_as_the_models_cards_say(config, parameters):
+    assert of_config(config).size == parameters
+
+
+def test_older_models_use_other_words_and_two_matrices():
+    shape = of_config(GPT2)
+
+    assert (shape.gated, shape.tied, shape.stepwise_gelu, shape.intermediate) == (False, True, True, 3072)
+    assert shape.size == pytest.approx(124_439_808, rel=0.01)
+
+
+def test_a_picture_models_text_part_counts():
+    assert of_config({"model_type": "llava", "text_config": LLAMA_2_7B}).layers == 32
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters"), [("7B", 7e9), ("7b", 7e9), ("1.5 B", 1.5e9), ("350M", 350e6), ("1T", 1e12)]
+)
+def test_a_size_is_enough(text, parameters):
+    assert of(text).size == parameters
+
+
+@given(st.integers(10**6, 10**12))
+def test_a_typical_shape_has_about_as_many_parameters_in_its_layers(parameters):
+    shape = typical(parameters)
+
+    assert shape.heads % shape.kv_heads == 0
+    if parameters > 10**9:
+        assert shape.count() == pytest.approx(parameters, rel=0.1)
+
+
+def safetensors(file, tensors) -> None:
+    text = json.dumps(
+        {"__metadata__": {"format": "pt"}}
+        | {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in tensors.items()}
+    ).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text)
+
+
+TENSORS = {
+    "model.embed_tokens.weight": [1000, 256], "lm_head.weight": [1000, 256], "model.norm.weight": [256],
+    **{f"model.layers.{i}.self_attn.{n}_proj.weight": [rows, 256]
+       for i in (0, 1) for n, rows in (("q", 256), ("k", 128), ("v", 128), ("o", 256))},
+    **{f"model.layers.{i}.mlp.{n}_proj.weight": [688, 256] for i in (0, 1) for n in ("gate", "up")},
+    **{f"model.layers.{i}.mlp.down_proj.weight": [256, 688] for i in (0, 1)},
+    **{f"model.layers.{i}.{n}_layernorm.weight": [256] for i in (0, 1) for n in ("input", "post_attention")},
+}  # fmt: skip
+
+
+def test_weights_tell_their_shape_without_being_read(tmp_path):
+    safetensors(tmp_path / "model.safetensors", TENSORS)
+
+    shape = of(str(tmp_path / "model.safetensors"))
+
+    assert (shape.layers, shape.hidden, shape.intermediate, shape.vocabulary) == (2, 256, 688, 1000)
+    assert (shape.heads, shape.kv_heads, shape.head_dim) == (2, 1, 128)
+    assert shape.size == shape.count()
+
+
+def test_a_folder_of_pieces_counts_as_one_with_its_configuration(tmp_path):
+    names = list(TENSORS)
+    for i, part in enumerate((names[:8], names[8:])):
+        safetensors(tmp_path / f"model-0000{i}-of-00002.safetensors", {n: TENSORS[n] for n in part})
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "intermediate_size": 688, "vocab_size": 1000}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert of(str(tmp_path)).heads == 4
+    assert of(str(tmp_path)).parameters == Shape(2, 256, 4, 2, 64, 688, 1000).count()
+
+
+def test_what_is_no_model_is_said_in_one_line(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 256}')
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/config.json").write_text("{")
+    (tmp_path / "empty").mkdir()
+    for text, words in (
+        ("big", "is no number like 7B"),
+        ("0B", "is no number like 7B"),
+        (str(tmp_path), "has no num_hidden_layers"),
+        (str(tmp_path / "broken"), "cannot read"),
+        (str(tmp_path / "empty"), "holds neither"),
+    ):
+        with pytest.raises(ShapeError, match=words):
+            of(text)
+
+
+@given(st.binary(max_size=200))
+def test_no_file_however_odd_breaks_the_reader(tmp_path_factory, data):
+    file = tmp_path_factory.mktemp("odd") / "model.safetensors"
+    file.write_bytes(data)
+
+    with pytest.raises((ValueError, struct.error)):
+        header(file)

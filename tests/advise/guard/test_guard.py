@@ -1,0 +1,166 @@
+"""What a guarded command prints, catches and ends with is its own; nothing of it outlives its time."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUARD = [sys.executable, "-m", "wslgpud", "guard"]
+
+
+def guard(tmp_path: Path, *arguments: str, **more):
+    options = ("--state", str(tmp_path / "state"))
+    return subprocess.run([*GUARD, *options, *arguments], capture_output=True, text=True, check=False, **more)
+
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
+    options = ("--state", str(tmp_path / "state"))
+    return subprocess.Popen(
+        [*GUARD, *options, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_output_status_and_input_are_the_commands_own(tmp_path):
+    done = guard(tmp_path, "--", "sh", "-c", "cat; echo oh >&2; exit 3", input="hello\n")
+
+    assert (done.returncode, done.stdout) == (3, "hello\n")
+    assert done.stderr.splitlines()[1] == "oh"
+    assert "exit status 3" in done.stderr
+
+
+def test_all_that_is_printed_is_kept(tmp_path):
+    guard(tmp_path, "--log", str(tmp_path / "log"), "--", "sh", "-c", "echo one; echo two >&2")
+
+    assert sorted((tmp_path / "log").read_text().split()) == ["one", "two"]
+
+
+def test_the_build_is_told_how_many_jobs_fit(tmp_path):
+    done = guard(
+        tmp_path, "-j", "3", "--", "sh", "-c", "echo $MAX_JOBS $CMAKE_BUILD_PARALLEL_LEVEL $MAKEFLAGS"
+    )
+    left_alone = guard(tmp_path, "-j", "off", "--", "sh", "-c", "echo [$MAX_JOBS]", env={**os.environ})
+
+    assert done.stdout == "3 3 -j3\n"
+    assert left_alone.stdout == "[]\n"
+
+
+def test_a_command_that_is_not_there_ends_as_in_a_shell(tmp_path):
+    assert guard(tmp_path, "--", "/no/such/program").returncode == 127
+
+
+def test_a_command_that_a_signal_ends_ends_as_in_a_shell(tmp_path):
+    assert guard(tmp_path, "--", "sh", "-c", "kill -SEGV $$").returncode == 128 + signal.SIGSEGV
+
+
+def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(tmp_path):
+    script = "setsid sh -c 'echo $$ >left; exec sleep 300' & sleep 300 & echo $! >near; wait"
+    done = guard(tmp_path, "--timeout", "2s", "--", "sh", "-c", script, cwd=tmp_path)
+
+    assert done.returncode == 124
+    assert "the time was up" in done.stderr
+    assert not alive((tmp_path / "left").read_text())
+    assert not alive((tmp_path / "near").read_text())
+
+
+def test_the_fallback_is_tried_once_and_its_status_counts(tmp_path):
+    done = guard(tmp_path, "--fallback", "echo plan b; exit 5", "--", "false")
+
+    assert (done.returncode, done.stdout) == (5, "plan b\n")
+    assert guard(tmp_path, "--fallback", "echo plan b", "--", "true").stdout == ""
+
+
+def test_a_signal_reaches_the_program_and_its_way_of_ending_counts(tmp_path):
+    code = "trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.1; done"
+    process = start(tmp_path, "--fallback", "echo no", "--", "sh", "-c", code)
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate()
+
+    assert out == "got\nno\n"  # an ending of its own: not interrupted
+
+
+def test_sigterm_ends_the_whole_tree_and_starts_no_fallback(tmp_path):
+    process = start(tmp_path, "--fallback", "echo no", "--", "sh", "-c", "sleep 300 & echo $!; wait")
+    sleeper = process.stdout.readline()
+
+    process.terminate()
+    out, _ = process.communicate()
+
+    assert out == ""
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not alive(sleeper)
+
+
+def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path):
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(Path(__file__).parents[3])
+        os.execv(  # noqa: S606 - a terminal of its own is what this is about
+            sys.executable,
+            [*GUARD, "--state", str(tmp_path), "--timeout", "50s", "--", "sh", "-c",
+             "test -t 1 && echo terminal; sleep 2; echo end"],
+        )  # fmt: skip
+    said = b""
+    while select.select([master], [], [], 60)[0]:
+        try:
+            said += os.read(master, 4096)
+        except OSError:
+            break
+    os.waitpid(pid, 0)
+    os.close(master)
+
+    assert b"terminal\r\n" in said
+    assert b"[guard] 1s of 50s" in said
+    assert b"\r\x1b[2Kend\r\n" in said
+
+
+def test_peaks_are_shown_and_remembered(tmp_path):
+    eat = "x = b'x' * (300 << 20); import time; time.sleep(1.5)"
+    done = guard(tmp_path, "--", sys.executable, "-c", eat)
+
+    known = json.loads((tmp_path / "state/guard.json").read_text())["commands"]
+    (facts,) = known.values()
+    assert 290 << 20 < facts["peak_bytes"] < 400 << 20
+    assert "peak RAM 3" in done.stderr
+    assert "were left" in done.stderr
+
+
+def test_a_program_that_leaves_orphans_behind_leaves_no_zombies(tmp_path):
+    orphans = "for i in 1 2 3 4 5; do (sh -c 'sleep 0.2' &) ; done; sleep 2"
+    script = f'{orphans}; ps -eo ppid,stat | grep -c "^ *$PPID Z"'
+    done = guard(tmp_path, "--", "sh", "-c", script)
+
+    assert done.stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--timeout", "soon", "--", "true"], "write it like 30m"),
+        (["--jobs", "0", "--", "true"], "write a number, auto or off"),
+        (["--save-signal", "HELLO", "--", "true"], "there is no such signal"),
+        (["--log", "/no/such/folder/log", "--", "true"], "cannot write the log"),
+    ],
+)
+def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, arguments, words):
+    done = guard(tmp_path, *arguments)
+
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len([line for line in done.stderr.splitlines() if "wslgpud:" in line]) == 1

@@ -1,0 +1,55 @@
+"""A real parallel build that dies of its own greed, and lives when its compilers take turns."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.advise.guard.box import box
+from tests.advise.guard.test_guard import GUARD
+
+MIB = 1 << 20
+#: Each file takes g++ some 110 MB and a second or two; all at once take half as much again as the limit.
+FILES, ENTRIES, LIMIT = 6, 700_000, 400 * MIB
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    if not (shutil.which("g++") and shutil.which("make")):
+        pytest.skip("no g++ and make")
+    folder = tmp_path_factory.mktemp("build")
+    table = ",".join(str(i % 97) for i in range(ENTRIES))
+    for i in range(FILES):
+        (folder / f"table{i}.cc").write_text(f"int table{i}[] = {{{table}}};\n")
+    objects = " ".join(f"table{i}.o" for i in range(FILES))
+    (folder / "Makefile").write_text(f"all: {objects}\n%.o: %.cc\n\tg++ -O0 -c $<\n")
+    return folder
+
+
+def build(folder: Path, *before: str) -> subprocess.CompletedProcess:
+    for old in folder.glob("*.o"):
+        old.unlink()
+    with box(LIMIT) as inside:
+        command = [*inside, *before, "make", f"-j{FILES}"]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_build_that_dies_without_the_guard_lives_with_it(sources, tmp_path):
+    alone = build(sources)
+    assert alone.returncode != 0
+    assert "Killed" in alone.stdout + alone.stderr
+
+    options = ("--jobs", "off", "--pause", "--state", str(tmp_path), "--")
+    guarded = build(sources, *GUARD, *options)
+
+    assert guarded.returncode == 0, guarded.stderr
+    assert len(list(sources.glob("*.o"))) == FILES
+    assert "compilers waited" in guarded.stderr
+
+    # The next time it is known how little each takes: two may run at once.
+    again = build(sources, *GUARD, "--pause", "--state", str(tmp_path), "--")
+    assert again.returncode == 0, again.stderr
+    assert "measured before" in again.stderr

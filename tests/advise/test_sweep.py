@@ -1,0 +1,73 @@
+"""A sweep measures what each value takes and stops before the one that would not fit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.advise.guard.box import box
+from wslgpud.advise.sweep import Step, predict, too_much
+
+MIB, GIB = 1 << 20, 1 << 30
+SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
+EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(1.2)\""
+
+
+def steps(*vram: float) -> list[Step]:
+    return [Step(str(2**i), 0, 1.0, GIB, round(v * GIB)) for i, v in enumerate(vram)]
+
+
+def run(*arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    return subprocess.run([*before, *SWEEP, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_two_points_make_a_line():
+    assert predict([(1, 3 * GIB), (2, 5 * GIB)], 4) == 9 * GIB
+    assert predict([(1, 3 * GIB)], 4) is None
+    assert predict([(2, 5 * GIB), (1, 5 * GIB)], 4) == 5 * GIB
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 1 << 45)), max_size=6), st.floats(0, 1e6))
+def test_a_prediction_for_more_is_never_less(points, value):
+    found = predict(points, value)
+
+    assert found is None or found >= (max(points)[1] if value >= max(points)[0] else 0)
+
+
+def test_the_value_that_would_not_fit_is_named_before_it_runs():
+    assert too_much(steps(3, 5), "4", 50 * GIB, 16 * GIB) is None
+    assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) == ("VRAM", 17 * GIB, 16 * GIB)
+    assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
+    assert too_much(steps(3, 5, 9), "large", 50 * GIB, 16 * GIB) is None
+    assert too_much(steps(3), "8", 50 * GIB, GIB) is None
+
+
+def test_each_value_is_measured():
+    done = run("--json", EAT, "50", "150")
+
+    found = json.loads(done.stdout)["steps"]
+    assert [s["value"] for s in found] == ["50", "150"]
+    assert all(s["code"] == 0 for s in found)
+    assert 90 * MIB < found[1]["ram_bytes"] - found[0]["ram_bytes"] < 110 * MIB
+
+
+def test_in_a_small_machine_it_stops_in_time():
+    with box(600 * MIB) as inside:
+        done = run("--json", EAT, "50", "100", "200", "1000", before=tuple(inside))
+
+    document = json.loads(done.stdout)
+    assert [s["value"] for s in document["steps"]] == ["50", "100", "200"]
+    assert "1000 would take" in document["end"]
+    assert done.returncode == 0
+
+
+def test_a_command_that_fails_ends_the_sweep_with_its_last_words():
+    done = run("echo trying {}; test {} -lt 3", "1", "5", "7")
+
+    assert "5 ended with status 1\n  trying 5" in done.stderr
+    assert "trying 7" not in done.stdout + done.stderr
+    assert run("false", "1").returncode == 1

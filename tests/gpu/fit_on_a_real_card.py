@@ -1,0 +1,230 @@
+"""Builds real models from their configurations and compares the memory they take with what ``fit`` says.
+
+    python -m tests.gpu.fit_on_a_real_card OUT [--seconds 80] [--tiny]
+
+Not a test: it needs an NVIDIA card with some 80 GB free, torch, transformers and (for LoRA) peft. Weights are
+random, so nothing is fetched. Each case is two steps with an optimizer or one generation; measured is the
+most that torch's allocator held, plus what the process had beside it (CUDA's own), by NVML.
+OUT gets ``fit.json`` and ``fit.md``; cases that find no time any more are left out. ``--tiny`` tries
+the same on a processor with models of toy size, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wslgpud.advise.fit.estimate import Plan, estimate
+from wslgpud.advise.fit.shape import of_config
+
+LLAMA_1B = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+LLAMA_7B = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN_3B = {
+    "model_type": "qwen2", "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "intermediate_size": 11008, "vocab_size": 151936, "tie_word_embeddings": True,
+}  # fmt: skip
+GPT2_LARGE = {
+    "model_type": "gpt2", "n_embd": 1280, "n_layer": 36, "n_head": 20, "vocab_size": 50257,
+    "activation_function": "gelu_new", "tie_word_embeddings": True, "n_positions": 1024,
+}  # fmt: skip
+GIB = float(1 << 30)
+MODELS = {"Llama 1B": LLAMA_1B, "Llama 7B": LLAMA_7B, "Qwen 3B": QWEN_3B, "GPT-2 large": GPT2_LARGE}
+TINY = {
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 352,
+    "vocab_size": 512,
+    "n_embd": 128,
+    "n_layer": 2,
+    "n_head": 4,
+}
+
+#: In the order of what is most worth knowing.
+CASES: tuple[tuple[str, Plan], ...] = (
+    ("Llama 1B", Plan("training", "bf16", 4, 2048)),
+    ("Llama 7B", Plan("inference", "bf16", 4, 4096)),
+    ("Llama 7B", Plan("lora", "bf16", 2, 2048, checkpointing=True)),
+    ("Llama 1B", Plan("training", "mixed", 2, 2048)),
+    ("Llama 7B", Plan("training", "bf16", 1, 2048, checkpointing=True)),
+    ("Llama 1B", Plan("training", "fp32", 2, 1024)),
+    ("Llama 1B", Plan("lora", "bf16", 4, 2048)),
+    ("Qwen 3B", Plan("training", "bf16", 2, 2048)),
+    ("Qwen 3B", Plan("inference", "bf16", 8, 4096)),
+    ("Llama 1B", Plan("training", "bf16", 16, 1024, checkpointing=True)),
+    ("GPT-2 large", Plan("training", "bf16", 8, 1024)),
+    ("Llama 7B", Plan("lora", "bf16", 1, 1024, targets="all")),
+    ("Llama 1B", Plan("inference", "fp32", 1, 8192)),
+    ("Llama 1B", Plan("training", "bf16", 1, 512, optimizer="adamw-fused")),
+)
+
+
+def measured(name: str, plan: Plan, *, tiny: bool) -> dict[str, Any]:
+    """Build the model, run the plan with it, and return what that took."""
+    import torch  # noqa: PLC0415 - only here is it needed
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+
+    document = {**MODELS[name], **({k: v for k, v in TINY.items() if k in MODELS[name]} if tiny else {})}
+    kind = document.pop("model_type")
+    if kind == "gpt2":
+        document |= {"n_positions": plan.context, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    else:
+        document["max_position_embeddings"] = plan.context
+    config = AutoConfig.for_model(kind, **document)
+    device = "cpu" if tiny else "cuda"
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32 if plan.precision in ("fp32", "mixed") else torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    finally:
+        torch.set_default_dtype(usual)
+    count = sum(p.numel() for p in model.parameters())
+    if plan.mode == "lora":
+        from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+
+        targets = ["q_proj", "v_proj"] if plan.targets == "attention" else "all-linear"
+        model = get_peft_model(model, LoraConfig(r=plan.rank, target_modules=targets))
+    ids = torch.randint(0, config.vocab_size, (plan.batch, plan.context), device=device)
+    if plan.mode == "inference":
+        with torch.inference_mode():
+            model.eval().generate(
+                ids[:, :-8], max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
+            )
+    else:
+        _train(torch, model.train(), ids, plan, device)
+    if tiny:
+        return {"parameters": count}
+    torch.cuda.synchronize()
+    return {
+        "parameters": count,
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "beside_bytes": used() - torch.cuda.memory_reserved(),
+        "card": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+
+
+def _train(torch: Any, model: Any, ids: Any, plan: Plan, device: str) -> None:
+    if plan.checkpointing:
+        model.config.use_cache = False
+        model.gradient_checkpointing_enable()
+        if plan.mode == "lora":
+            model.enable_input_require_grads()
+    learning = [p for p in model.parameters() if p.requires_grad]
+    fused = {"fused": True} if plan.optimizer == "adamw-fused" else {}
+    optimizer = torch.optim.AdamW(learning, lr=1e-5, **fused)
+    for _ in range(2):  # the optimizer's states are there from the second step on
+        with torch.autocast(device, torch.bfloat16, enabled=plan.precision == "mixed"):
+            loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def used() -> int:
+    """Return what NVML calls used on the first card, as ``wslgpud fit`` sees it too."""
+    import pynvml  # noqa: PLC0415
+
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+
+
+def row(name: str, plan: Plan, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return one line of the table: parts predicted, the peak predicted and measured."""
+    shape = of_config(MODELS[name], name)
+    found = estimate(shape, plan)
+    peak = facts.get("reserved_bytes", 0) + facts.get("beside_bytes", 0)
+    return {
+        "model": name,
+        "plan": {k: getattr(plan, k) for k in plan.__dataclass_fields__},
+        "counted_parameters": shape.count(),
+        "parts_bytes": found.parts,
+        "predicted_bytes": found.total_bytes,
+        "measured_bytes": peak,
+        "error_ratio": found.total_bytes / peak - 1 if peak else None,
+        **facts,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Write the rows as a table in Markdown."""
+    lines = [
+        "| model | what | predicted | measured | of it in use / CUDA's own | off by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        plan = r["plan"]
+        what = f"{plan['mode']} {plan['precision']}, batch {plan['batch']}, context {plan['context']}"
+        what += f", {plan['optimizer']}" * (plan["mode"] == "training")
+        what += ", checkpointing" * plan["checkpointing"] + ", all matrices" * (plan["targets"] == "all")
+        figures = [
+            r["predicted_bytes"],
+            r["measured_bytes"],
+            r.get("allocated_bytes", 0),
+            r.get("beside_bytes", 0),
+        ]
+        predicted, peak, in_use, beside = (f"{figure / GIB:.2f} GiB" for figure in figures)
+        off = r.get("error") or ("" if r["error_ratio"] is None else f"{r['error_ratio']:+.1%}")
+        lines.append(f"| {r['model']} | {what} | {predicted} | {peak} | {in_use} / {beside} | {off} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run as many cases as there is time for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=80.0)
+    parser.add_argument("--tiny", action="store_true")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    began, rows = time.monotonic(), []
+    before = 0 if arguments.tiny else used()
+    for name, plan in CASES:
+        if time.monotonic() - began > arguments.seconds - 6:
+            break
+        try:
+            facts = measured(
+                name, replace(plan, batch=2, context=64) if arguments.tiny else plan, tiny=arguments.tiny
+            )
+        except Exception as error:
+            facts = {"error": str(error).splitlines()[0][:200]}
+        if "beside_bytes" in facts:
+            facts["beside_bytes"] -= before
+        rows.append(row(name, plan, facts))
+        forget()
+        (arguments.out / "fit.json").write_text(json.dumps(rows, indent=1))
+        (arguments.out / "fit.md").write_text(table(rows))
+        print(
+            f"{time.monotonic() - began:5.1f} s  {name} {plan.mode}: {facts.get('error', 'done')}", flush=True
+        )
+    print(table(rows))
+
+
+def forget() -> None:
+    """Give everything back, so that the next case begins as the first did."""
+    import torch  # noqa: PLC0415
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""An evening on made-up machines, for pictures and for queries that need hours.
+
+``pc`` (WSL2 with an RTX 5070 Ti), on which a training fills VRAM and its data loaders leak RAM, and ``rack``
+(bare Linux with two cards). Figures are invented, verdicts are not: they replace those of a recorded machine and
+pass through the daemon's own risk engine and metrics; promtool hands them to Prometheus as if it had scraped them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tests.grafana.machines import CARDS, chunks
+from tests.hosts.conftest import report
+from tests.hosts.machines import HERE
+from tests.stress.support import MIB, night
+from tests.support.servers import program
+from wslgpud.alerts import metrics as alert_metrics
+from wslgpud.catalogue import catalogue
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+from wslgpud.model import GpuSample, Level, Number, ProcessSample, Reading, Snapshot
+from wslgpud.observe import observe
+from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.sampler import METRICS as TICK_METRICS
+from wslgpud.serve import health
+from wslgpud.sources.registry import SOURCES
+from wslgpud.store import metrics as store_metrics
+from wslgpud.stress import metrics as stress_metrics
+
+GIB = float(1 << 30)
+#: seconds of a whole evening, of one sample, and of one scrape
+EVENING, TICK, SCRAPE, NIGHTLY_SCRAPE = 3 * 3600, 5, 15, 600
+NIGHTS = 30
+PC, RACK = "pc:9655", "rack:9655"
+Values = dict[tuple[str, tuple[str, ...]], Number]
+
+
+_NOISE = random.Random(3)  # noqa: S311 - noise, not secrets
+
+
+def _of(host: str) -> Snapshot:
+    sources = [source(RecordedHost(HERE / host), Config()) for source in SOURCES]
+    try:
+        return Snapshot(0.0, 0.0, 0, tuple(report(source) for source in sources))
+    finally:
+        for source in sources:
+            source.close()
+
+
+def _ramp(t: float, start: float, end: float) -> float:
+    return min(1.0, max(0.0, (t - start) / (end - start)))
+
+
+class Evening:
+    """What is invented: a desktop; from 0:40 on a training; in the last half hour its data loaders leak."""
+
+    def __init__(self, seed: int, *, leaks: bool, card_bytes: float, ram_bytes: float) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - noise, not secrets
+        self._leaks, self._card, self._ram = leaks, card_bytes, ram_bytes
+        self.counters: dict[str, float] = {}
+
+    def add(self, name: str, rate: float) -> float:
+        """Return a counter that has grown at ``rate`` since the last tick."""
+        self.counters[name] = self.counters.get(name, 0.0) + max(0.0, rate) * TICK
+        return self.counters[name]
+
+    def wave(self, period: float, t: float) -> float:
+        return 0.5 + 0.5 * math.sin(2 * math.pi * t / period)
+
+    def noise(self, width: float) -> float:
+        return self._random.gauss(0, width)
+
+    def at(self, t: float) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        trains = _ramp(t, 2400, 2460)
+        leak = _ramp(t, EVENING - 1500, EVENING + 260) if self._leaks else 0.0
+        building = _ramp(t, 900, 930) - _ramp(t, 1900, 1930)
+        validating = trains * (t % 1800 > 1560)
+        anon = (
+            0.05 + 0.13 * trains + 0.25 * building * (0.6 + 0.4 * self.wave(240, t)) + 0.004 * self.noise(1)
+        )
+        wanted = anon + 1.32 * leak
+        in_ram = min(0.93 + 0.004 * self.noise(1), wanted)
+        swapped = (wanted - in_ram) * self._ram
+        yield "memory_available_bytes", (), self._ram * (1 - in_ram)
+        yield "memory_anon_bytes", (), self._ram * in_ram * 0.96
+        yield "swap_free_bytes", (), max(0.0, 20 * GIB - swapped)
+        thrash = _ramp(in_ram, 0.88, 0.96) * leak
+        yield "swap_in_bytes", (), self.add("in", thrash * 40e6 * abs(1 + self.noise(0.5)))
+        yield "swap_out_bytes", (), self.add("out", thrash * 90e6 * abs(1 + self.noise(0.4)))
+        stalled = min(0.5, 0.14 * thrash * abs(1 + self.noise(0.35)))
+        for window in ("10s", "60s"):
+            yield "pressure_stalled_ratio", ("memory", window), stalled
+            yield "pressure_waiting_ratio", ("memory", window), min(1.0, 2.4 * stalled + 0.002)
+        load = min(1.0, trains * (0.94 + 0.03 * self.noise(1)) * (0.35 if validating else 1)) * (
+            1 - 0.35 * thrash
+        )
+        card = ("0", CARDS["wsl2-vram-full"])
+        used = 1.3 + trains * (9.4 + 2.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
+        used = used * GIB * self._card / (15.92 * GIB)
+        reserved = 0.32 * GIB
+        yield "gpu_memory_used_bytes", card, used
+        yield "gpu_memory_reserved_bytes", card, reserved
+        yield "gpu_memory_free_bytes", card, max(0.0, self._card - used - reserved)
+        yield "gpu_utilization_ratio", card, max(0.02, load) if trains else 0.03 + 0.02 * self.wave(500, t)
+        yield "gpu_memory_utilization_ratio", card, max(0.01, 0.55 * load)
+        watts = 28 + 262 * load + 4 * self.noise(1)
+        self.counters["heat"] = heat = self.counters.get("heat", 41) * 0.985 + (41 + 33 * load) * 0.015
+        yield "gpu_power_watts", card, max(15, min(300, watts))
+        yield "gpu_temperature_celsius", card, round(heat)
+        for clock, idle, busy in (
+            ("graphics", 0.3e9, 2.72e9),
+            ("sm", 0.3e9, 2.72e9),
+            ("memory", 0.8e9, 14e9),
+        ):
+            yield "gpu_clock_hertz", (clock, *card), idle + (busy - idle) * (load > 0.2) + 2e7 * self.noise(1)
+        yield "gpu_fan_speed_ratio", card, 0.3 + 0.35 * _ramp(heat, 50, 80)
+        yield "gpu_performance_state", card, 1 if load > 0.2 else 8
+        yield "gpu_throttle_reason", (*card, "sw_power_cap"), float(watts > 286)
+        yield "gpu_throttle_reason", (*card, "gpu_idle"), float(load < 0.05)
+        busy = {"user": 0.05 + 0.2 * trains + 0.7 * building, "system": 0.02 + 0.05 * trains + 0.05 * building,
+                "iowait": 0.004 + 0.2 * thrash}  # fmt: skip
+        busy["idle"] = max(0.0, 1 - sum(busy.values()))
+        for mode, share in busy.items():
+            yield "cpu_seconds", (mode,), self.add(mode, 24 * abs(share + 0.01 * self.noise(1)))
+        yield (
+            "program_resident_bytes",
+            ("python",),
+            self._ram * (0.01 + 0.11 * trains + 0.85 * min(leak, 0.8)),
+        )
+        yield (
+            "program_resident_bytes",
+            ("cc1plus",),
+            self._ram * max(0.0, anon - 0.09 - 0.13 * trains) * (building > 0),
+        )
+        yield "program_resident_bytes", ("chrome",), 2.2 * GIB + 2e7 * self.noise(1)
+        yield "program_resident_bytes", ("node",), 1.1 * GIB + 1e7 * self.noise(1)
+        yield "uptime_seconds", (), 3600 * 26 + t
+
+
+def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot:
+    reports = []
+    for source in snapshot.reports:
+        sample = source.sample
+        seen = {(r.spec.name, r.labels) for r in sample.readings}
+        readings = [r._replace(value=values.get((r.spec.name, r.labels), r.value)) for r in sample.readings]
+        if source.name == "processes":
+            program_spec = catalogue()["program_resident_bytes"]
+            readings = [r for r in readings if r.spec != program_spec] + [
+                Reading(program_spec, v, k[1])
+                for k, v in values.items()
+                if k[0] == program_spec.name and k not in seen
+            ]
+            names = {k[1][0]: v for k, v in values.items() if k[0] == program_spec.name}
+            found = [ProcessSample(100 + i, 7, n, int(v), 0) for i, (n, v) in enumerate(names.items())]
+            sample = replace(sample, processes=tuple(sorted(found, key=lambda p: -p.rss_bytes)))
+        if sample.gpus:
+            sample = replace(sample, gpus=tuple(_card(gpu, values) for gpu in sample.gpus))
+        sample = replace(sample, readings=tuple(readings))
+        fine = source.health == "ok"
+        reports.append(replace(source, sample=sample, mono=t, last_success_wall=wall if fine else None,
+                               duration_seconds=_took(source.name), failures_total=0))  # fmt: skip
+    return replace(snapshot, wall=wall, mono=t, reports=tuple(reports), _index={})
+
+
+def _took(source: str) -> float:
+    usual = 0.00006 * (1 + sum(source.encode()) % 7) + 0.0006 * (source == "processes")
+    return usual * abs(1 + _NOISE.gauss(0, 0.12))
+
+
+def _card(gpu: GpuSample, values: Values) -> GpuSample:
+    def value(name: str) -> int | None:
+        found = values.get((name, (str(gpu.index), gpu.uuid)))
+        return None if found is None else int(found)
+
+    used = value("gpu_memory_used_bytes")
+    if used is None:
+        return gpu
+    return replace(gpu, used_bytes=used, free_bytes=value("gpu_memory_free_bytes"),
+                   reserved_bytes=value("gpu_memory_reserved_bytes"))  # fmt: skip
+
+
+def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[float, list[Reading]]]:
+    """Yield (wall, readings) of each scrape."""
+    base = _of(host)
+    total = base.value(catalogue()["memory_total_bytes"])
+    invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
+    engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
+    own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
+    for t in range(0, EVENING + 1, TICK):
+        wall = end - EVENING + t
+        values = {(name, labels): value for name, labels, value in invented.at(t)}
+        snapshot = _with(base, values, float(t), wall)
+        forecasts = engine.observe(observe(snapshot)).forecasts
+        if t % SCRAPE:
+            continue
+        growing = max(int(f.level) for f in forecasts) >= Level.WARNING
+        interval = 0.1 if growing else 1.0
+        gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
+        yield wall, [
+            *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
+            Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
+            *snapshot.readings(), *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
+            Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
+            *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
+              for f in forecasts if f.level >= Level.WARNING),
+            Reading(own["store_file_bytes"], 181e6 + 900 * t, ()), Reading(own["store_wal_bytes"], 4.1e6, ()),
+            Reading(own["store_free_bytes"], 9e6, ()), Reading(own["store_queue_ticks"], t % 11, ()),
+            Reading(own["store_failing"], 0, ()), Reading(own["store_commit_age_seconds"], 10 * _NOISE.random(), ()),
+            Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
+            Reading(own["ticks"], t, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+            Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
+            Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
+            Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
+            *(Reading(spec, 0, ("yes",) if spec.labels else ()) for spec in alert_metrics.METRICS
+              if spec.name in ("exhaustions", "false_alarms")),
+        ]  # fmt: skip
+
+
+def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
+    """Yield a month of stress runs, every ten minutes: a driver that costs 4 %, and a region that gets slow."""
+    runs, chance = [], random.Random(7)  # noqa: S311 - noise, not secrets
+    for number in range(NIGHTS):
+        new = number >= 17
+        factor = (0.96 if new else 1.0) * (1 + chance.gauss(0, 0.002))
+        foreign, spilled = int((700 + 500 * chance.random()) * MIB), 512 * MIB if number in (22, 23) else 0
+        verdict = "skipped" if number in (5, 12) else "findings" if spilled else "passed"
+        run = night(
+            number, uuid=uuid, verdict=verdict, driver="591.44" if new else "581.29",
+            write_median=842e9 * factor, change_median=805e9 * factor, read_median=861e9 * factor,
+            write_min=801e9 * factor, read_min=(74e9 if spilled else 812e9 * factor), total_bytes=16303 * MIB,
+            reserved_bytes=326 * MIB, foreign_bytes=foreign, context_bytes=410 * MIB, spilled_bytes=spilled,
+            free_bytes=15100 * MIB - foreign, verified_bytes=15080 * MIB - foreign,
+            usable_bytes=14600 * MIB - foreign - spilled,
+        )  # fmt: skip
+        slow = range(48, 56) if spilled else range(0)
+        rows = [{**row, "read": row["read"] / (1.13 * factor)} for row in chunks(slow)]
+        begun = end - (NIGHTS - number) * 86400 + 3 * 3600 + chance.random() * 1200
+        runs.append(replace(run, wall=begun, key={**run.key, "cuda": "13.0"}, detail={"chunks": rows}))
+    for wall in range(int(runs[0].wall), int(end) + 1, NIGHTLY_SCRAPE):
+        yield float(wall), list(stress_metrics.readings([run for run in runs if run.wall <= wall]))
+
+
+def openmetrics(parts: Iterable[tuple[str, Iterable[tuple[float, list[Reading]]]]]) -> str:
+    """Return what promtool imports; ``up`` and the process' own figures are added to each machine's scrapes."""
+    lines: dict[str, list[str]] = {}
+    for instance, scrapes in parts:
+        for wall, readings in scrapes:
+            chosen = [*readings]
+            for reading in chosen:
+                labels = {
+                    "job": "wslgpud",
+                    "instance": instance,
+                    **dict(zip(reading.spec.labels, reading.labels, strict=True)),
+                }
+                shown = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()) if v)
+                lines.setdefault(reading.spec.sample, []).append(
+                    f"{reading.spec.sample}{{{shown}}} {float(reading.value)} {wall:.0f}"
+                )
+            if any(r.spec == health.TICK_TIMESTAMP for r in chosen):
+                own = {"up": 1, "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
+                       "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(), "process_start_time_seconds": 1.7e9}  # fmt: skip
+                for name, value in own.items():
+                    lines.setdefault(name, []).append(
+                        f'{name}{{instance="{instance}",job="wslgpud"}} {value} {wall:.0f}'
+                    )
+    return "\n".join(line for found in lines.values() for line in found) + "\n# EOF\n"
+
+
+def backfill(folder: Path, end: float) -> None:
+    """Write blocks for a Prometheus whose data lies in ``folder``/tsdb."""
+    file = folder / "history.om"
+    parts = (
+        [
+            (PC, evening("wsl2-vram-full", 1, end, leaks=True)),
+            (RACK, evening("two-gpus", 2, end, leaks=False)),
+        ],
+        [(PC, nights(CARDS["wsl2-vram-full"], end))],
+    )
+    for part in parts:
+        file.write_text(openmetrics(part))
+        # One block: promtool reads the whole file again for each.
+        command = [program("prometheus", "promtool"), "tsdb", "create-blocks-from", "openmetrics",
+                   "--max-block-duration=1000h", "--quiet", str(file), str(folder / "tsdb")]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+    file.unlink()

@@ -1,0 +1,153 @@
+"""What Grafana's own dashboard-linter asks for, and what the worst dashboards get wrong.
+
+https://github.com/grafana/dashboard-linter/tree/main/docs/rules has the rules that are named here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.grafana.panels import ANNOTATIONS, DASHBOARDS, FOLDER, QUERIES, Query, panels
+from wslgpud.catalogue import catalogue
+from wslgpud.risk.settings import RiskSettings
+
+SHOWING = {uid: board for uid, board in DASHBOARDS.items() if uid != "wslgpud-runbook"}
+BOARDS = pytest.mark.parametrize("uid", SHOWING)
+OWN = re.compile(r"\b(wslgpud_\w+|up|process_\w+)\b(?=\{)")
+#: these show words, or have a unit for each column or cell
+NO_UNIT = ("table", "state-timeline", "heatmap")
+#: these show a counter as it stands: how often since the daemon or the driver was started
+SINCE_START = (
+    "Clock jumps", "NVML's process", "Wrong words", "Alert deliveries", "Warned in time", "Missed",
+    "False alarms",
+    "Uncorrected memory errors", "Corrected memory errors",
+)  # fmt: skip
+PROVISIONING = FOLDER.parent / "provisioning"
+
+
+def variables(board: Any) -> dict[str, Any]:
+    return {variable["name"]: variable for variable in board["templating"]["list"]}
+
+
+@BOARDS
+def test_it_can_be_provisioned_and_imported_alike(uid: str) -> None:
+    board = SHOWING[uid]
+    assert board["schemaVersion"] in (41, 42)
+    assert (board["id"], board["editable"], board["graphTooltip"]) == (None, False, 1)
+    assert not {"__inputs", "__elements"} & board.keys()
+    assert "wslgpud" in board["tags"]
+    assert re.search(r"DS_\w+", json.dumps(board)) is None
+
+
+@BOARDS
+def test_variables_narrow_from_data_source_to_machine(uid: str) -> None:
+    """template-datasource, template-job, template-instance, template-on-time-change-reload."""
+    found = variables(SHOWING[uid])
+    assert list(found)[:3] == ["datasource", "job", "instance"]
+    assert (found["datasource"]["type"], found["datasource"]["query"]) == ("datasource", "prometheus")
+    assert found["datasource"]["label"] == "Data source"
+    for name in list(found)[1:]:
+        variable = found[name]
+        assert (variable["datasource"]["uid"], variable["refresh"]) == ("${datasource}", 2)
+        assert not variable["multi"] or variable["allValue"] == ".+"
+    # One machine at a time where the verdict is about one: several would be mixed into one figure.
+    assert found["instance"]["multi"] == (uid == "wslgpud-fleet")
+    assert found["job"]["multi"]
+
+
+@BOARDS
+def test_every_panel_says_what_it_shows_in_which_unit_and_from_where(uid: str) -> None:
+    """panel-title-description, panel-units, panel-datasource, panel-no-targets."""
+    for panel in panels(SHOWING[uid]):
+        title = panel["title"]
+        assert re.fullmatch(r"[A-Z].*[a-zA-Z?.'/]", title), title
+        assert re.fullmatch(r"(?s)[A-Z0-9].+[.?]", panel["description"]), title
+        assert panel["datasource"]["uid"] == "${datasource}", title
+        assert panel["targets"], title
+        assert (
+            panel["type"] in ("table", "state-timeline", "heatmap")
+            or panel["fieldConfig"]["defaults"]["unit"]
+        ), title
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}", title
+    titles = [panel["title"] for panel in panels(SHOWING[uid])]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_panels_have_ids_of_their_own_and_do_not_overlap(uid: str) -> None:
+    board = DASHBOARDS[uid]
+    everything = [*board["panels"], *(p for row in board["panels"] for p in row.get("panels") or [])]
+    assert len({panel["id"] for panel in everything}) == len(everything)
+    places = [panel["gridPos"] for panel in board["panels"]]
+    for place in places:
+        assert 0 <= place["x"] < place["x"] + place["w"] <= 24
+    for a, b in combinations(places, 2):
+        beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+        below = a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"]
+        assert beside or below, (a, b)
+
+
+@pytest.mark.parametrize("query", [*QUERIES, *ANNOTATIONS], ids=lambda q: f"{q.dashboard}-{q.panel}-{q.ref}")
+def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_any_zoom(query: Query) -> None:
+    """target-job, target-instance, target-rate-interval, target-counter-agg."""
+    expression = query.expression
+    known = {spec.sample: spec for spec in catalogue()}
+    for name in OWN.findall(expression):
+        assert name in known or not name.startswith("wslgpud_"), name
+    for selector in re.findall(r"\b(?:wslgpud_|process_|up\b)\w*(\{[^}]*\})?", expression):
+        assert 'job=~"$job"' in selector and 'instance=~"$instance"' in selector  # noqa: PT018 - one thought
+    for window in re.findall(r"rate\([^[]*\[([^]]+)\]", expression):
+        assert window in ("$__rate_interval", "5m"), window  # 5m: a figure that must not tremble
+    for counter in re.findall(r"(\w*\(?)(wslgpud_\w+_total)\b", expression):
+        assert counter[0].endswith(("rate(", "increase(")) or query.panel in SINCE_START, counter
+
+
+def test_thresholds_of_headroom_and_time_left_are_those_of_the_risk_engine() -> None:
+    settings = RiskSettings()
+    wanted = {
+        "Headroom": [settings.critical_headroom, settings.warn_points[-1][1]],
+        "Headroom by machine": [settings.critical_headroom, settings.warn_points[-1][1]],
+        "Time left": [settings.critical_eta_seconds, settings.warn_eta_seconds],
+    }
+    seen = set()
+    for board in SHOWING.values():
+        for panel in panels(board):
+            if panel["title"] in wanted:
+                steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+                assert [step["value"] for step in steps[1:]] == wanted[panel["title"]]
+                seen.add(panel["title"])
+    assert seen == set(wanted)
+
+
+def test_a_figure_that_may_be_missing_tells_why() -> None:
+    """Not on this card is -1 and says N/A; no data at all stays "No data": nobody may mistake it for calm."""
+    for board in SHOWING.values():
+        for panel in panels(board):
+            defaults = panel["fieldConfig"]["defaults"]
+            assert "noValue" not in defaults, panel["title"]
+            unsupported = any(
+                "gpu_field_supported" in t["expr"] and "== 0) - 1" in t["expr"] for t in panel["targets"]
+            )
+            if unsupported:
+                texts = json.dumps(defaults["mappings"])
+                assert '"-1"' in texts and '"N/A"' in texts, panel["title"]  # noqa: PT018
+
+
+def test_provisioning_finds_the_dashboards_and_knows_the_scrape_interval() -> None:
+    (provider,) = yaml.safe_load((PROVISIONING / "dashboards/wslgpud.yml").read_text())["providers"]
+    (source,) = yaml.safe_load((PROVISIONING / "datasources/wslgpud.yml").read_text())["datasources"]
+    compose = yaml.safe_load((FOLDER.parent / "compose.yml").read_text())["services"]
+    scrape = yaml.safe_load((FOLDER.parent.parent / "deploy/prometheus/scrape.yml").read_text())
+    assert f"./dashboards:{provider['options']['path']}:ro" in compose["grafana"]["volumes"]
+    assert source["type"] == "prometheus"
+    # Without it short windows are empty: Grafana takes 15 s for granted.
+    assert source["jsonData"]["timeInterval"] == scrape["global"]["scrape_interval"]
+    for service in compose.values():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), "pinned"

@@ -1,0 +1,181 @@
+"""The live view as somebody uses it: keys, a daemon that goes and comes back, a real terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from textual.widgets import Static
+
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
+from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+
+
+class Feed:
+    """A recorded machine; ``trouble`` makes it fall silent."""
+
+    def __init__(self) -> None:
+        self._own = OwnFeed(Config(), RecordedHost(HOSTS / "two-gpus"), "recording")
+        self.trouble = ""
+
+    def look(self) -> Look:
+        if self.trouble:
+            raise NoLookError(self.trouble)
+        return self._own.look()
+
+    def close(self) -> None:
+        self._own.close()
+
+
+def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int] = (120, 40)) -> None:
+    async def play() -> None:
+        feed = Feed()
+        live = Live(feed, 0.2)
+        async with live.run_test(size=size) as pilot:
+            live.pilot = pilot  # type: ignore[attr-defined]
+            await shows(live, "memory")
+            await script(live, feed)
+        feed.close()
+
+    asyncio.run(play())
+
+
+def text_of(live: Live) -> str:
+    view = live.screen_stack[0].query_one("#view", Static)
+    return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height)).rstrip()
+
+
+async def shows(live: Live, what: str, *, not_: bool = False) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (what in text_of(live)) == not_:
+        assert time.monotonic() < end, f"{what!r} in:\n{text_of(live)}"
+        await asyncio.sleep(0.02)
+
+
+def test_s_sorts_and_a_word_chooses_and_escape_brings_all_back() -> None:
+    async def script(live: Live, _: Feed) -> None:
+        await live.pilot.press("s")
+        await shows(live, "by VRAM")
+        await live.pilot.press("slash", *"train")
+        await shows(live, 'with "train"')
+        await shows(live, "init", not_=True)
+        await live.pilot.press("enter", "s")
+        await shows(live, 'by growth, with "train"')
+        await live.pilot.press("escape")
+        await shows(live, "init")
+
+    played(script)
+
+
+def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
+    async def script(live: Live, feed: Feed) -> None:
+        await live.pilot.press("plus")
+        await shows(live, "last 15 min")
+        await live.pilot.press("minus", "minus", "minus")
+        await shows(live, "last 60 s")
+        await live.pilot.press("p")
+        await shows(live, "paused")
+        await live.pilot.press("p")
+        await shows(live, "paused", not_=True)
+
+    played(script)
+
+
+def test_help_opens_and_any_key_closes_it() -> None:
+    async def script(live: Live, _: Feed) -> None:
+        await live.pilot.press("question_mark")
+        assert len(live.screen_stack) == 2
+        await live.pilot.press("x")
+        assert len(live.screen_stack) == 1
+
+    played(script)
+
+
+def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None:
+    async def script(live: Live, feed: Feed) -> None:
+        feed.trouble = "connection refused"
+        await shows(live, "connection refused")
+        assert "train.py" in text_of(live)
+        feed.trouble = ""
+        await shows(live, "NO ANSWER", not_=True)
+
+    played(script)
+
+
+def test_it_fits_after_the_terminal_changes_its_size() -> None:
+    async def script(live: Live, _: Feed) -> None:
+        await live.pilot.resize_terminal(80, 24)
+        await shows(live, "─" * 100, not_=True)
+        assert len(text_of(live).splitlines()) <= 23
+
+    played(script, (200, 60))
+
+
+def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
+    with daemon(tmp_path) as first:
+        feed = DaemonFeed(first.url)
+        port = first.url.rpartition(":")[2]
+        assert eventually(lambda: feed.look().document.get("ram"), "a sample")
+    with pytest.raises(NoLookError, match="does not answer"):
+        feed.look()
+    with daemon(tmp_path, settings={"WSLGPUD_SERVER__PORT": port}):
+        assert eventually(lambda: feed.look().document.get("ram"), "a sample")
+
+
+@pytest.mark.parametrize("colour", [{}, {"NO_COLOR": "1"}], ids=["colour", "none"])
+def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(
+    tmp_path: Path, colour: dict[str, str]
+) -> None:
+    ours, its = pty.openpty()
+    environment = {**clean_environment(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+    process = subprocess.Popen(
+        [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "wsl2-idle")],
+        stdin=its, stdout=its, stderr=its, env={**environment, **colour}, start_new_session=True,
+    )  # fmt: skip
+    os.close(its)
+    said = b""
+
+    def until(pattern: bytes) -> None:
+        nonlocal said
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not re.search(pattern, said) and time.monotonic() < end:
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    said += os.read(ours, 65536)
+                except OSError:  # the other end is closed
+                    break
+        assert re.search(pattern, said), said[-2000:]
+
+    try:
+        until(rb"RAM\+swap")
+        os.write(ours, b"q")
+        until(rb"\x1b\[\?1049l")  # back from the alternate screen
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.poll() is not None or os.killpg(process.pid, signal.SIGKILL)
+        os.close(ours)
+
+
+def test_without_a_terminal_it_looks_once_and_prints(tmp_path: Path) -> None:
+    command = [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=clean_environment(tmp_path)
+    )
+
+    assert "GPU 1" in result.stdout
+    assert "a recorded machine" in result.stdout
+    assert "\x1b" not in result.stdout

@@ -1,0 +1,318 @@
+"""A daemon's server with a machine of our choosing behind it, so that each state of the page can be seen.
+
+``python -m tests.page.stage FOLDER`` takes pictures of every view in every state into a folder.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, select
+
+from tests.hosts.machines import HERE as HOSTS
+from wslgpud import config
+from wslgpud.advise import doctor
+from wslgpud.alerts.incidents import Ledger, Standing
+from wslgpud.archive import Archive
+from wslgpud.catalogue import catalogue
+from wslgpud.host import RecordedHost
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import (
+    Finding,
+    Forecast,
+    Level,
+    Number,
+    Observation,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    StressVerdict,
+    Transition,
+)
+from wslgpud.monitor import Monitor
+from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.trace import read_trace
+from wslgpud.serve import Publisher, Server, api, routes
+from wslgpud.sources.memory import MEMINFO
+from wslgpud.status import status
+from wslgpud.store import Store, schema
+from wslgpud.store.rollup import Summary
+from wslgpud.store.tiers import packed
+
+TRACES = Path(__file__).parent.parent / "traces"
+_LINES = {
+    "total": "MemTotal", "available": "MemAvailable", "free": "MemFree", "cached": "Cached",
+    "anon": "AnonPages",    "shmem": "Shmem", "buffers": "Buffers", "dirty": "Dirty",
+}  # fmt: skip
+_CARD = {
+    "total_bytes": "gpu_memory_total_bytes", "used_bytes": "gpu_memory_used_bytes",
+    "free_bytes": "gpu_memory_free_bytes", "utilization_ratio": "gpu_utilization_ratio",
+    "power_watts": "gpu_power_watts", "temperature_celsius": "gpu_temperature_celsius",
+}  # fmt: skip
+
+
+class StageClock:
+    """The real time, until it is moved."""
+
+    def __init__(self) -> None:
+        self.offset = 0.0
+
+    def mono(self) -> float:
+        return time.monotonic() + self.offset
+
+    def wall(self) -> float:
+        return time.time() + self.offset
+
+
+class Stage:
+    """A store, a publisher and a server; what they hold is what a test puts there."""
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.clock = StageClock()
+        self.database = folder / "page.db"
+        self.ledger = Ledger((), 0.0)
+        #: whom the doctor sees
+        self.machine = "no-gpu"
+        self.known: dict[str, Any] | None = None
+        self.reopen(port)
+
+    def reopen(self, port: int = 0) -> None:
+        """Open the database, and serve."""
+        self.store = Store(self.database, host_name="stage", clock=self.clock)
+        self.serve(port)
+
+    def serve(self, port: int = 0) -> None:
+        """Start the server anew, as a daemon that was restarted."""
+        self.publisher = Publisher(catalogue(), self.clock)
+        archive = Archive(lambda: self.store.reader, "stage", "en")
+        table = [
+            *routes(self.publisher, self.now),
+            *api.routes(
+                self.publisher, catalogue(), archive, api.Present(self.now, self.store.stats, self.checkup)
+            ),
+        ]
+        self.server = Server(config.Server(port=port), self.publisher, table)
+        self.port = self.server.start()
+        self.url = self.server.url.removesuffix("/")
+
+    def close(self) -> None:
+        self.server.stop()
+        self.store.close()
+
+    def checkup(self) -> list[dict[str, Any]]:
+        machine = RecordedHost(HOSTS / self.machine)
+        return [asdict(finding) for finding in doctor.run(machine, config.Config())]
+
+    def now(self) -> dict[str, Any]:
+        return self.known or {"version": "0.1.0", "waiting": "for the first sample"}
+
+    def publish(
+        self,
+        snapshot: Snapshot,
+        observation: Observation,
+        forecasts: Iterable[Forecast] = (),
+        *,
+        keep: bool = True,
+    ) -> None:
+        """Show a moment, and keep it in the history."""
+        self.known = status(
+            snapshot,
+            observation,
+            forecasts,
+            (),
+            [Standing(i, False, None) for i in self.ledger.open.values()],
+        )
+        self.publisher.publish(snapshot)
+        if keep:
+            self.store.append(snapshot)
+
+    def say(self, transition: Transition) -> None:
+        """Record a change of level."""
+        row = self.ledger.fit(transition)
+        if row is not None:
+            self.ledger.record(self.store.record_transition(row), row)
+
+    def play(self, observations: Iterable[Observation], until: float, *, thin: int = 1) -> None:
+        """Run the engine over a trace up to a moment, which becomes now."""
+        engine = RiskEngine()
+        seen = [o for o in observations if o.t <= until]
+        base_wall, base_mono = self.clock.wall() - seen[-1].t, self.clock.mono() - seen[-1].t
+        for number, observation in enumerate(seen):
+            assessment = engine.observe(observation)
+            snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
+            for c in assessment.changes:
+                what = (c.resource, "memory_exhaustion", c.old, c.new, c.headline, c.forecast)
+                self.say(Transition(snapshot.wall, snapshot.mono, *what))
+            last = number == len(seen) - 1
+            if last or number % thin == 0:
+                self.store.append(snapshot)
+            if last:
+                self.publish(snapshot, observation, assessment.forecasts, keep=False)
+        self.store.flush()
+
+    def host(self, name: str, *, past_seconds: int = 900) -> None:
+        """Show a recorded machine, as if it had been like that for a while."""
+        self.machine = name
+        monitor = Monitor(
+            config.Config(sampling=config.Sampling(gpu_timeout_seconds=3.0)), RecordedHost(HOSTS / name)
+        )
+        try:
+            for _ in range(4):
+                state, _ = monitor.tick()
+        finally:
+            monitor.close()
+        wall, mono = self.clock.wall(), self.clock.mono()
+        for ago in range(past_seconds, -1, -5):
+            now = moved(state.snapshot, wall - ago, mono - ago, past_seconds - ago)
+            self.store.append(now)
+        self.store.flush()
+        self.publish(now, state.observation, state.forecasts, keep=False)
+
+
+def moved(snapshot: Snapshot, wall: float, mono: float, sequence: int) -> Snapshot:
+    """Return the same moment at another time."""
+    shift = mono - snapshot.mono
+    reports = tuple(replace(r, mono=r.mono + shift, fresh=True) for r in snapshot.reports)
+    return Snapshot(wall, mono, sequence, reports, 0.0, 1.0)
+
+
+def spec_named(name: str) -> MetricSpec:
+    return catalogue()[name]
+
+
+def readings_of(observation: Observation) -> Iterator[Reading]:
+    """Return what the sources would have read."""
+    known = catalogue()
+    if observation.ram:
+        for field, line in _LINES.items():
+            value = getattr(observation.ram, field)
+            if value is not None:
+                yield Reading(MEMINFO[line], value)
+    if observation.swap:
+        yield Reading(MEMINFO["SwapTotal"], observation.swap.total)
+        yield Reading(MEMINFO["SwapFree"], observation.swap.free)
+    for gpu in observation.gpus:
+        labels = (str(gpu.index), gpu.uuid)
+        yield Reading(known["gpu_up"], 1, labels)
+        for field, name in _CARD.items():
+            value: Number | None = getattr(gpu, field)
+            if value is not None:
+                yield Reading(known[name], value, labels)
+
+
+def snapshot_of(
+    observation: Observation, forecasts: Iterable[Forecast], base_wall: float, base_mono: float, number: int
+) -> Snapshot:
+    """Return the tick that would have led to an observation."""
+    mono = base_mono + observation.t
+    wall = base_wall + observation.t
+    parts = {
+        "memory": Sample(tuple(readings_of(replace(observation, gpus=())))),
+        "gpu": Sample(
+            tuple(readings_of(Observation(observation.t, gpus=observation.gpus))), gpus=observation.gpus
+        ),
+        "processes": Sample(processes=observation.processes),
+        "risk": Sample(tuple(risk_metrics.readings(forecasts))),
+    }
+    reports = [
+        SourceReport(name, "ok", sample, mono, 0.0004, last_success_wall=wall)
+        for name, sample in parts.items()
+    ]
+    if not observation.gpus:
+        reports[1] = SourceReport(
+            "gpu", "absent", Sample(), mono, 0.0001, "no NVIDIA driver: libnvidia-ml.so.1 not found"
+        )
+    return Snapshot(wall, mono, number, tuple(reports), 0.0, 1.0)
+
+
+def trace(name: str) -> Iterator[Observation]:
+    return read_trace(TRACES / f"{name}.jsonl.gz")
+
+
+def nights(stage: Stage, count: int = 30) -> None:
+    """Record stress runs of as many nights: some that could not be, and lately one that found something."""
+    gib, now = 1 << 30, stage.clock.wall()
+    key = {"driver": "576.88", "torch": "2.13.0", "mode": "nightly", "wsl": "yes"}
+    slow = Finding("bandwidth", "write bandwidth fell by 11.0 % at once: 712 GB/s, usually 800 GB/s")
+    for number in range(count):
+        run = StressResult(now - 86400 * (count - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
+        if number % 9 == 4:
+            stage.store.record_stress(replace(run, reason="the GPU was in use by python (pid 4242)"))
+            continue
+        bad, wave = number == count - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
+        values = {
+            "usable_bytes": int(14.1 * gib * wave), "free_bytes": 15 * gib, "errors": 0,
+            "duration_seconds": 9.2,
+            "write_median": 800e9 * wave * (0.89 if bad else 1), "read_median": 760e9 * wave,
+        }  # fmt: skip
+        chunks = [
+            {"write": 8e11 + (n % 5) * 1e9 - (3e11 if n > 50 else 0), "read": 7.6e11} for n in range(56)
+        ]
+        found = (slow,) if bad else ()
+        verdict: StressVerdict = "findings" if bad else "passed"
+        stage.store.record_stress(
+            replace(run, verdict=verdict, findings=found, values=values, detail={"chunks": chunks})
+        )
+
+
+def past_incidents(stage: Stage) -> None:
+    """Record what went wrong in the last days."""
+    now, mono = stage.clock.wall(), stage.clock.mono()
+    for days, resource, rule, level, text in (
+        (
+            9.2,
+            "daemon",
+            "unclean_end",
+            Level.WARNING,
+            "wslgpud was killed at 03:12:08; python (pid 812) grew",
+        ),
+        (6.1, "gpu0", "vram_stress", Level.WARNING, "GPU 0: write bandwidth fell by 11.0 % at once"),
+        (3.4, "ram", "oom_kill", Level.CRITICAL, "Killed for lack of memory: cc1plus (pid 20231, 11 GB)"),
+        (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GB left"),
+    ):
+        began = now - 86400 * days
+        stage.say(Transition(began, mono, resource, rule, Level.OK, level, text))
+        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, f"over: {text}"))
+
+
+def year(database: Path, now: float, days: int = 365) -> None:
+    """Fill a new database with minutes and hours of RAM and of a card's memory that breathe with the day."""
+    known = catalogue()
+    first = [Reading(MEMINFO["MemAvailable"], 32 << 30), Reading(known["headroom_bytes"], 1 << 34, ("gpu0",))]
+    with Store(database, host_name="stage") as store:
+        report = SourceReport("memory", "ok", Sample(tuple(first)), 0.0, 0.0)
+        store.append(Snapshot(now, 0.0, 0, (report,)))
+        store.flush()
+    engine = create_engine(f"sqlite:///{database}")
+    with engine.begin() as connection:
+        numbers = list(connection.execute(select(schema.series.c.id)).scalars())
+        begin = int(now - 86400 * days) // 86400 * 86400
+        for part in range(begin, int(now) // 900 * 900, 900):
+            rows = [{"part": part, "series": n, **packed(dict(enumerate(minutes(part, n))))} for n in numbers]
+            connection.execute(schema.rollup_minute.insert(), rows)
+        for hour in range(begin, int(now) // 3600 * 3600, 3600):
+            level = breath(hour, 0)
+            row = {"part": hour // 86400 * 86400, "hour": hour % 86400 // 3600, "n": 3600, "last": level}
+            spread = {"below": 1 << 30, "above": 1 << 29, "extra": 0}
+            connection.execute(schema.rollup_hour.insert(), [{**row, **spread, "series": n} for n in numbers])
+    engine.dispose()
+
+
+def breath(second: int, number: int) -> int:
+    """Return bytes that rise and fall with the day and the week."""
+    day, week = second % 86400 / 86400, second % 604800 / 604800
+    return int((24 + 6 * math.sin(6.28 * day + number) + 4 * math.sin(6.28 * week)) * (1 << 30))
+
+
+def minutes(part: int, number: int) -> Iterator[Summary]:
+    for minute in range(15):
+        level = breath(part + 60 * minute, number)
+        yield Summary(60, level - (1 << 28), level + (1 << 27), 60 * level, level)

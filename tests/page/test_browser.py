@@ -1,0 +1,329 @@
+"""The page in a real browser, before machines in all kinds of states."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from tests.page.stage import moved, nights, past_incidents, trace, year
+from wslgpud.catalogue import catalogue
+from wslgpud.model import (
+    GpuProcess,
+    GpuSample,
+    Level,
+    Observation,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    Transition,
+)
+from wslgpud.sources.memory import MEMINFO
+
+# one browser for all of them
+pytestmark = pytest.mark.xdist_group("browser")
+
+VIEWS = ("overview", "history", "gpus", "processes", "incidents", "stress", "doctor", "daemon")
+GIB = 1 << 30
+
+
+def ready(page):
+    """Wait until a view has all that it asked for."""
+    expect(page.locator("nav [aria-current]")).to_be_visible()
+    expect(page.locator(".pulse")).not_to_have_class(re.compile("waiting"))
+    expect(page.get_by_text("Loading …")).to_have_count(0)
+
+
+def machine(stage, *, available=20 * GIB, gpus=(), processes=(), error="", up=()):
+    """Show a machine of 32 GB with these cards and processes."""
+    known = catalogue()
+    memory = (Reading(MEMINFO["MemTotal"], 32 * GIB), Reading(MEMINFO["MemAvailable"], available))
+    cards = tuple(Reading(known["gpu_up"], value, labels) for labels, value in up)
+    health = "ok" if gpus or up else "absent"
+    mono = stage.clock.mono()
+    reports = (
+        SourceReport("memory", "ok", Sample(memory), mono, 0.001),
+        SourceReport("gpu", health, Sample(cards, gpus=tuple(gpus)), mono, 0.001, error),
+        SourceReport("processes", "ok", Sample(processes=tuple(processes)), mono, 0.001),
+    )
+    stage.number = getattr(stage, "number", 0) + 1
+    snapshot = Snapshot(stage.clock.wall(), mono, stage.number, reports)
+    stage.publish(snapshot, Observation(mono, processes=tuple(processes), gpus=tuple(gpus)))
+    return snapshot
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
+def test_each_view_is_whole_fits_asks_nobody_else_and_can_be_used_by_everybody(
+    stage, look, view, width, scheme
+):
+    past_incidents(stage)
+    nights(stage, 4)
+    stage.host("wsl2-vram-full", past_seconds=120)
+    looking = look(width, color_scheme=scheme, has_touch=width < 400)
+
+    page = looking.go(view)
+    ready(page)
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert looking.complaints == []
+    assert looking.strangers == []
+
+
+def test_it_says_first_how_things_stand_and_what_is_growing(stage, look):
+    stage.play(trace("ram-leak_linear-1"), 150)
+
+    page = look().go()
+
+    title = page.locator("h1")
+    expect(title).to_contain_text(re.compile(r"RAM runs out in \d+.\d+ s: python3 \(pid 194\)"))
+    expect(page.locator(".verdict")).to_have_class(re.compile("warning|critical"))
+    expect(page).to_have_title(re.compile("^(Warning|Critical) . Overview . wslgpud"))
+    card = page.locator(".resource").first
+    expect(card).to_contain_text("time left")
+    expect(card.locator("canvas")).to_be_visible()
+    expect(card.locator(".chart")).to_have_attribute("aria-label", re.compile("left of 1.2 GB. time left: "))
+
+
+def test_new_samples_show_by_themselves(stage, look):
+    machine(stage, processes=[ProcessSample(7, 1, "train", 2 * GIB, 0)])
+    page = look().go("processes")
+    expect(page.locator("tbody").first).to_contain_text("2.0 GB")
+
+    machine(stage, processes=[ProcessSample(7, 1, "train", 3 * GIB, 0)])
+
+    expect(page.locator("tbody").first).to_contain_text("3.0 GB")
+
+
+def test_what_the_reader_does_survives_a_new_sample(stage, look):
+    machine(stage, processes=[ProcessSample(n, 1, f"train{n}", n * GIB, 0) for n in (1, 2)])
+    page = look().go("processes")
+    page.get_by_role("searchbox").fill("train2")
+    page.get_by_role("button", name="PID").click()
+    page.get_by_role("searchbox").focus()
+
+    machine(stage, processes=[ProcessSample(n, 1, f"train{n}", 9 * GIB, 0) for n in (1, 2)])
+
+    expect(page.locator("tbody").first).to_contain_text("9.0 GB")
+    expect(page.locator("tbody").first.locator("tr")).to_have_count(1)
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    expect(page.locator("th[aria-sort]")).to_have_text("PID")
+
+
+def test_nobody_is_asked_while_the_page_is_hidden(stage, look):
+    machine(stage)
+    looking = look()
+    page = looking.go()
+    ready(page)
+    hide = "h => { Object.defineProperty(document, 'hidden', {value: h, configurable: true});"
+    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(hide, True)
+    before = len(looking.asked)
+    page.wait_for_timeout(2500)  # two samples would have come
+
+    assert len(looking.asked) == before
+    with page.expect_request("**/api/v1/live"):
+        page.evaluate(hide, False)
+
+
+def test_a_daemon_that_stops_is_seen_and_so_is_its_return(stage, look):
+    machine(stage)
+    page = look().go()
+    ready(page)
+    port = stage.port
+
+    stage.server.stop()
+    expect(page.locator("#notice")).to_contain_text("does not answer since")
+    expect(page.locator(".pulse")).to_contain_text("no connection")
+    expect(page.locator("h1")).to_contain_text("not known now")
+    stage.serve(port)
+    machine(stage)
+
+    expect(page.locator("#notice")).to_contain_text("it was restarted")
+    expect(page.locator("h1")).not_to_contain_text("not known now")
+
+
+def test_a_sample_that_is_old_is_shown_as_old(stage, look):
+    machine(stage)
+    page = look().go()
+    ready(page)
+
+    stage.clock.offset += 75
+
+    expect(page.locator("#notice")).to_contain_text(
+        re.compile(r"No sample for \d+ s: the daemon answers but")
+    )
+    expect(page.locator("h1")).to_contain_text("not known now")
+    expect(page.locator("body")).to_have_class("old")
+
+
+def test_no_sample_yet_no_gpu_a_silent_driver_and_a_lost_card_are_told_apart(stage, look):
+    page = look().go("gpus")
+    expect(page.locator("main")).to_contain_text("no data yet")
+
+    machine(stage, error="libnvidia-ml.so.1 not found")
+    expect(page.locator("main")).to_contain_text("No NVIDIA GPU here")
+    expect(page.locator("main")).to_contain_text("libnvidia-ml.so.1 not found")
+
+    card = GpuSample(0, "GPU-a", "RTX 5070 Ti", 16 * GIB, 4 * GIB)
+    there = machine(stage, gpus=[card], up=[(("0", "GPU-a"), 1)])
+    expect(page.locator("main")).to_contain_text("RTX 5070 Ti")
+    expect(page.locator("dl")).to_contain_text("N/A")
+
+    machine(stage, up=[(("0", "GPU-a"), 0)])
+    expect(page.locator("main")).to_contain_text("GPU 0 is lost")
+    expect(page.locator("main")).not_to_contain_text("RTX 5070 Ti")
+
+    silent = replace(there.reports[1], health="late", sample=Sample(), error="no answer for 9.0 s")
+    after = replace(there, sequence=99, reports=(there.reports[0], silent))
+    stage.publish(after, Observation(0.0))
+    expect(page.locator("main")).to_contain_text("The GPU driver is silent")
+
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`${7*7}"
+
+
+def test_names_that_are_markup_stay_text(stage, look):
+    process = ProcessSample(66, 1, EVIL, GIB, 0, roles=frozenset({"gpu"}), command=EVIL)
+    card = GpuSample(0, EVIL, EVIL, 16 * GIB, 4 * GIB, processes=(GpuProcess(66, EVIL, None),))
+    stage.say(Transition(stage.clock.wall(), 0.0, f"cgroup:/{EVIL}", EVIL, Level.OK, Level.WARNING, EVIL))
+    number = next(iter(stage.ledger.open.values())).id
+    machine(stage, gpus=[card], processes=[process], error=EVIL)
+    spec = catalogue()["program_resident_bytes"]
+    kept = SourceReport("memory", "ok", Sample((Reading(spec, 7, (EVIL,)),)), stage.clock.mono(), 0.0)
+    stage.store.append(Snapshot(stage.clock.wall(), stage.clock.mono(), 7, (kept,)))
+    stage.store.flush()
+    looking = look()
+    for view in (
+        "overview",
+        "gpus",
+        "processes",
+        "incidents",
+        f"incidents/{number}",
+        "daemon",
+        "history?board=programs",
+    ):
+        page = looking.go("none")
+        page = looking.go(view)
+        ready(page)
+        expect(page.locator("main")).to_contain_text("<img src=x" if view != "daemon" else "gpu")
+
+        assert page.locator("main img, main script").count() == 0
+    assert looking.complaints == []
+    assert looking.strangers == []
+
+
+def test_a_year_is_one_answer_and_zooming_in_brings_the_finer_tier(look, stage):
+    stage.server.stop()
+    stage.store.close()
+    year(stage.database, stage.clock.wall())
+    stage.reopen()
+    looking = look()
+
+    page = looking.go("history?board=memory&last=31536000")
+    panel = page.locator(".panels .card").first
+    expect(panel).to_contain_text("hour summaries")
+    box = panel.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.52 * box["width"], box["y"] + 30, steps=4)
+    page.mouse.up()
+
+    expect(panel).to_contain_text("minute summaries")
+    expect(page).to_have_url(re.compile("from=.*to="))
+    page.locator(".panels .u-over").first.dblclick()
+    expect(panel).to_contain_text("hour summaries")
+    assert looking.complaints == []
+
+
+def test_history_can_be_walked_by_keyboard_alone(stage, look):
+    stage.host("no-gpu", past_seconds=600)
+    page = look().go("history?board=memory&last=900")
+    ready(page)
+    page.get_by_role("button", name="Zoom in").focus()
+
+    page.keyboard.press("+")
+    expect(page).to_have_url(re.compile("last=450"))
+    page.keyboard.press("ArrowLeft")
+    expect(page).to_have_url(re.compile("from="))
+    page.keyboard.press("0")
+    expect(page).to_have_url(re.compile("last=450"))
+
+
+def test_series_are_found_and_chosen(stage, look):
+    stage.host("no-gpu", past_seconds=60)
+    page = look().go("history")
+    ready(page)
+    page.get_by_text("Choose series").click()
+    page.get_by_role("searchbox").fill("load average over 5")
+    expect(page.get_by_role("checkbox")).to_have_count(1)
+    page.get_by_role("checkbox").check()
+
+    expect(page.get_by_role("heading", name="load5")).to_be_visible()
+    expect(page).to_have_url(re.compile("s=wslgpud_load5"))
+    expect(page.get_by_role("checkbox")).to_be_checked()
+
+
+def test_an_incident_shows_the_minutes_before_it(stage, look):
+    stage.play(trace("ram-leak_linear-1"), 171)
+    page = look().go("incidents")
+    page.get_by_role("link", name=re.compile("RAM full in")).first.click()
+
+    expect(page.locator("canvas")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("Who grew")
+    expect(page.locator("main")).to_contain_text("python3")
+    page.get_by_role("link", name="Back to the list").click()
+    expect(page.get_by_role("columnheader", name="Lasted")).to_be_visible()
+
+
+def test_it_speaks_chinese_to_who_reads_chinese_and_can_be_switched(stage, look):
+    stage.host("no-gpu", past_seconds=60)
+    page = look(locale="zh-CN").go()
+    expect(page.locator("h1")).to_contain_text("内存状况良好")
+    expect(page.locator("html")).to_have_attribute("lang", "zh-CN")
+
+    page.get_by_role("button", name="English").click()
+
+    expect(page.locator("h1")).to_contain_text("Memory is fine")
+    expect(page.locator("html")).to_have_attribute("lang", "en")
+
+
+def test_light_or_dark_can_be_chosen_and_is_remembered(stage, look):
+    machine(stage)
+    page = look(color_scheme="dark").go()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.get_by_role("button", name="Light or dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+def test_the_first_tab_leads_past_the_head(stage, look):
+    machine(stage)
+    page = look().go()
+    ready(page)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_a_clock_that_was_set_back_does_no_harm(stage, look):
+    stage.host("no-gpu", past_seconds=60)
+    looking = look()
+    page = looking.go()
+    ready(page)
+    back = moved(stage.publisher.latest, stage.clock.wall() - 7200, stage.clock.mono(), 10_000)
+    stage.publisher.publish(back)
+    with page.expect_response("**/api/v1/live"):
+        pass
+    ready(page)
+
+    assert looking.complaints == []

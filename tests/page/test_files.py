@@ -1,0 +1,95 @@
+"""The page's files: small, whole, ours or as their authors made them, and sent so that browsers guard."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.client
+import re
+
+import pytest
+
+from wslgpud.serve import static
+
+FILES = sorted(path for path in static.FOLDER.iterdir() if path.suffix in static.TYPES)
+OURS = [path for path in FILES if path.suffix == ".js" and not path.name.startswith("uPlot")]
+BUDGET_BYTES = 150_000
+
+
+def fetch(stage, path, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", stage.port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    answer.content = answer.read()
+    connection.close()
+    return answer
+
+
+def test_all_of_it_is_small(stage):
+    names = ["/", *(f"/static/{path.name}" for path in FILES)]
+    sizes = {name: len(fetch(stage, name, **{"Accept-Encoding": "gzip"}).content) for name in names}
+
+    assert sum(sizes.values()) < BUDGET_BYTES, sizes
+
+
+def test_what_others_wrote_is_as_they_wrote_it_and_its_licence_is_there():
+    readme = (static.FOLDER / "README.md").read_text()
+    for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", readme, re.MULTILINE):
+        assert hashlib.sha256((static.FOLDER / name).read_bytes()).hexdigest() == digest
+    assert {p.name for p in FILES if p.name.startswith("uPlot")} == {
+        "uPlot.LICENSE.txt", "uPlot.iife.min.js", "uPlot.min.css"
+    }  # fmt: skip
+    assert "MIT License" in (static.FOLDER / "uPlot.LICENSE.txt").read_text()
+
+
+def test_nothing_is_inline_and_the_policy_lets_nothing_be(stage):
+    page = fetch(stage, "/")
+
+    assert not re.search(rb"<style|<script>| style=| on\w+=|javascript:", page.content)
+    policy = page.getheader("Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+    assert page.getheader("X-Content-Type-Options") == "nosniff"
+    assert page.getheader("Referrer-Policy") == "no-referrer"
+
+
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_our_scripts_make_no_markup_and_can_be_read(path):
+    text = path.read_text()
+
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function", text)
+    assert len(text.splitlines()) <= 400
+    assert "https://" not in text
+
+
+def test_texts_of_the_page_are_all_there_in_both_languages_and_all_used():
+    catalogue = (static.FOLDER / "i18n.js").read_text()
+    known = dict(re.findall(r'\b(\w+): \["((?:[^"\\]|\\.)*)",\s*"(?:[^"\\]|\\.)*"\]', catalogue))
+    code = "".join(path.read_text() for path in OURS if path.name != "i18n.js")
+    asked = set(re.findall(r'\bt\("(\w+)"', code))
+
+    assert asked <= known.keys(), asked - known.keys()
+    quoted = set(re.findall(r'["`](\w+)["`]', code))
+    made = ("level_", "verdict_", "health_", "role_", "board_", "tier_", "state_", "notice_")
+    assert [n for n in known if n not in asked | quoted and not n.startswith(made)] == []
+
+
+def test_a_browser_that_has_a_file_already_is_told_so_in_a_few_bytes(stage):
+    first = fetch(stage, "/static/main.js")
+    again = fetch(stage, "/static/main.js", **{"If-None-Match": first.getheader("ETag")})
+
+    assert (again.status, again.content) == (304, b"")
+    assert first.getheader("Cache-Control") == "no-cache"
+
+
+def test_a_client_without_gzip_gets_the_same(stage):
+    plain = fetch(stage, "/static/page.css")
+    zipped = fetch(stage, "/static/page.css", **{"Accept-Encoding": "gzip"})
+
+    assert gzip.decompress(zipped.content) == plain.content == (static.FOLDER / "page.css").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["openapi.json", "README.md", "..%2fapi.py", "%2e%2e", "nothing.js"])
+def test_no_other_file_is_given_away(stage, name):
+    assert fetch(stage, f"/static/{name}").status == 404

@@ -1,0 +1,106 @@
+"""What one life of the daemon has learned, the next one knows."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wslgpud.app import Daemon
+from wslgpud.config import Config
+from wslgpud.host import RecordedHost
+from wslgpud.model import GpuSample, Observation
+from wslgpud.monitor import Monitor
+from wslgpud.store import Store
+
+FULL_CARD = Path(__file__).parent.parent / "hosts" / "wsl2-vram-full"
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+CEILING = {"ceiling_bytes": 16_600_000_000, "ceiling": "seen"}
+
+
+def life(folder):
+    """Start a daemon on a full card, let it tick once, end it; return what it says of the card."""
+    config = Config()
+    config = replace(config, server=replace(config.server, port=0))
+    with Daemon(config, RecordedHost(FULL_CARD), folder, {}) as daemon:
+        daemon._tick()
+        return next(f for f in daemon.status()["forecasts"] if f["resource"] == "gpu0")
+
+
+def test_a_ceiling_that_was_learned_before_holds_after_every_restart(tmp_path):
+    before = life(tmp_path)
+    with Store(tmp_path / "wslgpud.db") as store:
+        store.learn(UUID, CEILING)
+    after = [life(tmp_path) for _ in range(3)]
+
+    assert "capacity_learned" not in before
+    assert [f["capacity_learned"] for f in after] == ["seen"] * 3
+    assert {f["capacity_bytes"] for f in after} == {CEILING["ceiling_bytes"]}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch, clean):
+    capacity = 8 << 30
+    with Store(tmp_path / "wslgpud.db") as store:
+        store.learn("ram", {"capacity_bytes": capacity, "peaks": [[5.0, 0.9]]})
+        store.learn(UUID, CEILING)
+        assert store.flush()
+        if not clean:
+            monkeypatch.setattr(store, "_note_end", lambda _: None)
+    taken = {}
+    monkeypatch.setattr(Monitor, "recall", lambda _, lessons: taken.update(lessons))
+    life(tmp_path)
+
+    assert ("peaks" in taken["ram"][0]) is clean
+    assert taken[UUID][0] == CEILING
+    assert taken[UUID][1] >= 0.0
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def wall(self):
+        return time.time()
+
+    def mono(self):
+        return self.now
+
+
+def test_what_was_learned_is_handed_out_at_once_if_a_ceiling_moved_and_else_rarely():
+    clock = Clock()
+    monitor = Monitor(Config(), RecordedHost(FULL_CARD, clock))
+    try:
+        monitor.tick()
+        assert list(monitor.lessons()) == []
+        monitor._engine._ceilings.failed(UUID, 16_700_000_000, 17_094_934_528)
+        assert list(monitor.lessons()) == [(UUID, {"ceiling_bytes": 16_700_000_000, "ceiling": "seen"})]
+        assert list(monitor.lessons()) == []
+
+        saw = [GpuSample(0, UUID, "card", 16 << 30, used << 30) for used in (2, 9, 2, 9, 2)]
+        for gpu in saw:
+            clock.now += 1.0
+            monitor._engine.observe(Observation(t=clock.now, gpus=(gpu,)))
+        assert list(monitor.lessons()) == []
+        clock.now += 600.0
+        ((key, document),) = monitor.lessons()
+        assert key == UUID
+        assert len(document["peaks"]) == 2
+    finally:
+        monitor.close()
+
+
+def test_what_is_learned_anew_takes_the_place_of_what_was_known(tmp_path):
+    for number in range(3):
+        with Store(tmp_path / "wslgpud.db", host_name="pc") as store:
+            store.learn(UUID, {"ceiling_bytes": number})
+            store.learn("ram", {"capacity_bytes": number})
+    with Store(tmp_path / "wslgpud.db", host_name="pc") as store:
+        assert {key: kept.document for key, kept in store.learned.items()} == {
+            UUID: {"ceiling_bytes": 2},
+            "ram": {"capacity_bytes": 2},
+        }
+    with Store(tmp_path / "wslgpud.db", host_name="another") as store:
+        assert store.learned == {}

@@ -1,0 +1,224 @@
+"""What the engine learns of a machine: where a card ends, what comes back unharmed, and what it keeps."""
+
+import pytest
+
+from wslgpud.model import GpuProcess, GpuSample, Level, Observation, RamState
+from wslgpud.risk.engine import RiskEngine
+
+GIB = 1 << 30
+A, B = "GPU-aaaa", "GPU-bbbb"
+
+
+def card(index, uuid, used, programs=(), total=16):
+    processes = tuple(GpuProcess(pid, name, None) for pid, name in programs)
+    size, taken = total * GIB, int(used * GIB)
+    return GpuSample(index, uuid, "card", size, taken, size - taken, processes=processes)
+
+
+def run(engine, ticks):
+    """Observe (t, cards, more...); return all failures, all changes, and the last forecasts by resource."""
+    failures, changes, forecasts = [], [], {}
+    for t, cards, *more in ticks:
+        seen = engine.observe(Observation(t=float(t), gpus=tuple(cards), **(more[0] if more else {})))
+        failures += seen.failures
+        changes += seen.changes
+        forecasts = {f.resource: f for f in seen.forecasts}
+    return failures, changes, forecasts
+
+
+def training(until=15.8, pid=7, uuid=A):
+    """Two minutes of a training that leaks."""
+    return [(t, [card(0, uuid, 4 + (until - 4) * t / 120, [(pid, "python")])]) for t in range(121)]
+
+
+def test_a_program_that_ends_with_the_card_full_has_probably_run_out_of_it():
+    failures, _, forecasts = run(RiskEngine(), [*training(), (121, [card(0, A, 0.5)])])
+
+    (failure,) = failures
+    assert (failure.resource, failure.uuid, failure.program) == ("gpu0", A, "python")
+    assert forecasts["gpu0"].capacity_learned == "probable"
+    assert forecasts["gpu0"].capacity_bytes == int(15.8 * GIB)
+
+
+def test_a_ceiling_that_was_only_probable_falls_as_soon_as_more_is_used():
+    engine = RiskEngine()
+    run(engine, [*training(), (121, [card(0, A, 0.5)])])
+    _, _, forecasts = run(engine, [(130, [card(0, A, 15.9)])])
+
+    assert forecasts["gpu0"].capacity_learned == ""
+    assert forecasts["gpu0"].capacity_bytes == 16 * GIB
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        [(t, [card(0, A, 15.7, [(7, "python")])]) for t in range(120)] + [(120, [card(0, A, 0.5)])],
+        [*training(until=13), (121, [card(0, A, 0.5)])],
+        [*training(), (121, [card(0, A, 15.0)]), (122, [card(0, A, 14.9)])],
+        [*training(), (121, [card(0, A, 2.0, [(7, "python")])])],
+    ],
+    ids=["a server that is stopped", "far from full", "another program ends", "its own cache is emptied"],
+)
+def test_what_may_well_have_ended_by_itself_teaches_nothing(story):
+    failures, _, forecasts = run(RiskEngine(), story)
+
+    assert not failures
+    assert forecasts["gpu0"].capacity_learned == ""
+
+
+def test_where_no_programs_are_shown_a_fall_tells_once_and_a_saw_no_more():
+    def tooth(start):
+        up = [(start + t, [card(0, A, 4 + 11.8 * t / 120)]) for t in range(121)]
+        return [*up, *((start + 121 + t, [card(0, A, 0.5)]) for t in range(30))]
+
+    failures, _, _ = run(RiskEngine(), [tick for i in range(4) for tick in tooth(200 * i)])
+
+    assert len(failures) == 1
+
+
+def test_windows_refusal_concerns_the_card_that_grows_not_every_card():
+    calm = [card(1, B, 13)]
+    story = [(t, [card(0, A, 6 + 0.15 * t), *calm]) for t in range(60)]
+    _, changes, forecasts = run(
+        RiskEngine(), [*story, (60, [card(0, A, 15), *calm], {"exhausted": ("gpu",), "wsl": True})]
+    )
+
+    assert forecasts["gpu0"].capacity_learned == "seen"
+    assert forecasts["gpu1"].capacity_learned == ""
+    assert forecasts["gpu1"].level == Level.OK
+    assert changes[-1].resource == "gpu0"
+    assert changes[-1].new == Level.CRITICAL
+
+
+def test_of_cards_at_rest_it_concerns_the_fullest():
+    cards = [card(0, A, 3), card(1, B, 15)]
+    story = [(t, cards) for t in range(30)]
+    _, _, forecasts = run(RiskEngine(), [*story, (30, cards, {"exhausted": ("gpu",)})])
+
+    assert (forecasts["gpu0"].level, forecasts["gpu1"].level) == (Level.OK, Level.CRITICAL)
+
+
+def test_cards_that_swap_their_numbers_keep_what_was_learned_of_them_and_the_alarm_moves_along():
+    leak = [(t, [card(0, A, 4 + 0.1 * t), card(1, B, 2)]) for t in range(115)]
+    _, before, _ = run(engine := RiskEngine(), leak)
+    _, after, forecasts = run(
+        engine, [(115 + t, [card(0, B, 2), card(1, A, 15.5 + 0.01 * t)]) for t in range(3)]
+    )
+
+    assert before[-1].resource == "gpu0"
+    assert before[-1].new >= Level.CRITICAL
+    assert [(c.resource, c.new) for c in after] == [("gpu0", Level.OK), ("gpu1", before[-1].new)]
+    assert forecasts["gpu0"].eta_seconds is None
+    assert forecasts["gpu1"].eta_seconds is not None
+
+
+def test_an_alarm_of_a_card_that_takes_the_place_of_a_lost_one_is_closed_under_its_old_number():
+    leak = [(t, [card(0, B, 2), card(1, A, 4 + 0.1 * t)]) for t in range(115)]
+    run(engine := RiskEngine(), leak)
+    _, after, _ = run(engine, [(115, [card(0, A, 15.6)])])
+
+    assert {(c.resource, c.new >= Level.CRITICAL) for c in after} == {("gpu0", True), ("gpu1", False)}
+
+
+def test_a_card_that_vanishes_and_returns_is_the_card_that_it_was():
+    run(engine := RiskEngine(), [*training(), (121, [card(0, A, 0.5)])])
+    _, _, gone = run(engine, [(130, [])])
+    _, _, back = run(engine, [(160, [card(0, A, 0.5)])])
+
+    assert gone == {}
+    assert back["gpu0"].capacity_learned == "probable"
+
+
+def test_what_was_learned_survives_a_restart():
+    first = RiskEngine()
+    run(first, [*training(), (121, [card(0, A, 0.5)])])
+    second = RiskEngine()
+    for key, document in first.lessons().items():
+        second.recall(key, document, 3600.0)
+    _, _, forecasts = run(second, [(5, [card(0, A, 1), card(1, B, 1)])])
+
+    assert forecasts["gpu0"].capacity_bytes == int(15.8 * GIB)
+    assert forecasts["gpu1"].capacity_bytes == 16 * GIB
+
+
+def night_saw(engine, start, cycles):
+    """A job that fills RAM to seven eighths and gives it back; return the worst level."""
+    worst, ramp = Level.OK, 240
+    for t in range(cycles * 300):
+        used = 4 + 17.2 * min(1.0, (t % 300) / ramp) if t % 300 < 260 else 4
+        ram = RamState(24 * GIB, int((24 - used) * GIB))
+        for forecast in engine.observe(Observation(t=start + t, ram=ram)).forecasts:
+            worst = max(worst, forecast.level)
+    return worst
+
+
+def test_a_peak_that_did_no_harm_is_remembered_by_the_next_run_but_not_for_ever():
+    first = RiskEngine()
+    assert night_saw(first, 0.0, 3) >= Level.WARNING
+    kept = first.lessons()["ram"]
+
+    for age, believed in ((600.0, True), (7 * 3600.0, False)):
+        second = RiskEngine()
+        second.recall("ram", kept, age)
+        assert (night_saw(second, 5.0, 1) < Level.WARNING) is believed
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{}, {"ceiling_bytes": "much"}, {"ceiling": "seen"}, {"capacity_bytes": 8 * GIB, "peaks": [[1.0, 0.9]]}],
+)
+def test_what_is_kept_of_another_version_or_machine_is_left_out(document):
+    engine = RiskEngine()
+    engine.recall("ram", document, 1.0)
+    engine.recall(A, document, 1.0)
+    _, _, forecasts = run(engine, [(0, [card(0, A, 1)], {"ram": RamState(24 * GIB, 20 * GIB)})])
+
+    assert forecasts["gpu0"].capacity_bytes == 16 * GIB
+    assert engine.lessons()["ram"] == {}
+
+
+def leaking(engine, until, *, then=()):
+    """RAM that fills at 0.1 GiB a second up to ``until``, then observations without it."""
+    changes = []
+    for t in range(until):
+        ram = RamState(24 * GIB, int((20 - 0.1 * t) * GIB))
+        changes += engine.observe(Observation(t=float(t), ram=ram)).changes
+    late = [engine.observe(Observation(t=float(until + t), late=("ram",))) for t in then]
+    return changes, late
+
+
+def test_a_forecast_is_held_with_its_age_while_no_sample_comes():
+    changes, late = leaking(RiskEngine(), 150, then=range(30))
+
+    assert changes[-1].new >= Level.WARNING
+    first, last = late[0].forecasts[0], late[-1].forecasts[0]
+    assert (first.age_seconds, last.age_seconds) == (1.0, 30.0)
+    assert last.eta_seconds == pytest.approx(first.eta_seconds - 29.0)
+    assert all(seen.forecasts[0].level >= changes[-1].new for seen in late)
+
+
+def test_a_read_that_does_not_return_where_little_is_left_warns_before_the_sample_comes():
+    engine = RiskEngine()
+    changes, late = leaking(engine, 135, then=range(12))
+    raised = [change for seen in late for change in seen.changes]
+
+    assert max((c.new for c in changes), default=Level.OK) == Level.INFO
+    assert [c.new for c in raised] == [Level.WARNING]
+    assert raised[0].t <= 145
+    assert "stood still" in raised[0].forecast.reason
+
+
+def test_a_late_read_at_half_empty_memory_is_nothing_and_ends_in_silence():
+    _, late = leaking(RiskEngine(), 30, then=range(120))
+
+    assert not [change for seen in late for change in seen.changes]
+    assert [len(seen.forecasts) for seen in late] == [1] * 90 + [0] * 30
+
+
+def test_a_driver_that_hangs_has_its_card_held_and_one_that_is_gone_has_not():
+    run(engine := RiskEngine(), training(until=10))
+    _, _, hangs = run(engine, [(121, [], {"late": ("gpu",)})])
+    _, _, gone = run(engine, [(122, [])])
+
+    assert hangs["gpu0"].age_seconds == 1.0
+    assert gone == {}

@@ -1,0 +1,35 @@
+"""Make a long recording small enough to keep: every so many seconds a sample, no command lines, no groups.
+
+python tests/traces/thin.py IN.jsonl.gz OUT.jsonl.gz SECONDS
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from wslgpud.model import Observation
+from wslgpud.risk.trace import read_trace, write_trace
+
+PROCESSES = 6
+
+
+def thin(observations: Iterable[Observation], seconds: float) -> Iterator[Observation]:
+    due = 0.0
+    for seen in observations:
+        if seen.t >= due:
+            due = seen.t + 0.9 * seconds
+            few = tuple(replace(process, command="", cgroup="") for process in seen.processes[:PROCESSES])
+            yield replace(seen, processes=few, cgroups=())
+
+
+def main() -> None:
+    source, target, seconds = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+    kept = thin(read_trace(source, on_cut=lambda cut: print(cut, file=sys.stderr)), seconds)  # noqa: T201
+    write_trace(target, kept, interval_seconds=seconds, host={"thinned": True})
+
+
+if __name__ == "__main__":
+    main()

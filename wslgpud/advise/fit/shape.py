@@ -1,0 +1,224 @@
+"""The shape of a language model: from "7B", a Hugging Face config.json, or a safetensors header."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+#: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
+_WIDTH_TO_DEPTH = 128
+#: From here on models share keys and values among heads (Llama 2 70B, arXiv:2307.09288).
+_GROUPED_PARAMETERS = 30_000_000_000
+_LONGEST_HEADER = 100 << 20  # the format's own limit
+#: These have two matrices in each feed-forward block, all newer ones three (a gate).
+_UNGATED = frozenset({
+    "gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "bert",
+    "roberta", "t5", "starcoder2", "codegen",
+})  # fmt: skip
+_NUMBER = re.compile(r"([\d.]+)\s*([KMBT])", re.IGNORECASE)
+
+
+class ShapeError(Exception):
+    """The shape cannot be told; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder; ``parameters`` is what it really has, where a file tells, else it is counted from the rest.
+
+    ``stepwise_gelu`` is an activation computed in several steps, of which each leaves a tensor (GPT-2's).
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    gated: bool = True
+    tied: bool = False
+    experts: int = 1
+    active_experts: int = 1
+    stepwise_gelu: bool = False
+    name: str = ""
+    parameters: int = 0
+
+    def count(self) -> int:
+        """Return the number of parameters: attention, feed-forward, norms, embeddings."""
+        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        feed_forward = (3 if self.gated else 2) * self.hidden * self.intermediate * self.experts
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * (attention + feed_forward + router + 2 * self.hidden) + embeddings + self.hidden
+
+    @property
+    def size(self) -> int:
+        """Number of parameters, the known one before the counted one."""
+        return self.parameters or self.count()
+
+
+def of(text: str) -> Shape:
+    """Return the shape of what the user names: a number like 7B, or a file or folder.
+
+    Raises:
+        ShapeError: it is none of these, or does not tell enough.
+    """
+    path = Path(text).expanduser()
+    if path.exists():
+        return of_path(path)
+    match = _NUMBER.fullmatch(text.strip())
+    if not match or not float(match[1]):
+        raise ShapeError(f"{text} is no number like 7B, no config.json and no .safetensors file")
+    scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
+    return typical(round(float(match[1]) * scale), text.strip().upper())
+
+
+def typical(parameters: int, name: str = "") -> Shape:
+    """Return the shape that Llama-like models of this size have.
+
+    Each layer has about 12 x hidden^2 parameters (Kaplan et al., arXiv:2001.08361, table 1).
+    """
+    big = parameters >= _GROUPED_PARAMETERS
+    layers = max(1, round((parameters / (12 * _WIDTH_TO_DEPTH**2)) ** (1 / 3)))
+    step = 1024 if big else 128 if parameters > 10**8 else 64
+    hidden = step * max(1, round(math.sqrt(parameters / (12 * layers)) / step))
+    heads = max(1, hidden // 128)
+    kv_heads = 8 if big else heads
+    vocabulary = 128_256 if big else 32_000
+    attention = hidden * hidden // heads * (2 * heads + 2 * kv_heads)
+    rest = (parameters - 2 * vocabulary * hidden) / layers - attention
+    intermediate = 64 * max(2, round(rest / (3 * hidden) / 64))
+    return Shape(
+        layers, hidden, heads, kv_heads, hidden // heads, intermediate, vocabulary, name=name,
+        parameters=parameters,
+    )  # fmt: skip
+
+
+def of_path(path: Path) -> Shape:
+    """Return the shape that a config.json, a .safetensors file or a folder with them tells.
+
+    Raises:
+        ShapeError: it cannot be read, or does not tell enough.
+    """
+    folder = path if path.is_dir() else path.parent
+    config = path if path.suffix == ".json" else folder / "config.json"
+    weights = [path] if path.suffix == ".safetensors" else sorted(folder.glob("*.safetensors"))
+    try:
+        headers = [header(file) for file in weights]
+        document = json.loads(config.read_text()) if config.exists() else None
+    except (OSError, ValueError, struct.error) as error:
+        raise ShapeError(f"cannot read {path}: {error}") from error
+    tensors = {name: entry for found in headers for name, entry in found.items() if name != "__metadata__"}
+    if document is not None:
+        shape = of_config(document, folder.name or str(folder))
+    elif tensors:
+        shape = of_tensors(tensors, path.stem)
+    else:
+        raise ShapeError(f"{path} holds neither config.json nor .safetensors")
+    count = sum(math.prod(entry["shape"]) for entry in tensors.values())
+    complete = path.is_dir() or not (folder / "model.safetensors.index.json").exists()
+    return _with(shape, parameters=count) if tensors and complete else shape
+
+
+def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
+    """Return the shape in a Hugging Face config.json.
+
+    Raises:
+        ShapeError: a size is missing; the message names it.
+    """
+    inner = document.get("text_config") or document.get("llm_config") or document
+    if not isinstance(inner, Mapping):
+        raise ShapeError("config.json is not a model's")
+    hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim")
+    layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
+    heads = _whole(inner, "num_attention_heads", "n_head", "num_heads", "n_heads")
+    kind = str(document.get("model_type", inner.get("model_type", "")))
+    gated = kind not in _UNGATED
+    wide = _whole(inner, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=4 * hidden)
+    experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", default=1)
+    if experts > 1:
+        wide = _whole(inner, "moe_intermediate_size", default=wide)
+    return Shape(
+        layers,
+        hidden,
+        heads,
+        _whole(inner, "num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads),
+        _whole(inner, "head_dim", default=hidden // max(heads, 1)),
+        wide,
+        _whole(inner, "vocab_size"),
+        gated,
+        bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind == "gpt2"))),
+        experts,
+        _whole(inner, "num_experts_per_tok", "num_experts_per_token", default=1),
+        str(inner.get("activation_function", inner.get("hidden_act", ""))) in ("gelu_new", "gelu_fast"),
+        str(document.get("_name_or_path") or name or kind),
+    )
+
+
+def header(file: Path) -> dict[str, Any]:
+    """Return the header of a safetensors file: names, shapes and types; no tensor is read.
+
+    Format: https://github.com/huggingface/safetensors#format.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is none of this format.
+    """
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > _LONGEST_HEADER:
+            raise ValueError(f"{file.name} is no safetensors file")
+        document = json.loads(stream.read(length))
+    if not isinstance(document, dict) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("shape"), list)
+        for name, entry in document.items()
+        if name != "__metadata__"
+    ):
+        raise ValueError(f"{file.name} is no safetensors file")
+    return document
+
+
+def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
+    """Return the shape that names and shapes of tensors tell; head sizes are taken to be 128.
+
+    Raises:
+        ShapeError: these are not the tensors of a language model.
+    """
+    numbers = [int(m[1]) for n in tensors if (m := re.search(r"(?:layers|h|blocks)\.(\d+)\.", n))]
+
+    def dims(*endings: str) -> list[int]:
+        found = next((e["shape"] for n, e in tensors.items() if n.endswith(endings)), None)
+        if not found or len(found) != 2:
+            raise ShapeError(f"no tensor called ...{endings[0]}: name the model's config.json")
+        return [int(d) for d in found]
+
+    vocabulary, hidden = dims("embed_tokens.weight", "wte.weight", "embed_in.weight", "tok_embeddings.weight")
+    query, key = dims("q_proj.weight", "wq.weight")[0], dims("k_proj.weight", "wk.weight")[0]
+    wide = dims("up_proj.weight", "fc1.weight", "w3.weight")[0]
+    head = math.gcd(128, key)
+    tied = not any(n.endswith(("lm_head.weight", "output.weight", "embed_out.weight")) for n in tensors)
+    gated = any(n.endswith(("gate_proj.weight", "w1.weight")) for n in tensors)
+    return Shape(
+        max(numbers) + 1, hidden, query // head, key // head, head, wide, vocabulary, gated, tied, name=name
+    )
+
+
+def _whole(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
+    for name in names:
+        value = document.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    if default is None:
+        raise ShapeError(f"config.json has no {names[0]}")
+    return default
+
+
+def _with(shape: Shape, *, parameters: int) -> Shape:
+    return replace(shape, parameters=parameters)

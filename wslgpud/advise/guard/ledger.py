@@ -1,0 +1,65 @@
+"""What earlier runs took, in one small file of the user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+NAME = "guard.json"
+#: the oldest go when there are more
+MOST_COMMANDS = 200
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Peaks by command and by compiler, in bytes; ``commands`` in order of their last run."""
+
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    compilers: dict[str, int] = field(default_factory=dict)
+
+    def compiler_bytes(self, command: str) -> int | None:
+        """Return the highest memory of one compiler in earlier runs of a command."""
+        value = self.commands.get(command, {}).get("compiler_bytes")
+        return value if isinstance(value, int) and value > 0 else None
+
+    def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
+        """Take over a run that went well; the last one counts, for sources and flags change."""
+        self.commands.pop(command, None)
+        self.commands[command] = facts
+        for old in list(self.commands)[:-MOST_COMMANDS]:
+            del self.commands[old]
+        for name, size in compilers.items():
+            # Half forgotten at each run, so that one huge file does not slow down every build for ever.
+            self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
+
+
+def load(folder: Path) -> Ledger:
+    """Return what is remembered; a file that is not there, or not ours any more, is nothing."""
+    try:
+        document = json.loads((folder / NAME).read_text())
+        commands = {str(k): dict(v) for k, v in document["commands"].items()}
+        return Ledger(commands, {str(k): int(v) for k, v in document["compilers"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Ledger()
+
+
+def save(folder: Path, ledger: Ledger) -> None:
+    """Write what is remembered, in one step.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=folder)
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump({"commands": ledger.commands, "compilers": ledger.compilers}, stream, indent=1)
+        draft.replace(folder / NAME)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise

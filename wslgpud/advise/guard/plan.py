@@ -1,0 +1,117 @@
+"""How many jobs fit, and which compilers may run now. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+GIB = 1 << 30
+#: nvcc's cicc takes 2 to 4 GB on big kernels (Dao-AILab/flash-attention#832), a heavy C++ file 1 to 2.
+NVCC_BYTES, CXX_BYTES = 4 * GIB, 2 * GIB
+#: What stays for everything else: page cache of the sources, the editor, the desktop.
+RESERVE_RATIO, RESERVE_BYTES = 0.05, GIB
+#: What was measured before is taken with this much on top: the next file may be bigger.
+MARGIN = 1.25
+#: So many compilers must have ended before their peaks say more than the defaults.
+ENOUGH_SEEN = 3
+
+#: Those that hold the memory; drivers like make, g++ and nvcc only wait.
+_COMPILER = re.compile(
+    r"cicc|ptxas|cudafe\+\+|fatbinary|nvlink|cc1|cc1plus|cc1obj|lto1|lto1-wpa|lto1-ltrans|f951"
+    r"|(clang|clang\+\+)(-[\d.]+)?"
+    r"|ld|ld\.(lld|gold|bfd|mold)|lld|mold|rustc|rust-lld|javac|swift-frontend|compile|link"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the tree under watch; ``bytes`` is its memory without what it shares with files."""
+
+    pid: int
+    start_ticks: int
+    name: str
+    bytes: int
+    stopped: bool = False
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Identity that survives the reuse of a pid."""
+        return self.pid, self.start_ticks
+
+
+def is_compiler(name: str) -> bool:
+    """Tell whether a process of this name is one of those that take the memory of a build."""
+    return bool(_COMPILER.fullmatch(name))
+
+
+def reserve(total_bytes: int) -> int:
+    """Return what a build leaves alone: a twentieth of the memory or 1 GiB, of a small one an eighth."""
+    return min(max(int(total_bytes * RESERVE_RATIO), RESERVE_BYTES), total_bytes // 8)
+
+
+def jobs(available_bytes: int, total_bytes: int, job_bytes: int, processors: int) -> int:
+    """Return how many jobs of ``job_bytes`` fit; at least one."""
+    return max(1, min((available_bytes - reserve(total_bytes)) // max(job_bytes, 1), processors))
+
+
+def limits(number: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that tell builds their number of jobs; a smaller number of the user's stays.
+
+    MAX_JOBS is for torch's extensions, CMAKE_BUILD_PARALLEL_LEVEL for ``cmake --build``, the others say it.
+    """
+    found = {
+        name: str(min(number, int(theirs)) if (theirs := environment.get(name, "")).isdecimal() else number)
+        for name in ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS")
+    }
+    flags = environment.get("MAKEFLAGS", "")
+    if not re.search(r"(^|\s)-?j|--jobs", flags):
+        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()
+    return found
+
+
+def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool) -> int:
+    """Return what one job takes.
+
+    Args:
+        learned: the highest memory of each compiler on this machine, by its name.
+        remembered: the highest of one compiler in earlier runs of this very command.
+        nvcc: whether CUDA's compiler is there to be used.
+    """
+    if remembered:
+        return int(remembered * MARGIN)
+    seen = [size for name, size in learned.items() if nvcc or name not in ("cicc", "ptxas", "cudafe++")]
+    return max(int(max(seen, default=0) * MARGIN), NVCC_BYTES if nvcc else CXX_BYTES)
+
+
+def key_of(command: Sequence[str]) -> str:
+    """Return the name under which a command is remembered: program and what it is told, without paths."""
+    words = [PurePosixPath(word).name or word for word in command]
+    return " ".join(words)[:200]
+
+
+def to_stop(
+    compilers: Iterable[Process], available_bytes: int, reserve_bytes: int, peak_bytes: int
+) -> tuple[list[Process], list[Process]]:
+    """Decide which compilers must wait and which may go on: the oldest go first, and one always goes.
+
+    Each running one is given room to grow to ``peak_bytes``; one beyond that already, to grow by a quarter.
+    What a waiting one holds is taken already: it needs room only for the rest.
+
+    Returns:
+        those to stop, those to let go on; processes that are as they should be are in neither.
+    """
+    ordered = sorted(compilers, key=lambda p: (p.start_ticks, p.pid))
+    room = available_bytes - reserve_bytes
+    stop, go = [], []
+    # The biggest is nearest to its end, and its memory is what the others wait for.
+    sure = max(ordered, key=lambda p: p.bytes, default=None)
+    for process in sorted(ordered, key=lambda p: p is not sure):
+        room -= max(peak_bytes - process.bytes, process.bytes // 4)
+        if process is sure or room >= 0:
+            if process.stopped:
+                go.append(process)
+        elif not process.stopped:
+            stop.append(process)
+    return stop, go

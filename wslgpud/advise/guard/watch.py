@@ -1,0 +1,134 @@
+"""What is noted of a run: its peaks, how close it came, what was paused."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+
+from wslgpud.advise.guard.memory import Room
+from wslgpud.advise.guard.plan import Process, is_compiler
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.gpu import GpuSource
+
+_GPU_SECONDS = 1.0
+#: A card that sleeps takes seconds to wake up.
+_FIRST_ANSWER_SECONDS = 15.0
+#: the window over which a rate is taken, and what is short: time left at that rate, share of the memory
+_RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
+_NEVER_SHORT_RATIO = 0.3
+
+
+@dataclass(slots=True)
+class Account:
+    """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'."""
+
+    seconds: float = 0.0
+    code: int = 0
+    timed_out: bool = False
+    interrupted: bool = False
+    peak_bytes: int = 0
+    least_available_bytes: int | None = None
+    least_at_seconds: float = 0.0
+    total_bytes: int = 0
+    biggest: tuple[str, int] = ("", 0)
+    compilers: dict[str, int] = field(default_factory=dict)
+    compilers_ended: int = 0
+    vram_peak_bytes: dict[int, int] = field(default_factory=dict)
+    vram_start_bytes: dict[int, int] = field(default_factory=dict)
+    pauses: int = 0
+    paused_seconds: float = 0.0
+    oom_kills: int = 0
+    saved: list[str] = field(default_factory=list)
+
+    def note(self, seconds: float, room: Room, processes: list[Process]) -> None:
+        """Take over one look."""
+        self.seconds = seconds
+        self.peak_bytes = max(self.peak_bytes, sum(p.bytes for p in processes))
+        if self.least_available_bytes is None or room.available_bytes < self.least_available_bytes:
+            self.least_available_bytes, self.least_at_seconds = room.available_bytes, seconds
+        self.total_bytes = room.total_bytes
+        for process in processes:
+            if process.bytes > self.biggest[1]:
+                self.biggest = (process.name, process.bytes)
+            if is_compiler(process.name):
+                self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
+
+    @property
+    def compiler_bytes(self) -> int:
+        """Return the highest memory of one compiler."""
+        return max(self.compilers.values(), default=0)
+
+
+class Shortage:
+    """Tells when memory is about to run out: little is left, or it goes away fast."""
+
+    def __init__(self) -> None:
+        """Know no past."""
+        self._past: deque[tuple[float, int]] = deque()
+
+    def is_near(self, seconds: float, headroom_bytes: int, total_bytes: int) -> bool:
+        """Take one look and tell whether a program should save itself now."""
+        self._past.append((seconds, headroom_bytes))
+        while seconds - self._past[0][0] > _RATE_SECONDS:
+            self._past.popleft()
+        if headroom_bytes < _SHORT_RATIO * total_bytes:
+            return True
+        elapsed = seconds - self._past[0][0]
+        gone = self._past[0][1] - headroom_bytes
+        if elapsed < _RATE_SECONDS / 4 or gone <= 0 or headroom_bytes > _NEVER_SHORT_RATIO * total_bytes:
+            return False
+        return headroom_bytes * elapsed / gone < _SHORT_SECONDS
+
+
+class VramWatch:
+    """Asks NVML once a second, in a thread: a driver that hangs must not hold up the time limit."""
+
+    def __init__(self, host: Host, config: Config) -> None:
+        """Nothing is asked before ``start``."""
+        self._source = GpuSource(host, config)
+        self._end, self._answered = threading.Event(), threading.Event()
+        self._free_bytes: dict[int, int] = {}
+        self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
+        self.start_bytes: dict[int, int] = {}
+        self.now_bytes: dict[int, int] = {}
+        self.peak_bytes: dict[int, int] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """The child that asks, which is none of the watched."""
+        return self._source.probe_pid
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def free_bytes(self, index: int) -> int | None:
+        """Return what the card calls free, once it has answered; waits for its first answer."""
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return self._free_bytes.get(index)
+
+    def stop(self) -> None:
+        """End the thread, and the child with it."""
+        self._end.set()
+        self._thread.join(2 * _GPU_SECONDS)
+        self._source.close()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            try:
+                for gpu in self._source.read().gpus or ():
+                    if gpu.free_bytes is not None:
+                        self._free_bytes[gpu.index] = gpu.free_bytes
+                    if gpu.used_bytes is not None:
+                        self.start_bytes.setdefault(gpu.index, gpu.used_bytes)
+                        self.now_bytes[gpu.index] = gpu.used_bytes
+                        self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), gpu.used_bytes)
+            except NoData:
+                self._answered.set()
+                return
+            except SourceError:  # it may come back
+                self.now_bytes = {}
+            self._answered.set()
+            self._end.wait(_GPU_SECONDS)

@@ -1,0 +1,65 @@
+"""Which value still fits: a command with one value after another, stopped before the one that would not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: What is predicted is taken with so much on top: allocators take memory in steps.
+CAUTION = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One value and what its run took; ``vram_bytes`` is what came on top of what was used before."""
+
+    value: str
+    code: int
+    seconds: float
+    ram_bytes: int
+    vram_bytes: int | None
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number, where it is one."""
+        try:
+            return float(self.value)
+        except ValueError:
+            return None
+
+
+def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
+    """Return what ``value`` will take: on the line through the last two points, never less than the last.
+
+    Memory grows with a batch by a constant for each sample on top of what is always there; one point says
+    nothing of either. Where growth gets faster (attention without flash), the last two are the steepest.
+    """
+    known = sorted(points)[-2:]
+    if len(known) < 2 or known[0][0] == known[1][0]:
+        return None
+    (x0, y0), (x1, y1) = known
+    slope = max(0.0, (y1 - y0) / (x1 - x0))
+    return max(y1 if value >= x1 else 0, round(y1 + slope * (value - x1)))
+
+
+def too_much(
+    steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None
+) -> tuple[str, int, int] | None:
+    """Tell whether the next value will not fit.
+
+    Returns:
+        what runs out (RAM or VRAM), how much it would take, how much there is; None: it fits, or unknown.
+    """
+    new = Step(value, 0, 0.0, 0, None).number
+    good = [s for s in steps if s.code == 0 and s.number is not None]
+    if new is None:
+        return None
+    ram = predict([(s.number, s.ram_bytes) for s in good if s.number is not None], new)
+    vram = predict(
+        [(s.number, s.vram_bytes) for s in good if s.number is not None and s.vram_bytes is not None], new
+    )
+    if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
+        return "VRAM", vram, vram_room_bytes
+    if ram is not None and ram * CAUTION > ram_room_bytes:
+        return "RAM", ram, ram_room_bytes
+    return None

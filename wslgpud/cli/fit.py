@@ -1,0 +1,183 @@
+"""``wslgpud fit``: will this model fit on this card, and if not, what brings it in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.units import size
+
+if TYPE_CHECKING:
+    from wslgpud.advise.fit.estimate import Estimate, Plan
+    from wslgpud.advise.fit.shape import Shape
+    from wslgpud.config import Config
+
+
+class Usable(NamedTuple):
+    """How much VRAM there is for a program, and how that is known."""
+
+    bytes: int
+    how: str
+
+
+def fit(
+    model: Annotated[str, typer.Argument(help="7B, or a config.json, .safetensors file or folder with them")],
+    mode: Annotated[str, typer.Option("--mode", "-m", help="inference, lora or training")] = "inference",
+    precision: Annotated[
+        str, typer.Option("--precision", "-p", help="bf16, fp16, fp32, mixed (autocast), int8 or int4")
+    ] = "bf16",
+    batch: Annotated[int, typer.Option("--batch", "-b", min=1)] = 1,
+    context: Annotated[int, typer.Option("--context", "-c", min=1, help="tokens of each sequence")] = 4096,
+    optimizer: Annotated[
+        str,
+        typer.Option("--optimizer", "-o", help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"),
+    ] = "adamw",
+    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="gradient checkpointing")] = False,
+    rank: Annotated[int, typer.Option("--rank", min=1, help="of LoRA")] = 16,
+    all_linear: Annotated[
+        bool, typer.Option("--all-linear", help="LoRA on every matrix, not on q and v")
+    ] = False,
+    usable: Annotated[
+        str, typer.Option("--usable", help="VRAM to fit into, like 14.5GB; asked here otherwise")
+    ] = "",
+    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+) -> None:
+    """Say whether a model fits on this card, part by part. Exit status 1 when it does not."""
+    from wslgpud.advise.fit import estimate as estimates  # noqa: PLC0415 - only this command needs them
+    from wslgpud.advise.fit.shape import ShapeError, of  # noqa: PLC0415
+
+    for name, value, known in (
+        ("mode", mode, estimates.MODES),
+        ("precision", precision, estimates.PRECISIONS),
+        ("optimizer", optimizer, estimates.OPTIMIZERS),
+    ):
+        if value not in known:
+            raise Fault(f"--{name} {value}: there are {', '.join(known)}")
+    if mode == "training" and precision in ("int8", "int4"):
+        raise Fault(f"weights in {precision} cannot be trained in full: use --mode lora")
+    try:
+        shape = of(model)
+    except ShapeError as error:
+        raise Fault(str(error)) from error
+    plan = estimates.Plan(
+        cast("estimates.Mode", mode), cast("estimates.Precision", precision), batch, context,
+        cast("estimates.Optimizer", optimizer), checkpointing, rank, "all" if all_linear else "attention",
+    )  # fmt: skip
+    found = estimates.estimate(shape, plan)
+    room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
+    help_ = estimates.knobs(shape, plan, room.bytes) if room and found.total_bytes > room.bytes else []
+    if as_json:
+        print(json.dumps(_document(shape, plan, found, room, help_), indent=2))
+    else:
+        _print(shape, plan, found, room, help_)
+    raise typer.Exit(int(room is not None and found.total_bytes > room.bytes))
+
+
+def _given(text: str) -> Usable:
+    number = text.upper().removesuffix("IB").removesuffix("B")
+    scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
+    try:
+        return Usable(int(float(number[:-1]) * scale) if scale else int(number), "as you say")
+    except ValueError as error:
+        raise Fault(f"--usable {text}: write it like 14.5GB") from error
+
+
+def _usable(settings: Config, database: str, index: int) -> Usable | None:
+    """Return what is really usable: what the last stress run verified, else what NVML calls free now."""
+    from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
+
+    source = GpuSource(Host(), settings)
+    try:
+        gpus = source.read().gpus or ()
+    except (NoData, SourceError):
+        return None
+    finally:
+        source.close()
+    card = next((g for g in gpus if g.index == index), None)
+    if card is None:
+        raise Fault(f"there is no GPU {index}")
+    if verified := _verified(database, card.uuid):
+        return Usable(verified, "verified by the last stress run")
+    if card.free_bytes is None:
+        return None
+    return Usable(card.free_bytes, f"free on {card.name} now; wslgpud stress would know it better")
+
+
+def _verified(database: str, uuid: str) -> int | None:
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
+
+    if "://" not in database and not Path(database).exists():
+        return None
+    try:
+        with Reader(database) as reader:
+            runs = [run for _, run in reader.stress_runs() if run.uuid == uuid and run.complete]
+    except StoreError:
+        return None
+    return next((int(r.values["usable_bytes"]) for r in reversed(runs) if "usable_bytes" in r.values), None)
+
+
+def _document(
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+) -> dict[str, object]:
+    from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
+
+    return {
+        "model": {**dataclasses.asdict(shape), "parameters": shape.size},
+        "plan": dataclasses.asdict(plan),
+        "parts_bytes": found.parts,
+        "total_bytes": found.total_bytes,
+        "usable_bytes": room.bytes if room else None,
+        "usable_by": room.how if room else None,
+        "fits": found.total_bytes <= room.bytes if room else None,
+        "knobs": [{"turn": t, "total_bytes": estimate(shape, p).total_bytes} for t, p in help_],
+    }
+
+
+def _print(
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+) -> None:
+    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
+    from wslgpud.cli.screen import bar  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    how = f"{plan.mode}, {plan.precision}, batch {plan.batch}, context {plan.context}"
+    more = f", {plan.optimizer}" if plan.mode != "inference" else ""
+    more += ", checkpointing" if plan.checkpointing else ""
+    console.print(
+        Text.assemble((f"{shape.name or 'model'}", "bold"), f"  {shape.size / 1e9:.2f} B: {how}{more}")
+    )
+    whole = max(found.total_bytes, room.bytes if room else 0)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
+    for part, taken in found.parts.items():
+        table.add_row(part, size(taken), Text(bar(taken / whole), "cyan"))
+    over = room is not None and found.total_bytes > room.bytes
+    table.add_row(Text("at its peak", "bold"), Text(size(found.total_bytes), "bold"),
+                  Text(bar(found.total_bytes / whole), "red" if over else "green"))  # fmt: skip
+    if room:
+        table.add_row("usable", size(room.bytes), Text(bar(room.bytes / whole), "dim"))
+    console.print(table)
+    if room is None:
+        console.print("No GPU answers here: give what is usable as --usable 14.5GB.")
+        return
+    left = room.bytes - found.total_bytes
+    if not over:
+        console.print(Text(f"It fits, with {size(left)} to spare ({room.how}).", "bold green"))
+        return
+    console.print(Text(f"It does not fit: {size(-left)} too much ({room.how}).", "bold red"))
+    for turn, changed in help_:
+        console.print(f"  → {turn}: {size(estimate(shape, changed).total_bytes)}")
+    if not help_:
+        console.print("  No knob brings it in: take a smaller model or a bigger card.")

@@ -1,0 +1,244 @@
+"""``wslgpud guard -- CMD``: a build or a training under watch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
+from wslgpud.host import Host
+from wslgpud.units import duration, size
+
+if TYPE_CHECKING:
+    from wslgpud.advise.guard.ledger import Ledger
+    from wslgpud.advise.guard.memory import Room
+    from wslgpud.advise.guard.runner import Order, Run
+    from wslgpud.advise.guard.watch import Account, VramWatch
+
+_KEPT_LOGS = 20
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+
+
+def guard(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="what to run")],
+    jobs: Annotated[
+        str, typer.Option("--jobs", "-j", help="jobs at once: a number, auto (what fits the memory), off")
+    ] = "auto",
+    timeout: Annotated[str, typer.Option("--timeout", help="end everything after this long, like 30m")] = "",
+    fallback: Annotated[
+        str, typer.Option("--fallback", help="shell command to try once when the command fails")
+    ] = "",
+    log: Annotated[
+        Path | None, typer.Option("--log", help="file for all that is printed; the state folder otherwise")
+    ] = None,
+    save_signal: Annotated[
+        str,
+        typer.Option("--save-signal", help="signal (like USR1) that asks a program to save itself"),
+    ] = "",
+    pause: Annotated[
+        bool, typer.Option("--pause", help="let compilers wait while memory is short: slower, but whole")
+    ] = False,
+    config: ConfigOption = None,
+    state: StateOption = None,
+) -> None:
+    """Run a build or a training under watch: as many jobs as fit, a time limit, a log, the peaks at the end.
+
+    Its output, its signals and its exit status are the command's own; 124 says that the time was up.
+    """
+    from wslgpud.advise.guard import ledger, tree  # noqa: PLC0415 - only this command needs them
+    from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
+
+    host, folder = Host(), state_folder(state)
+    seconds, number = duration_of(timeout), _signal(save_signal)
+    tree.adopt_orphans()
+    known = ledger.load(folder)
+    order = _order(command, host, jobs, known, seconds, number, pause)
+    vram = VramWatch(host, loaded(config).config)
+    file = log or _log_file(folder, command)
+    vram.start()
+    try:
+        with _opened(file) as stream:
+            account = _run(order, host, stream, vram)
+            _sum_up(account, order, file)
+            if not account.interrupted and not account.oom_kills:  # else the peaks are not what it wants
+                _remember(folder, known, order, account)
+            if account.code and not account.interrupted and fallback:
+                _say(f"it failed with status {account.code}; trying once: {fallback}")
+                second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
+                account = _run(second, host, stream, vram)
+                _sum_up(account, second, file)
+    finally:
+        vram.stop()
+    raise typer.Exit(account.code)
+
+
+def _order(
+    command: list[str],
+    host: Host,
+    jobs: str,
+    known: Ledger,
+    seconds: float | None,
+    number: signal.Signals | None,
+    pause: bool,
+) -> Order:
+    from wslgpud.advise.guard import plan  # noqa: PLC0415
+    from wslgpud.advise.guard.memory import room  # noqa: PLC0415
+    from wslgpud.advise.guard.runner import Order  # noqa: PLC0415
+
+    left = room(host)
+    remembered = known.compiler_bytes(plan.key_of(command))
+    expected = plan.job_bytes(known.compilers, remembered, nvcc=_has_nvcc())
+    environment = dict(os.environ)
+    if jobs != "off":
+        if jobs != "auto" and not (jobs.isdecimal() and int(jobs)):
+            raise Fault(f"--jobs {jobs}: write a number, auto or off")
+        processors = len(os.sched_getaffinity(0))
+        fitting = plan.jobs(left.available_bytes, left.total_bytes, expected, processors)
+        chosen = fitting if jobs == "auto" else int(jobs)
+        environment |= plan.limits(chosen, os.environ)
+        why = "measured before" if remembered else "expected"
+        free = f"{size(left.available_bytes)} are free"
+        _say(f"{chosen} of {processors} jobs: {free}, {size(expected)} each {why}")
+    return Order(command, environment, seconds, pause, number, expected)
+
+
+def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch) -> Account:
+    from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
+    from wslgpud.advise.guard.runner import Run  # noqa: PLC0415
+
+    with Relay(log, live=True) as relay:
+
+        def show(account: Account, left: Room, run: Run) -> None:
+            relay.show(_line(account, left, run, vram))
+
+        return Run(order, host, relay, vram, show).to_end()
+
+
+def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
+    limit = run.order.timeout_seconds
+    parts = [f"{_clock(account.seconds)}" + (f" of {_clock(limit)}" if limit else "")]
+    parts.append(f"{size(left.available_bytes)} left, peak {size(account.peak_bytes)}")
+    for index, used in vram.now_bytes.items():
+        parts.append(f"GPU {index} {size(used)}, peak {size(vram.peak_bytes[index])}")
+    if run.stopped:
+        parts.append(f"{run.stopped} compilers wait")
+    try:
+        width = os.get_terminal_size(2).columns
+    except OSError:
+        width = 80
+    return f"[guard] {' · '.join(parts)}"[: width - 1]
+
+
+def _sum_up(account: Account, order: Order, file: Path) -> None:
+    end = "the time was up" if account.timed_out else f"exit status {account.code}"
+    _say(f"{shlex.join(order.command)[:60]}: {end} after {_clock(account.seconds)}")
+    if account.least_available_bytes is not None:
+        share, when = account.least_available_bytes / account.total_bytes, _clock(account.least_at_seconds)
+        _say(
+            f"peak RAM {size(account.peak_bytes)}; at the narrowest, after {when},"
+            f" {size(account.least_available_bytes)} ({share:.0%}) of {size(account.total_bytes)} were left"
+        )
+    if account.biggest[1]:
+        _say(f"biggest program: {account.biggest[0]}, {size(account.biggest[1])}")
+    for index, peak in sorted(account.vram_peak_bytes.items()):
+        own = peak - account.vram_start_bytes.get(index, 0)
+        _say(f"peak VRAM {size(peak)} on GPU {index}, {size(max(own, 0))} more than before")
+    if account.pauses:
+        _say(f"compilers waited {account.pauses} times, {duration(account.paused_seconds)} altogether")
+    for who in account.saved:
+        _say(f"memory was short: asked {who} to save itself")
+    if account.oom_kills:
+        fewer = max(1, int(order.environment.get("MAX_JOBS", "2")) // 2)
+        who = f"{account.oom_kills} process{'es' * (account.oom_kills > 1)}"
+        _say(f"the kernel killed {who} for want of memory: try --pause, or --jobs {fewer}")
+    _say(f"log: {file}")
+
+
+def _remember(folder: Path, known: Ledger, order: Order, account: Account) -> None:
+    from wslgpud.advise.guard import ledger, plan  # noqa: PLC0415
+
+    facts = {
+        "seconds": round(account.seconds, 1),
+        "peak_bytes": account.peak_bytes,
+        "compiler_bytes": account.compiler_bytes,
+        "vram_peak_bytes": max(account.vram_peak_bytes.values(), default=None),
+        "jobs": order.environment.get("MAX_JOBS"),
+        "code": account.code,
+    }
+    known.learn(plan.key_of(order.command), facts, account.compilers)
+    try:
+        ledger.save(folder, known)
+    except OSError as error:
+        _say(f"cannot remember the peaks in {folder}: {error.strerror}")
+
+
+def _log_file(folder: Path, command: list[str]) -> Path:
+    """Return a new log's name in the state folder, where the last twenty stay."""
+    logs = folder / "guard"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for old in sorted(logs.glob("*.log"))[: -_KEPT_LOGS + 1]:
+            old.unlink()
+    except OSError as error:
+        raise Fault(f"cannot keep a log in {logs}: {error.strerror}; name one with --log") from error
+    name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
+    return logs / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}.log"
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("wb")
+    except OSError as error:
+        raise Fault(f"cannot write the log {file}: {error.strerror}") from error
+
+
+def _has_nvcc() -> bool:
+    homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"))
+    return any(Path(home, "bin", "nvcc").exists() for home in homes)
+
+
+def duration_of(text: str) -> float | None:
+    """Return the seconds that an option like ``30m`` means, None for none.
+
+    Raises:
+        Fault: it means nothing.
+    """
+    if not text:
+        return None
+    match = _DURATION.fullmatch(text)
+    hours, minutes, seconds = (int(n or 0) for n in match.groups()) if match else (0, 0, 0)
+    if not (total := 3600 * hours + 60 * minutes + seconds):
+        raise Fault(f"--timeout {text}: write it like 30m, 90s or 1h30m")
+    return float(total)
+
+
+def _signal(name: str) -> signal.Signals | None:
+    if not name:
+        return None
+    try:
+        return signal.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
+    except KeyError as error:
+        raise Fault(f"--save-signal {name}: there is no such signal; USR1 is the usual one") from error
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    return (
+        f"{minutes // 60}h{minutes % 60:02}m"
+        if minutes >= 60
+        else f"{minutes}m{rest:02}s"
+        if minutes
+        else f"{rest}s"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"[guard] {text}", file=sys.stderr)

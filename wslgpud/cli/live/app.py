@@ -1,0 +1,166 @@
+"""The live view: looks once a second in a thread of its own, and shows what it saw."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Static
+
+from wslgpud.cli.live.draw import Shown, cycled, screen
+from wslgpud.cli.live.looks import Feed, Look, NoLookError
+from wslgpud.cli.live.trail import Trail
+
+SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
+HELP = """\
+[b]What you see[/b]
+  Bars are what is used; the broken part what it is going to be in five minutes if it goes on like this.
+  Sparklines go back as far as the rule above them says; a blank is a time nobody looked.
+  [b]n/a[/b] is what this card or kernel does not tell. Under WSL2 that is the VRAM of a program.
+  [b]grows[/b] is the last minute's growth of RAM and swap.
+
+[b]Keys[/b]
+  s  sort by RAM, VRAM, growth, pid       p  pause, to read or copy
+  /  show only programs with a word       +  -  how far back sparklines go
+  esc  all programs again                 q  quit
+
+Any key closes this."""
+
+
+class Help(ModalScreen[None]):
+    """What the screen means, over the screen."""
+
+    CSS = "Help { align: center middle; } Help Static { width: auto; border: round $primary; padding: 1 2; }"
+
+    def compose(self) -> ComposeResult:
+        """Show the text."""
+        yield Static(HELP)
+
+    def on_key(self) -> None:
+        """Go away."""
+        self.dismiss()
+
+
+class Live(App[None]):
+    """The terminal's face of wslgpud."""
+
+    CSS = """
+    Screen { background: transparent; }
+    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    #filter.asked { display: block; }
+    #view { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("s", "sort", "sort"),
+        Binding("slash", "filter", "filter"),
+        Binding("p", "pause", "pause"),
+        Binding("plus,equals_sign", "span(1)", "longer"),
+        Binding("minus", "span(-1)", "shorter"),
+        Binding("question_mark,h", "help", "help"),
+        Binding("escape", "all", show=False),
+    ]
+    ENABLE_COMMAND_PALETTE = False
+    AUTO_FOCUS = ""
+
+    def __init__(self, feed: Feed, interval_seconds: float = 1.0) -> None:
+        """Show what ``feed`` sees."""
+        super().__init__(ansi_color=True)
+        self._feed = feed
+        self._interval = interval_seconds
+        self._trail = Trail()
+        self._look: Look | None = None
+        self.shown = Shown()
+
+    def compose(self) -> ComposeResult:
+        """Lay the screen out."""
+        yield Vertical(Static("looking ...", id="view"))
+        yield Input(placeholder="only programs with", id="filter")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.watch_machine()
+        self.set_interval(1.0, self._draw)
+
+    @work(thread=True, exclusive=True)
+    def watch_machine(self) -> None:
+        """Look until the end; a daemon that does not answer is said so and asked again."""
+        while self.is_running:
+            began = time.monotonic()
+            try:
+                look, trouble = self._feed.look(), ""
+            except NoLookError as error:
+                look, trouble = None, str(error)
+            if self.is_running:
+                self.call_from_thread(self._take, look, trouble)
+            time.sleep(max(0.05, self._interval - (time.monotonic() - began)))
+
+    def _take(self, look: Look | None, trouble: str) -> None:
+        if look is not None:
+            self._trail.add(look)
+            if not self.shown.paused:
+                self._look = look
+        self.shown = replace(self.shown, trouble=trouble)
+        self._draw()
+
+    def _draw(self) -> None:
+        view = self.query_one("#view", Static)
+        if self._look is None:
+            view.update(self.shown.trouble or "looking ...")
+        elif view.size.width:
+            view.update(screen(self._look, self._trail, self.shown, *view.size, time.time()))
+
+    def on_resize(self) -> None:
+        """Draw anew."""
+        self.call_after_refresh(self._draw)
+
+    def action_sort(self) -> None:
+        """Order programs by the next figure."""
+        self._change(cycled(self.shown))
+
+    def action_pause(self) -> None:
+        """Stand still, or go on."""
+        self._change(replace(self.shown, paused=not self.shown.paused))
+
+    def action_span(self, way: int) -> None:
+        """Let sparklines go back further, or less far."""
+        at = SPANS_SECONDS.index(self.shown.span_seconds) + way
+        self._change(replace(self.shown, span_seconds=SPANS_SECONDS[max(0, min(at, len(SPANS_SECONDS) - 1))]))
+
+    def action_help(self) -> None:
+        """Say what is what."""
+        self.push_screen(Help())
+
+    def action_filter(self) -> None:
+        """Ask for the word that programs must have."""
+        asked = self.query_one("#filter", Input)
+        asked.add_class("asked")
+        asked.focus()
+
+    def action_all(self) -> None:
+        """Show all programs again."""
+        self.query_one("#filter", Input).value = ""
+        self._leave_filter()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Choose while somebody types."""
+        self._change(replace(self.shown, filter=event.value))
+
+    def on_input_submitted(self) -> None:
+        """Keep the choice."""
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one("#filter", Input).remove_class("asked")
+        self.set_focus(None)
+
+    def _change(self, shown: Shown) -> None:
+        self.shown = shown
+        self._draw()

@@ -1,0 +1,325 @@
+"""The screen of the live view: what was seen and remembered in, lines of text out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from textwrap import wrap
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wslgpud.cli.live.hints import hints
+from wslgpud.cli.live.looks import Look
+from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.screen import COLOURS, calm
+from wslgpud.units import duration, resource_name, size, speed
+
+SPARKS = "▁▂▃▄▅▆▇█"
+#: how far the bars look ahead
+AHEAD_SECONDS = 300.0
+MOST_CGROUPS = 3
+#: older than this many planned intervals, a sample is called old
+_OLD = 5.0
+
+SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    "RAM": lambda row: float(row["ram"]),
+    "VRAM": lambda row: float(row["vram"] or -1),
+    "growth": lambda row: float(row["growth"] if row["growth"] is not None else -1e18),
+    "pid": lambda row: -float(row["pid"]),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How somebody wants to see it: the order and choice of processes, how far back sparklines go."""
+
+    sort: str = "RAM"
+    filter: str = ""
+    span_seconds: float = 300.0
+    paused: bool = False
+    trouble: str = ""
+
+
+def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now: float) -> RenderableType:
+    """Draw a look into so many columns and lines; ``now`` is the wall clock, to tell how old it is."""
+    parts: list[Table | Text] = [
+        *_verdict(look, shown, width, now),
+        _rule("memory", width, _span(shown)),
+        _memory(look, trail, shown, width),
+    ]
+    if look.document["gpus"]:
+        parts += [_rule("gpu", width), _gpus(look, trail, shown, width)]
+    if look.values:
+        parts += [_rule("machine", width), *_machine(look, trail, shown, width)]
+    below = [*_advice(look, trail), *_lately(look)]
+    room = height - sum(map(_lines, parts)) - 2
+    below = below[: max(0, room - 4)]
+    if room - len(below) >= 2:
+        rows = _rows(look, trail, shown)
+        order = f"by {shown.sort}" + (f', with "{shown.filter}"' if shown.filter else "")
+        parts += [_rule("processes", width, order), _processes(rows, room - len(below) - 1)]
+    return Group(*parts, *below)
+
+
+def _lines(part: Table | Text) -> int:
+    return part.row_count + part.show_header if isinstance(part, Table) else part.plain.count("\n") + 1
+
+
+def _text(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+def _rule(title: str, width: int, note: str = "") -> Text:
+    tail = f" {note} ─" if note else ""
+    line = "─" * max(0, width - len(title) - len(tail) - 4)
+    return _text(("── ", "bright_black"), (title, "bold cyan"), (f" {line}{tail}", "bright_black"))
+
+
+def _span(shown: Shown) -> str:
+    return f"last {duration(shown.span_seconds)}"
+
+
+_SEEN_BY = {
+    "own look": "no daemon runs here: looks of our own, nobody is warned",
+    "recording": "a recorded machine",
+}
+
+
+def _verdict(look: Look, shown: Shown, width: int, now: float) -> Iterator[Text]:
+    document = look.document
+    taken = datetime.fromisoformat(document["at"])
+    age = max(0.0, now - taken.timestamp())
+    level = document["level"]
+    badge = (f" {level.upper()} ", f"bold reverse {COLOURS[level].removeprefix('bold white on ')}")
+    says = document.get("headline") or calm(document)
+    clock = taken.astimezone().strftime("%H:%M:%S")
+    marks = " paused" if shown.paused else ""
+    if shown.trouble:
+        yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
+        yield _text(("what follows is old: ", "yellow"), badge, f" {says}")
+        return
+    old = age > _OLD and look.seen_by != "recording"
+    yield _text(badge, " ", (says, "bold"), ("  " + clock + marks, "bright_black"),
+                (f"  {duration(age)} old" if old else "", "yellow"))  # fmt: skip
+    seen = look.where if look.seen_by == "daemon" else _SEEN_BY[look.seen_by]
+    if verdict := document.get("verdict"):
+        yield from map(_text, wrap(verdict, width)[:2])
+    else:
+        yield _text((seen, "bright_black"))
+
+
+def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float) -> str:
+    """Draw a curve's last ``span`` seconds; each character is the greatest of its time, a gap a blank."""
+    cells: list[float | None] = [None] * width
+    for mono, value in points:
+        place = width - 1 - int((end - mono) / span * width)
+        if 0 <= place < width:
+            cells[place] = max(value, cells[place] if cells[place] is not None else value)  # type: ignore[type-var]
+    top = top or max((c for c in cells if c is not None), default=0.0) or 1.0
+    steps = len(SPARKS) - 1
+    return "".join(" " if c is None else SPARKS[round(min(1.0, max(0.0, c / top)) * steps)] for c in cells)
+
+
+def bar(used: float, ahead: float, width: int, colour: str) -> Text:
+    """Draw a share from 0 to 1, and behind it, broken, what it is going to be."""
+    full = round(min(1.0, max(0.0, used)) * width)
+    soon = max(full, round(min(1.0, max(0.0, ahead)) * width))
+    return _text(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"),
+                 ("─" * (width - soon), "bright_black"))  # fmt: skip
+
+
+def _grid(*justify: str) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for side in justify:
+        table.add_column(no_wrap=True, overflow="ellipsis", justify=side)  # type: ignore[arg-type]
+    return table
+
+
+def _memory(look: Look, trail: Trail, shown: Shown, width: int) -> Table:
+    table = _grid("left", "left", "right", "right", "left", "left")
+    for column, least in zip(table.columns, (8, 0, 4, 12, 0, 12), strict=True):
+        column.min_width = least
+    names = max(8, width // 6)
+    swap = look.document.get("swap")
+    has_swap = bool(swap and swap["total"])
+    bars = max(10, min(30, width // 6))
+    sparks = 8 if width < 100 else min(30, width // 6)
+
+    def row(name: str, key: str, left: int, capacity: int, colour: str, outlook: Text, rate: float) -> None:
+        used = 1 - left / capacity if capacity else 0.0
+        ahead = used + rate * AHEAD_SECONDS / capacity if capacity else 0.0
+        curve = spark(trail.points(Key("used", key)), look.mono, shown.span_seconds, sparks, 1.0)
+        name = name if len(name) <= names else f"…{name[1 - names :]}"
+        table.add_row(_text((name, "bold")), bar(used, ahead, bars, colour), f"{used:.0%}",
+                      f"{size(left)} of {size(capacity)} left", _text((curve, colour)), outlook)  # fmt: skip
+
+    for forecast in _worth_a_line(look.document["forecasts"]):
+        resource = forecast["resource"]
+        name = "RAM+swap" if resource == "ram" and has_swap else resource_name(resource)
+        row(name, resource, forecast["headroom_bytes"], forecast["capacity_bytes"],
+            COLOURS[forecast["level"]], _outlook(forecast),
+            forecast.get("rate_bytes_per_second", 0.0) if forecast.get("eta_seconds") else 0.0)  # fmt: skip
+    if swap and has_swap:
+        back = trail.mean(Key("swap in"), 10)
+        busy = _text((f"reads back {size(back)}/s", "yellow")) if back and back > 1 << 20 else _text("")
+        row("swap", "swap", swap["free"], swap["total"], "cyan", busy, 0.0)
+    return table
+
+
+def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return all but the many cgroups of which nothing is to be said: only the fullest few of them."""
+    cgroups = [f for f in forecasts if f["resource"].startswith("cgroup:")]
+    fullest = sorted(cgroups, key=lambda f: (f["level"] == "ok", f["headroom_bytes"] / f["capacity_bytes"]))
+    return [f for f in forecasts if f not in cgroups] + fullest[:MOST_CGROUPS]
+
+
+def _outlook(forecast: Mapping[str, Any]) -> Text:
+    eta = forecast.get("eta_seconds") or {}
+    who = f" {forecast['who']}" if forecast.get("who") else ""
+    if "middle" not in eta:
+        return _text(("steady" if "rate_bytes_per_second" in forecast else "", "bright_black"))
+    span = f" ({duration(eta['early'])}-{duration(eta['late'])})" if {"early", "late"} <= eta.keys() else ""
+    return _text((f"~{duration(eta['middle'])}", "bold"), (span, "bright_black"), who)
+
+
+def _gpus(look: Look, trail: Trail, shown: Shown, width: int) -> Table:
+    table = _grid("left", "right", "left", "left", "left")
+    sparks = 10 if width < 90 else min(30, width // 6)
+    for card in look.document["gpus"]:
+        gpu = str(card["index"])
+        busy = card.get("utilization_ratio")
+        curve = spark(trail.points(Key("busy", gpu)), look.mono, shown.span_seconds, sparks, 1.0)
+        table.add_row(
+            _text((f"GPU {gpu} ", "bold"), card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")),
+            "busy n/a" if busy is None else f"busy {busy:.0%}",
+            _text((curve, "green")),
+            "  ".join(_card_facts(look, card, gpu)),
+            _text((", ".join(_brakes(look, gpu)), "yellow")),
+        )
+    return table
+
+
+def _card_facts(look: Look, card: Mapping[str, Any], gpu: str) -> Iterator[str]:
+    limit = look.value("gpu_power_limit_watts", gpu=gpu)
+    if (watts := card.get("power_watts")) is not None:
+        yield f"{watts:.0f}/{limit:.0f} W" if limit else f"{watts:.0f} W"
+    if (celsius := card.get("temperature_celsius")) is not None:
+        yield f"{celsius:.0f} °C"
+    if (fan := look.value("gpu_fan_speed_ratio", gpu=gpu)) is not None:
+        yield f"fan {fan:.0%}"
+    if (clock := look.value("gpu_clock_hertz", gpu=gpu, clock="sm")) is not None:
+        yield f"{clock / 1e9:.2f} GHz"
+    if (state := look.value("gpu_performance_state", gpu=gpu)) is not None:
+        yield f"P{state:.0f}"
+
+
+#: what holds the clocks down for a reason worth a word
+_BRAKES = {
+    "sw_power_cap": "power cap", "hw_slowdown": "slowed by hardware", "sw_thermal_slowdown": "too hot",
+    "hw_thermal_slowdown": "far too hot", "hw_power_brake_slowdown": "power brake",
+}  # fmt: skip
+
+
+def _brakes(look: Look, gpu: str) -> list[str]:
+    active = (labels["reason"] for labels, on in look.series("gpu_throttle_reason", gpu=gpu) if on)
+    return [_BRAKES[reason] for reason in active if reason in _BRAKES]
+
+
+def _machine(look: Look, trail: Trail, shown: Shown, width: int) -> Iterator[Text]:
+    busy, load, cpus = trail.last(Key("cpu")), look.value("load1"), look.value("cpus")
+    curve = spark(trail.points(Key("cpu")), look.mono, shown.span_seconds, 10 if width < 90 else 20, 1.0)
+    waits = ", ".join(
+        f"{what} {share:.0%}"
+        for what in ("memory", "cpu", "io")
+        if (share := trail.last(Key("waiting", what))) is not None
+    )
+    cores = f" of {cpus:.0f} cores" if cpus else ""
+    yield _text(("CPU ", "bold"), _share(busy), cores, " ", (curve, "blue"),
+                f"  load {load:.1f}" if load is not None else "",
+                ("  waits for ", "bold") if waits else "", waits)  # fmt: skip
+    pairs = (("disk r/w", "disk read", "disk write"), ("net in/out", "received", "sent"))
+    flows = [f"{name} {_rate(trail.last(Key(a)))} {_rate(trail.last(Key(b)))}" for name, a, b in pairs]
+    places = [
+        f"{labels['mountpoint']} {size(left)} free"
+        for labels, left in sorted(look.series("filesystem_avail_bytes"), key=lambda s: s[0]["mountpoint"])
+    ]
+    yield _text("  ".join(flows), ("  · ", "bright_black"), "  ".join(places))
+
+
+def _share(ratio: float | None) -> str:
+    return "n/a" if ratio is None else f"{ratio:.0%}"
+
+
+def _rate(value: float | None) -> str:
+    return "n/a" if value is None else f"{size(value)}/s"
+
+
+def _rows(look: Look, trail: Trail, shown: Shown) -> list[dict[str, Any]]:
+    vram: dict[int, int | None] = {}
+    for card in look.document["gpus"]:
+        for process in card["processes"]:
+            used, before = process.get("used_bytes"), vram.get(process["pid"])
+            vram[process["pid"]] = used if before is None or used is None else before + used
+    rows = [
+        {
+            "pid": p["pid"],
+            "ram": p["rss_bytes"],
+            "swap": p["swap_bytes"],
+            "vram": vram.get(p["pid"]),
+            "holds": p["pid"] in vram or "gpu" in p["roles"],
+            "growth": trail.growth(Key("rss", str(p["pid"]))),
+            "does": ", ".join(p["roles"]),
+            "program": p["command"] or p["name"],
+        }
+        for p in look.document["processes"]
+    ]
+    wanted = shown.filter.lower()
+    found = [r for r in rows if wanted in f"{r['pid']} {r['does']} {r['program']}".lower()]
+    return sorted(found, key=SORTS[shown.sort], reverse=True)
+
+
+def _processes(rows: Iterable[Mapping[str, Any]], lines: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bright_black", expand=True)
+    for heading in ("pid", "RAM", "swapped", "VRAM", "grows"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("does", no_wrap=True, max_width=18, overflow="ellipsis")
+    table.add_column("program", no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in list(rows)[: max(0, lines - 1)]:
+        growth = row["growth"]
+        grows = growth is not None and growth > (1 << 20) / 60
+        table.add_row(
+            str(row["pid"]),
+            size(row["ram"]),
+            size(row["swap"]) if row["swap"] else "",
+            size(row["vram"]) if row["vram"] is not None else "n/a" if row["holds"] else "",
+            _text((speed(growth), "yellow")) if grows else "",
+            row["does"],
+            _text(row["program"]),
+        )
+    return table
+
+
+def _advice(look: Look, trail: Trail) -> Iterator[Text]:
+    for hint in hints(look, trail):
+        yield _text((" ➜ " if hint.act else " ✓ ", "bold yellow" if hint.act else "green"), hint.text,
+                    (f"  ({hint.evidence})" if hint.evidence else "", "bright_black"))  # fmt: skip
+    for source in look.document["sources"]:
+        if source["health"] in ("failed", "late"):
+            yield _text((f" ! {source['name']}: {source.get('error', source['health'])}", "yellow"))
+
+
+def _lately(look: Look) -> Iterator[Text]:
+    for item in look.document.get("recent", ())[:3]:
+        clock = datetime.fromisoformat(item["at"]).astimezone().strftime("%H:%M")
+        yield _text((f" {clock} ", "bright_black"), (f"{item['level']:9} ", COLOURS[item["level"]]),
+                    item["headline"])  # fmt: skip
+
+
+def cycled(shown: Shown) -> Shown:
+    """Return the next order of processes."""
+    names = list(SORTS)
+    return replace(shown, sort=names[(names.index(shown.sort) + 1) % len(names)])

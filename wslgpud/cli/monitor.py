@@ -1,0 +1,78 @@
+"""``wslgpud monitor``: the machine, live, in a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wslgpud import config as configuration
+from wslgpud.cli.common import ConfigOption, Fault, HostOption, StateOption, host_at, loaded, state_folder
+
+if TYPE_CHECKING:
+    from wslgpud.cli.live.looks import Feed
+
+#: a single look shows rates and growth, too, so it needs a second one
+SETTLE_SECONDS = 1.0
+
+
+def monitor(
+    config: ConfigOption = None,
+    once: Annotated[bool, typer.Option("--once", "-o", help="look once and print it")] = False,
+    url: Annotated[str | None, typer.Option(help="a daemon elsewhere, such as http://trainer:9655")] = None,
+    interval: Annotated[float, typer.Option(help="seconds between looks", min=0.2)] = 1.0,
+    state: StateOption = None,
+    host_root: HostOption = None,
+) -> None:
+    """Watch the machine in this terminal: through the running daemon, else by looks of its own."""
+    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, OwnFeed, daemon_feed  # noqa: PLC0415
+
+    settings = loaded(config).config
+    folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
+    daemon = DaemonFeed(url) if url else None if host_root else daemon_feed(folders)
+    feed: Feed | None = None
+    if daemon is not None:
+        try:
+            daemon.look()
+            feed = daemon
+        except NoLookError as error:
+            if url is not None:
+                raise Fault(str(error)) from error
+            # It was killed or hangs: not the same as that none was ever started.
+            print(f"wslgpud: {error}", file=sys.stderr)
+    if feed is None:
+        feed = OwnFeed(settings, host_at(host_root), "recording" if host_root else "own look")
+    try:
+        if once or not sys.stdout.isatty():
+            _print_once(feed, recorded=host_root is not None)
+            return
+        from wslgpud.cli.live.app import Live  # noqa: PLC0415 - 0.3 s
+
+        Live(feed, interval).run()
+    finally:
+        feed.close()
+
+
+def _print_once(feed: Feed, *, recorded: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from wslgpud.cli.live.draw import Shown, screen  # noqa: PLC0415
+    from wslgpud.cli.live.looks import NoLookError  # noqa: PLC0415
+    from wslgpud.cli.live.trail import Trail  # noqa: PLC0415
+
+    trail = Trail()
+    try:
+        look = feed.look()
+        trail.add(look)
+        if not recorded:
+            time.sleep(SETTLE_SECONDS)
+            look = feed.look()
+            trail.add(look)
+    except NoLookError as error:
+        raise Fault(str(error)) from error
+    size = shutil.get_terminal_size((120, 48))
+    console = Console(width=size.columns, highlight=False)
+    console.print(screen(look, trail, Shown(), size.columns, size.lines, time.time()))

@@ -1,0 +1,117 @@
+"""``wslgpud sweep 'CMD {}' 1 2 4 8``: what each value takes, and which still fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from wslgpud.cli.common import ConfigOption, JsonOption, loaded
+from wslgpud.cli.guard import duration_of
+from wslgpud.host import Host
+from wslgpud.units import size
+
+if TYPE_CHECKING:
+    from wslgpud.advise.guard.watch import VramWatch
+    from wslgpud.advise.sweep import Step
+
+_LAST_LINES = 5
+
+
+def sweep(
+    command: Annotated[str, typer.Argument(help="shell command; {} stands for the value")],
+    values: Annotated[list[str], typer.Argument(help="values to try, the smallest first")],
+    timeout: Annotated[str, typer.Option("--timeout", help="longest time for each, like 5m")] = "",
+    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Run a command with each value; measure RAM, VRAM and time; stop before what would not fit."""
+    from wslgpud.advise.guard import plan, tree  # noqa: PLC0415 - only this command needs them
+    from wslgpud.advise.guard.memory import room  # noqa: PLC0415
+    from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
+    from wslgpud.advise.sweep import too_much  # noqa: PLC0415
+
+    host, settings = Host(), loaded(config).config
+    seconds = duration_of(timeout)
+    tree.adopt_orphans()
+    steps: list[Step] = []
+    end = ""
+    for value in values:
+        vram = VramWatch(host, settings)
+        vram.start()
+        try:
+            left = room(host)
+            free = left.available_bytes - plan.reserve(left.total_bytes)
+            reason = too_much(steps, value, free, vram.free_bytes(gpu))
+            if reason and not anyway:
+                what, need, there = reason
+                end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
+                break
+            with tempfile.TemporaryFile() as log:
+                steps.append(_step(command, value, seconds, host, vram, gpu, log))
+                if steps[-1].code:
+                    end = f"{value} ended with status {steps[-1].code}\n{_tail(log)}"
+                    break
+        finally:
+            vram.stop()
+    if as_json:
+        print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
+    else:
+        _print(steps, end)
+    raise typer.Exit(int(not any(s.code == 0 for s in steps)))
+
+
+def _step(
+    command: str, value: str, seconds: float | None, host: Host, vram: VramWatch, gpu: int, log: BinaryIO
+) -> Step:
+    from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
+    from wslgpud.advise.guard.runner import Order, Run  # noqa: PLC0415
+    from wslgpud.advise.sweep import Step  # noqa: PLC0415
+
+    line = command.replace("{}", shlex.quote(value)) if "{}" in command else f"{command} {shlex.quote(value)}"
+    order = Order(["/bin/sh", "-c", line], dict(os.environ), seconds)
+    with Relay(log, live=True, quiet=True) as relay:
+        relay.show(f"[sweep] {line}"[:79])
+        account = Run(order, host, relay, vram).to_end()
+    peak, start = account.vram_peak_bytes.get(gpu), account.vram_start_bytes.get(gpu)
+    own = None if peak is None or start is None else max(0, peak - start)
+    return Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
+
+
+def _tail(log: BinaryIO) -> str:
+    log.seek(0)
+    lines = log.read()[-4096:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _print(steps: list[Step], end: str) -> None:
+    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from wslgpud.cli.screen import bar  # noqa: PLC0415
+
+    on_card = any(s.vram_bytes is not None for s in steps)
+    most = max((s.vram_bytes or 0 if on_card else s.ram_bytes for s in steps), default=0) or 1
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("value", "time", "peak RAM", *(["peak VRAM"] if on_card else [])):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for step in steps:
+        cells = [step.value, f"{step.seconds:.1f} s", size(step.ram_bytes)]
+        if on_card:
+            cells.append("n/a" if step.vram_bytes is None else size(step.vram_bytes))
+        taken = step.vram_bytes or 0 if on_card else step.ram_bytes
+        colour = "red" if step.code else "cyan"
+        table.add_row(*cells, Text(bar(taken / most, 30), colour))
+    Console(highlight=False).print(table)
+    if end:
+        print(end, file=sys.stderr)

@@ -1,0 +1,338 @@
+"""The read-only JSON API below ``/api/v1/``; ``static/openapi.json`` documents it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import platform
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from wslgpud import __version__
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Number
+from wslgpud.serve import api_series, own
+from wslgpud.serve.api_live import Live, packed, values
+from wslgpud.serve.api_query import Query
+from wslgpud.serve.http import Problem, Request, Response, Route, dumps
+from wslgpud.serve.publisher import Publisher
+
+LANGUAGES = ("en", "zh")
+LEVELS = ("info", "warning", "critical", "emergency")
+#: entries of one answer by default, and at most
+PAGE, MOST = 50, 500
+MOST_SERIES_LISTED = 2000
+#: recorded processes are read in full, so a week of them takes about a second
+PROCESSES_SECONDS = 7 * 86400.0
+#: the doctor looks at the whole machine, which takes a second or more
+CHECKUP_SECONDS = 300.0
+#: what a question means that names no time
+HOUR = 3600.0
+OPENAPI = Path(__file__).with_name("static") / "openapi.json"
+
+
+class Past(Protocol):
+    """What is needed of history; every method may wait for the disk."""
+
+    def series(self) -> Sequence[Any]:
+        """Return the series there are."""
+
+    def columns(self, ref: Any, start: float, end: float) -> tuple[list[float], list[Number]]:
+        """Return times and values of a series as sampled."""
+
+    def summaries(self, ref: Any, start: float, end: float, step: float) -> Sequence[Any]:
+        """Return what is known of a series over each step."""
+
+    def processes(self, start: float, end: float) -> Sequence[Any]:
+        """Return the recorded processes."""
+
+    def incidents(self, least: str, language: str | None) -> list[dict[str, Any]]:
+        """Return incidents, the newest first."""
+
+    def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
+        """Return the report of an incident."""
+
+    def stress_runs(self) -> list[dict[str, Any]]:
+        """Return stress runs, the newest first."""
+
+
+class Present(NamedTuple):
+    """Whom to ask how things are now.
+
+    ``status`` must not wait for anything; ``store`` gives a dataclass of the store's figures about itself;
+    ``doctor`` gives what the doctor finds, and may take seconds.
+    """
+
+    status: Callable[[], Mapping[str, Any]]
+    store: Callable[[], Any]
+    doctor: Callable[[], list[dict[str, Any]]]
+
+
+def routes(
+    publisher: Publisher, catalogue: Iterable[MetricSpec], past: Past, present: Present
+) -> list[Route]:
+    """Return the paths of the API but ``status``.
+
+    Args:
+        publisher: where the last snapshot is.
+        catalogue: all metrics.
+        past: history.
+        present: how things are now.
+    """
+    api = _Api(publisher, {spec.name: spec for spec in catalogue}, past, present)
+    return [
+        Route("/api/v1/live", Live(publisher, present.status).answer),
+        Route("/api/v1/latest", api.latest),
+        Route("/api/v1/series", api.series, waits=True),
+        Route("/api/v1/range", api.range, waits=True),
+        Route("/api/v1/processes", api.processes, waits=True),
+        Route("/api/v1/incidents", api.incidents, waits=True),
+        Route("/api/v1/incidents/{id}", api.incident, waits=True),
+        Route("/api/v1/stress", api.stress_runs, waits=True),
+        Route("/api/v1/stress/{id}", api.stress_run, waits=True),
+        Route("/api/v1/doctor", api.doctor, waits=True),
+        Route("/api/v1/self", api.own, waits=True),
+        Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
+    ]
+
+
+class Checkup:
+    """Sends for the doctor when somebody asks, and no more often than he has anything new to say."""
+
+    def __init__(self, doctor: Callable[[], list[dict[str, Any]]], publisher: Publisher) -> None:
+        """Nothing is looked at before the first question."""
+        self._doctor = doctor
+        self._publisher = publisher
+        self._lock = threading.Lock()
+        self._known: tuple[float, dict[str, Any]] | None = None
+
+    def last(self) -> dict[str, Any]:
+        """Return when the machine was checked, and what was found."""
+        with self._lock:  # who asks meanwhile gets the same answer
+            now = self._publisher.uptime_seconds()
+            if self._known is None or now - self._known[0] > CHECKUP_SECONDS:
+                self._known = now, {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
+            return self._known[1]
+
+
+class _Unwritten(NamedTuple):
+    """A series that has been read and not yet written."""
+
+    metric: str
+    labels: tuple[tuple[str, str], ...]
+
+
+class _Api:
+    """The handlers."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        catalogue: Mapping[str, MetricSpec],
+        past: Past,
+        present: Present,
+    ) -> None:
+        self._publisher = publisher
+        self._checkup = Checkup(present.doctor, publisher)
+        self._store = present.store
+        self._catalogue = catalogue
+        self._past = past
+
+    def latest(self, request: Request) -> Response:
+        """Every value of the last sample."""
+        query = Query(request.query, ("match",))
+        snapshot = self._publisher.latest
+        if snapshot is None:
+            raise Problem(503, "there is no sample yet; try again in a second")
+        pattern = query.text("match") or "*"
+        known = values(snapshot.readings())
+        document = {
+            "wall": round(snapshot.wall, 3),
+            "age_seconds": round(self._publisher.seconds_since_tick(), 3),
+            "interval_seconds": round(snapshot.interval_seconds, 3),
+            "values": {name: known[name] for name in sorted(known) if _matches(name, pattern)},
+        }
+        return packed(request, dumps(document))
+
+    def series(self, request: Request) -> Response:
+        """The series that have a history."""
+        query = Query(request.query, ("match", "limit", "after"))
+        limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
+        pattern, after = query.text("match") or "*", query.text("after") or ""
+        known = self._named()
+        names = sorted(name for name in known if name > after and _matches(name, pattern))
+        document: dict[str, Any] = {
+            "series": [api_series.described(known[name], self._catalogue) for name in names[:limit]]
+        }
+        if len(names) > limit:
+            document["next"] = names[limit - 1]
+        return packed(request, dumps(document))
+
+    def range(self, request: Request) -> Response:
+        """Series over time."""
+        query = Query(request.query, ("series", "start", "end", "step", "points"))
+        start, end = self._span(query)
+        asked = list(dict.fromkeys(query.all("series")))
+        if not 1 <= len(asked) <= api_series.MOST_SERIES:
+            raise Problem(400, f"series must be given 1 to {api_series.MOST_SERIES} times")
+        points = query.whole("points", 10, api_series.MOST_POINTS) or 600
+        points = min(points, api_series.MOST_POINTS_IN_ALL // len(asked))
+        step = query.whole("step", 0, 30 * 86400)
+        step = api_series.step_for(end - start, points) if step is None else step
+        api_series.check_size(end - start, step, len(asked))
+        known = self._named()
+        found = []
+        for name in asked:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise Problem(404, f"there is no series {name[:200]}{hint} /api/v1/series lists them all")
+            about = api_series.described(known[name], self._catalogue)
+            found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
+        document = {
+            "start": start,
+            "end": end,
+            "step": step,
+            "tier": api_series.tier_of(step),
+            "series": found,
+        }
+        return packed(request, dumps(document))
+
+    def _values(self, ref: Any, start: float, end: float, step: int, kind: str) -> dict[str, Any]:
+        if step == 0:
+            times, kept = self._past.columns(ref, start, end)
+            return {"time": times, "value": kept}
+        return api_series.columns(self._past.summaries(ref, start, end, step), counter=kind == "counter")
+
+    def processes(self, request: Request) -> Response:
+        """Processes that were recorded, and how they grew."""
+        query = Query(request.query, ("start", "end", "limit"))
+        start, end = self._span(query)
+        if end - start > PROCESSES_SECONDS:
+            raise Problem(400, f"at most {PROCESSES_SECONDS:g} s (a week) at a time")
+        limit = query.whole("limit", 1, MOST) or PAGE
+        found = grown(self._past.processes(start, end))
+        document = {"start": start, "end": end, "total": len(found), "processes": found[:limit]}
+        return packed(request, dumps(document))
+
+    def incidents(self, request: Request) -> Response:
+        """What went wrong, the newest first."""
+        query = Query(request.query, ("limit", "before", "least", "lang"))
+        least = query.choice("least", LEVELS, "info")
+        found = self._past.incidents(least, _language(query))
+        return _page(request, query, "incidents", found)
+
+    def incident(self, request: Request) -> Response:
+        """All that is known of one incident."""
+        query = Query(request.query, ("lang",))
+        found = self._past.incident(_number(request), _language(query))
+        if found is None:
+            raise Problem(404, "there is no such incident; /api/v1/incidents lists them")
+        return packed(request, dumps(found))
+
+    def stress_runs(self, request: Request) -> Response:
+        """Stress runs, the newest first, without the rows behind their figures."""
+        query = Query(request.query, ("limit", "before"))
+        found = [{k: v for k, v in run.items() if k != "detail"} for run in self._past.stress_runs()]
+        return _page(request, query, "runs", found)
+
+    def stress_run(self, request: Request) -> Response:
+        """One stress run with all its rows."""
+        Query(request.query, ())
+        number = _number(request)
+        found = next((run for run in self._past.stress_runs() if run["id"] == number), None)
+        if found is None:
+            raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
+        return packed(request, dumps(found))
+
+    def doctor(self, request: Request) -> Response:
+        """What the doctor finds, for some minutes the same."""
+        Query(request.query, ())
+        return packed(request, dumps(self._checkup.last()))
+
+    def own(self, request: Request) -> Response:
+        """What the daemon itself costs."""
+        Query(request.query, ())
+        store = {k: v for k, v in dataclasses.asdict(self._store()).items() if v not in (None, "")}
+        document = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "uptime_seconds": round(self._publisher.uptime_seconds(), 1),
+            "processes": own.processes(),
+            "store": store,
+        }
+        return packed(request, dumps(document))
+
+    def _named(self) -> dict[str, Any]:
+        """Return the series by name: those recorded, and those of now that are about to be."""
+        latest = self._publisher.latest
+        found: dict[str, Any] = {}
+        for reading in latest.readings() if latest else ():
+            if reading.spec.stored and reading.spec.kind != "info":
+                labels = tuple(zip(reading.spec.labels, reading.labels, strict=True))
+                found[api_series.name_of(reading.spec.sample, labels)] = _Unwritten(reading.spec.name, labels)
+        for ref in self._past.series():
+            found[api_series.full_name(ref, self._catalogue)] = ref
+        return found
+
+    def _span(self, query: Query) -> tuple[float, float]:
+        end = query.moment("end")
+        start = query.moment("start")
+        end = self._publisher.wall() if end is None else end
+        start = end - HOUR if start is None else start
+        if start >= end:
+            raise Problem(400, "start must lie before end")
+        return start, end
+
+
+def grown(points: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return each process of recorded points once, the one that was largest first."""
+    seen: dict[tuple[int, int], list[Any]] = {}
+    for point in points:
+        seen.setdefault((point.pid, point.start_ticks), []).append(point)
+    found = [_lifetime(of_one) for of_one in seen.values()]
+    return sorted(found, key=lambda p: -p["peak_bytes"])
+
+
+def _lifetime(points: Sequence[Any]) -> dict[str, Any]:
+    first, last = points[0], points[-1]
+    held = [p.rss_bytes + p.swap_bytes for p in points]
+    return {
+        "pid": last.pid,
+        "name": last.name,
+        "first_seen": round(first.wall, 3),
+        "last_seen": round(last.wall, 3),
+        "rss_bytes": last.rss_bytes,
+        "swap_bytes": last.swap_bytes,
+        "peak_bytes": max(held),
+        "grown_bytes": held[-1] - held[0],
+    }
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern)
+
+
+def _language(query: Query) -> str | None:
+    return query.choice("lang", LANGUAGES, "") or None
+
+
+def _number(request: Request) -> int:
+    last = request.path.rpartition("/")[2]
+    if not (last.isascii() and last.isdigit() and len(last) < 20):
+        raise Problem(400, "the last part of the path must be a number")
+    return int(last)
+
+
+def _page(request: Request, query: Query, name: str, found: list[dict[str, Any]]) -> Response:
+    """Answer with some of what was found: it is numbered, the newest first; ``before`` goes on from there."""
+    limit = query.whole("limit", 1, MOST) or PAGE
+    before = query.whole("before", 0, 1 << 62)
+    left = [entry for entry in found if before is None or entry["id"] < before]
+    document: dict[str, Any] = {name: left[:limit], "total": len(found)}
+    if len(left) > limit:
+        document["next"] = left[limit - 1]["id"]
+    return packed(request, dumps(document))

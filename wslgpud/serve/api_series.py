@@ -1,0 +1,144 @@
+"""Series as the API names and shows them: names, steps, columns. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from wslgpud.metrics import PREFIX, MetricSpec
+from wslgpud.model import Number
+from wslgpud.serve.http import Problem
+
+#: steps in seconds, so that points fall on the clock's own divisions; those from 60 and from 3600 on are read
+#: from the summaries of minutes and of hours
+STEPS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800,
+)  # fmt: skip
+#: points of one series, and of all series of an answer; a screen has fewer columns
+MOST_POINTS = 4000
+MOST_POINTS_IN_ALL = 40_000
+MOST_SERIES = 20
+#: every sample as it was taken (up to ten a second) is given for no longer than this
+RAW_SECONDS = 300.0
+
+
+class Ref(Protocol):
+    """Names a series in the store: a bare metric and its labels."""
+
+    @property
+    def metric(self) -> str:
+        """Name as declared."""
+
+    @property
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        """Names and values."""
+
+
+class Summary(Protocol):
+    """What is known of a series over one step."""
+
+    @property
+    def wall(self) -> float:
+        """When the step begins."""
+
+    @property
+    def low(self) -> Number:
+        """The least value."""
+
+    @property
+    def high(self) -> Number:
+        """The greatest value."""
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+
+    @property
+    def last(self) -> Number:
+        """The last value."""
+
+
+def name_of(sample: str, labels: Iterable[tuple[str, str]]) -> str:
+    """Write a series as Prometheus does: ``wslgpud_memory_free_bytes``, ``wslgpud_gpu_up{gpu="0"}``."""
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{sample}{{{inside}}}" if inside else sample
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def full_name(ref: Ref, catalogue: Mapping[str, MetricSpec]) -> str:
+    """Return the name of a series; that of a metric of another version lacks the suffix."""
+    spec = catalogue.get(ref.metric)
+    return name_of(spec.sample if spec else PREFIX + ref.metric, ref.labels)
+
+
+def described(ref: Ref, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
+    """Return what the API says of a series; a metric of another version has neither unit nor help."""
+    spec = catalogue.get(ref.metric)
+    facts: dict[str, Any] = {
+        "name": full_name(ref, catalogue),
+        "metric": spec.sample if spec else PREFIX + ref.metric,
+        "labels": dict(ref.labels),
+        "kind": spec.kind if spec else "unknown",
+    }
+    if spec:
+        facts |= {"unit": spec.unit, "help": spec.help}
+    return facts
+
+
+def step_for(span_seconds: float, points: int) -> int:
+    """Return the finest step that gives at most ``points`` points over a span."""
+    week = STEPS[-1]
+    return next(
+        (s for s in STEPS if span_seconds / s <= points), week * math.ceil(span_seconds / week / points)
+    )
+
+
+def tier_of(step: int) -> str:
+    """Return from what a step is made: samples, minutes or hours."""
+    return "hours" if step and step % 3600 == 0 else "minutes" if step and step % 60 == 0 else "samples"
+
+
+def check_size(span_seconds: float, step: int, series: int) -> None:
+    """Refuse what would be a longer answer than anybody can look at.
+
+    Raises:
+        Problem: says what would be short enough.
+    """
+    if step == 0 and span_seconds > RAW_SECONDS:
+        raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
+    points = span_seconds / step if step else RAW_SECONDS * 10
+    most = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series))
+    if points > most:
+        fitting = step_for(span_seconds, most)
+        raise Problem(
+            400,
+            f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
+            f"{MOST_POINTS_IN_ALL} of all; leave step out, or ask for {fitting} s or a shorter time",
+        )
+
+
+def columns(summaries: Sequence[Summary], *, counter: bool) -> dict[str, list[Number]]:
+    """Return summaries as columns: of a counter what it was last, else the mean with least and greatest."""
+    time = [round(s.wall, 3) for s in summaries]
+    if counter:
+        return {"time": time, "value": [s.last for s in summaries]}
+    return {
+        "time": time,
+        "value": [short(s.mean) for s in summaries],
+        "min": [s.low for s in summaries],
+        "max": [s.high for s in summaries],
+    }
+
+
+def short(value: Number) -> Number:
+    """Return a mean without digits that mean nothing: 7 of them, and none behind the point of a large one."""
+    if isinstance(value, int) or value.is_integer():
+        return int(value) if abs(value) < 1e15 else value
+    if abs(value) >= 1e6:
+        return round(value)
+    digits = 6 - math.floor(math.log10(abs(value)))
+    return round(value, min(digits, 12))

@@ -1,0 +1,77 @@
+// Each GPU with all that its driver tells, and what it does not tell as such.
+
+import { sparkline } from "./charts.js";
+import { h } from "./dom.js";
+import { amount, percent, size } from "./format.js";
+import { t } from "./i18n.js";
+import { absent, vramBar } from "./overview.js";
+import { chip, empty, fact } from "./parts.js";
+
+const PAST = 600;
+const CURVES = [["utilization", "gpu_utilization_ratio", "ratio", 1], ["temperature", "gpu_temperature_celsius", "celsius", 100], ["power", "gpu_power_watts", "watts", 0]];
+
+export const gpus = {
+  key: "gpus",
+
+  render(ctx) {
+    const { sample } = ctx;
+    if (!sample || sample.waiting) return [h("h1", { class: "unseen" }, t("gpus")), empty(t("absent_yet"))];
+    const found = sample.status.gpus ?? [];
+    return [h("h1", { class: "unseen" }, t("gpus")), h("div", { class: "grid" }, found.map((gpu) => one(ctx, gpu)), absent(sample))];
+  },
+};
+
+/** Note the curves of a sample. */
+export function rememberGpus(recent, sample) {
+  for (const [, metric] of CURVES) {
+    for (const { labels, value } of sample.all(metric)) recent.add(`${metric} ${labels.uuid}`, sample.wall, value);
+  }
+}
+
+function one(ctx, gpu) {
+  const { sample } = ctx;
+  const of = (metric, labels = {}) => sample.value(metric, { uuid: gpu.uuid, ...labels });
+  // The card answers, hence what is missing is what its driver does not tell.
+  const why = { text: t("not_told"), more: t("not_told_why") };
+  const shown = (name, metric, unit, extra) => {
+    const value = of(metric);
+    return fact(name, value === undefined ? undefined : [amount(value, unit), extra], why);
+  };
+  const limit = of("gpu_power_limit_watts");
+  const reasons = sample.all("gpu_throttle_reason").filter((r) => r.labels.uuid === gpu.uuid && r.value === 1).map((r) => r.labels.reason);
+  const told = sample.all("gpu_throttle_reason").some((r) => r.labels.uuid === gpu.uuid);
+  const link = [of("gpu_pcie_link_generation"), of("gpu_pcie_link_width")];
+  const forecast = (sample.status.forecasts ?? []).find((f) => f.resource === `gpu${gpu.index}`);
+  return h("section", { class: "card fades", "data-key": `g-${gpu.uuid}` },
+    h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index} `, h("span", { class: "dim" }, gpu.name)), forecast ? chip(forecast.level) : null),
+    gpu.total_bytes && gpu.used_bytes !== undefined
+      ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, `${t("vram")} ${t("used")}, ${t("of_all", { all: size(gpu.total_bytes) })} (${percent(gpu.used_bytes / gpu.total_bytes)})`)), vramBar(gpu, forecast?.level)]
+      : h("p", { class: "dim" }, t("vram"), ": ", h("span", { title: t("not_told_why") }, t("not_told"))),
+    h("div", { class: "tiles" }, CURVES.map(([name, metric, unit, top]) => {
+      const value = of(metric);
+      const label = `${t(name)}: ${value === undefined ? t("not_told") : amount(value, unit)}`;
+      return h("a", { class: "tile", href: `#/history?board=gpu` }, h("span", {}, t(name)),
+        h("strong", {}, value === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : amount(value, unit),
+          name === "power" && limit ? h("span", { class: "dim" }, ` ${t("of_limit", { limit: amount(limit, "watts") })}`) : null),
+        sparkline(ctx.recent.points(`${metric} ${gpu.uuid}`, sample.wall - PAST), { from: sample.wall - PAST, to: sample.wall, top: name === "power" ? limit ?? 0 : top, label }));
+    })),
+    h("dl", { class: "facts" },
+      shown(t("memory_utilization"), "gpu_memory_utilization_ratio", "ratio"),
+      shown(t("fan"), "gpu_fan_speed_ratio", "ratio"),
+      fact(t("graphics_clock"), clockOf(of, "graphics"), why), fact(t("memory_clock"), clockOf(of, "memory"), why),
+      fact(t("pstate"), of("gpu_performance_state") === undefined ? undefined : `P${of("gpu_performance_state")}`, why),
+      fact(t("pcie"), link[0] === undefined ? undefined : `Gen ${link[0]} ×${link[1] ?? "?"}`, why),
+      shown(t("encoder"), "gpu_encoder_utilization_ratio", "ratio"), shown(t("decoder"), "gpu_decoder_utilization_ratio", "ratio"),
+      fact(t("throttle"), told ? (reasons.length ? reasons.join(", ") : t("none")) : undefined, why)),
+    h("h3", {}, t("gpu_processes")),
+    gpu.processes?.length
+      ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, p.name, h("span", { class: "dim" }, ` (${p.pid}) `),
+        p.used_bytes === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : size(p.used_bytes))))
+      : h("p", { class: "dim" }, t("no_gpu_processes")),
+    h("p", { class: "dim small" }, h("code", {}, gpu.uuid)));
+}
+
+function clockOf(of, name) {
+  const value = of("gpu_clock_hertz", { clock: name });
+  return value === undefined ? undefined : amount(value, "hertz");
+}

@@ -1,0 +1,240 @@
+// How things stand, at a glance.
+
+import { get } from "./api.js";
+import { fan, sparkline } from "./charts.js";
+import { h } from "./dom.js";
+import { amount, duration, resourceName, size, speed, wallOf } from "./format.js";
+import { t } from "./i18n.js";
+import { at, card, chip, empty, fact, keys, layers, liveCard, sign } from "./parts.js";
+import { processTable } from "./processes.js";
+import { chance, rates, timeLeft, verdict } from "./sample.js";
+
+const PAST = 900, VITALS = 600;
+/** Cgroups beyond these are in the history only: a machine may have hundreds. */
+const MOST_RESOURCES = 12;
+
+const seeded = new Set();
+
+export const overview = {
+  key: "overview",
+
+  enter(ctx) {
+    seeded.clear();
+    this.incidents = null;
+    this.open = null;
+  },
+
+  sampled(ctx) {
+    seed(ctx);
+    // What is closed is asked for again only when what is open has changed.
+    const open = (ctx.sample.status.incidents ?? []).map((i) => `${i.id} ${i.level}`).join();
+    if (open !== this.open) {
+      this.open = open;
+      get("incidents", { limit: 6, least: "warning", lang: ctx.lang }).then(({ document }) => {
+        this.incidents = document.incidents;
+        ctx.render();
+      }, () => { this.open = null; });
+    }
+  },
+
+  render(ctx) {
+    const { sample } = ctx;
+    if (!sample) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("loading")] })];
+    if (sample.waiting) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("notice_waiting")] })];
+    const { status } = sample;
+    const forecasts = shownForecasts(status);
+    return [h("div", { class: "stack" },
+      banner(ctx.state === "live" ? verdict(status) : past(ctx), ctx),
+      h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), absent(sample)),
+      h("div", { class: "halves" },
+        h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
+          liveCard(t("processes"), h("a", { href: "#/processes" }, t("all_processes")), processTable(ctx, { most: 6 }))),
+        card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status))))];
+  },
+
+  list(status) {
+    const open = status.incidents ?? [];
+    const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
+    const entries = [
+      ...open.map((i) => [i.id, i.level, i.headline, [t("still_open"), " · ", at(i.since)]]),
+      ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
+    ].slice(0, 6);
+    if (!entries.length) return empty(t("nothing_wrong"));
+    return h("ul", { class: "plain-list" }, entries.map(([id, level, headline, when]) => h("li", { "data-key": `i${id}` },
+      h("div", {}, chip(level), " ", h("span", { class: "dim small" }, when)),
+      h("a", { href: `#/incidents/${id}` }, headline))));
+  },
+
+  drawn(ctx) {
+    const { sample } = ctx;
+    if (!sample || sample.waiting) return;
+    for (const forecast of shownForecasts(sample.status)) {
+      // The nearer the end, the closer one looks.
+      const late = forecast.eta_seconds?.late ?? forecast.eta_seconds?.middle;
+      const past = late === undefined ? PAST : Math.min(PAST, Math.max(120, 3 * late));
+      const points = ctx.recent.points(`headroom ${forecast.resource}`, sample.wall - PAST);
+      fan(ctx.charts, `fan-${forecast.resource}`, { points, wall: sample.wall, forecast, past });
+    }
+  },
+};
+
+const shownForecasts = (status) => (status.forecasts ?? []).slice(0, MOST_RESOURCES);
+
+/** What was the verdict is none any more: it only says how things stood. */
+function past(ctx) {
+  const was = verdict(ctx.sample.status);
+  return { level: "unknown", headline: t("verdict_past"),
+    details: [t("verdict_was", { time: duration(Math.floor(ctx.age())), what: `${t(`level_${was.level}`)}, ${was.headline}` })] };
+}
+
+function banner(found, ctx) {
+  const details = found.details.filter(Boolean);
+  const more = found.incident ?? (ctx?.sample.status.incidents ?? []).find((i) => i.resource === found.resource);
+  return h("section", { class: ["card verdict fades", found.level], "aria-label": t("verdict") },
+    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), found.headline),
+    h("p", {}, details.join(" · "), more ? [details.length ? " · " : "", h("a", { href: `#/incidents/${more.id}` }, t("incident_n", { id: more.id }))] : null));
+}
+
+function resource(ctx, f) {
+  const { status } = ctx.sample;
+  const name = f.resource === "ram" && status.swap?.total ? t("ram_swap") : resourceName(f.resource);
+  const gpu = (status.gpus ?? []).find((g) => `gpu${g.index}` === f.resource);
+  const time = timeLeft(f);
+  const rate = f.rate_bytes_per_second;
+  const rest = rate === undefined ? null : rate > 0 ? speed(-rate) : rate < 0 ? speed(-rate) : t("steady");
+  const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
+    eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
+  return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
+    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? h("span", { class: "dim small" }, ` ${gpu.name}`) : null), chip(f.level)),
+    h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
+    bar(f, status, gpu),
+    h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
+    h("dl", { class: "facts" },
+      fact(t("time_left"), time, { text: t("no_exhaustion") }),
+      fact(t("rate"), Math.abs(rate) < 2 ** 20 / 60 ? t("steady") : rest),
+      chance(f) ? fact(t("likely"), chance(f)) : null));
+}
+
+function bar(f, status, gpu) {
+  const { ram, swap } = status;
+  if (f.resource === "ram" && ram) {
+    const all = ram.total + (swap?.total ?? 0);
+    const used = ram.total - ram.available;
+    const swapped = swap ? swap.total - swap.free : 0;
+    const cache = Math.max(0, ram.available - (ram.free ?? ram.available));
+    const parts = [["a", used / all], ["c", swapped / all], ["b", cache / all]];
+    return [layers(parts, f.level, `${t("used")} ${size(used)}`),
+      keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("swapped")} ${size(swapped)}`] : null,
+        ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]])];
+  }
+  if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level);
+  const used = Math.max(0, f.capacity_bytes - f.headroom_bytes);
+  return [layers([["a", used / f.capacity_bytes]], f.level, `${t("used")} ${size(used)}`),
+    keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]])];
+}
+
+/** The layers of a card's memory: used, kept by the driver, free. */
+export function vramBar(gpu, level) {
+  const { total_bytes: all, used_bytes: used, reserved_bytes: reserved = 0 } = gpu;
+  return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
+    keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
+      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]])];
+}
+
+/** What is missing, and why: a machine without a GPU is not one whose driver is silent. */
+export function absent(sample) {
+  const found = [];
+  if (!sample.source("memory") || sample.source("memory").health !== "ok") {
+    found.push(h("section", { class: "card", "data-key": "no-ram" }, h("div", { class: "head" }, h("h2", {}, t("ram")), chip("unknown", t("unknown"))),
+      h("p", { class: "dim" }, t("no_resources", { why: sample.source("memory")?.error ?? "?" }))));
+  }
+  const gpu = sample.source("gpu");
+  if (gpu && gpu.health !== "ok") {
+    const none = gpu.health === "absent";
+    found.push(h("section", { class: "card", "data-key": "no-gpu" },
+      h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", t(`health_${gpu.health}`))),
+      h("p", {}, t(none ? "no_gpu" : "gpu_silent")), h("p", { class: "dim small" }, gpu.error), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
+  }
+  for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
+    found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },
+      h("div", { class: "head" }, h("h2", {}, t("gpu_lost", { gpu: labels.gpu })), chip("critical", t("gpu_gone"))),
+      h("p", { class: "dim" }, t("gpu_lost_more")), h("p", { class: "dim small" }, h("code", {}, labels.uuid))));
+  }
+  return found;
+}
+
+// The small curves: each is made of series, live from one sample to the next, and of the recorded minutes before.
+
+const sum = (values) => values.reduce((all, one) => all + one, 0);
+const VITAL = [
+  { key: "cpu", unit: "ratio", top: 1, board: "cpu", metric: "cpu_seconds_total", where: { mode: "idle" }, rate: true,
+    of: (values, sample) => Math.max(0, 1 - sum(values) / (sample.value("cpus") || 1)) },
+  { key: "gpu_busy", unit: "ratio", top: 1, board: "gpu", metric: "gpu_utilization_ratio", of: (values) => Math.max(...values) },
+  { key: "psi", unit: "ratio", top: 0.2, board: "pressure", metric: "pressure_stalled_seconds_total", where: { resource: "memory" }, rate: true, of: sum },
+  { key: "swap_in", unit: "bytes_per_second", top: 2 ** 20, board: "pressure", metric: "swap_in_bytes_total", rate: true, of: sum },
+  { key: "disk_busy", unit: "ratio", top: 1, board: "disk", metric: "disk_io_time_seconds_total", rate: true, of: (values) => Math.min(1, Math.max(...values)) },
+  { key: "net", unit: "bytes_per_second", top: 2 ** 20, board: "network", metric: "network_receive_bytes_total", rate: true, of: sum },
+];
+
+const seriesOf = (sample, vital) => sample.all(vital.metric)
+  .filter(({ labels }) => Object.entries(vital.where ?? {}).every(([k, v]) => labels[k] === v)).slice(0, 12);
+
+/** Note what a sample says; `before` is the one before it. */
+export function remember(recent, sample, before) {
+  for (const f of shownForecasts(sample.status)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
+  for (const vital of VITAL) {
+    const now = seriesOf(sample, vital);
+    const seconds = before ? sample.wall - before.wall : 0;
+    const values = !vital.rate ? now.map((one) => one.value) : now.map(({ name, value }) => {
+      const was = before?.document.values?.[name];
+      return was === undefined || value < was || seconds <= 0 || seconds > 30 ? null : (value - was) / seconds;
+    });
+    if (values.length && values.every((value) => value !== null)) recent.add(vital.key, sample.wall, vital.of(values, sample));
+  }
+}
+
+/** Ask once for the minutes before the page was opened. */
+function seed(ctx) {
+  const { sample, recent } = ctx;
+  const end = sample.wall;
+  const wanted = shownForecasts(sample.status).map((f) => f.resource).filter((r) => !seeded.has(r));
+  if (wanted.length) {
+    wanted.forEach((r) => seeded.add(r));
+    const names = wanted.flatMap((r) => sample.all("headroom_bytes").filter((one) => one.labels.resource === r).map((one) => one.name));
+    if (names.length) {
+      get("range", { series: names, start: end - PAST, end, step: 5 }).then(({ document }) => {
+        for (const { labels, time, value } of document.series) recent.seed(`headroom ${labels.resource}`, time.map((wall, n) => [wall, value[n]]));
+        ctx.render();
+      }, () => {}); // a database that cannot be read just now: the live points come all the same
+    }
+  }
+  for (const vital of VITAL) {
+    const names = seriesOf(sample, vital).map((one) => one.name);
+    if (!names.length || seeded.has(vital.key)) continue;
+    seeded.add(vital.key);
+    get("range", { series: names, start: end - VITALS, end, step: 5 }).then(({ document }) => {
+      const byTime = new Map();
+      for (const { time, value } of document.series) {
+        const points = vital.rate ? rates(time, value, 30) : time.map((wall, n) => [wall, value[n]]);
+        for (const [wall, one] of points) if (one !== null) byTime.set(wall, [...(byTime.get(wall) ?? []), one]);
+      }
+      recent.seed(vital.key, [...byTime].sort((a, b) => a[0] - b[0]).map(([wall, values]) => [wall, vital.of(values, sample)]));
+      ctx.render();
+    }, () => {});
+  }
+}
+
+function tiles(ctx) {
+  const { sample, recent } = ctx;
+  return h("div", { class: "tiles" }, VITAL.map((vital) => {
+    if (vital.key === "gpu_busy" && !sample.all(vital.metric).length) return null;
+    const points = recent.points(vital.key, sample.wall - VITALS);
+    const last = points[points.length - 1];
+    const fresh = last && sample.wall - last[0] < 30;
+    const label = t(vital.key);
+    return h("a", { class: "tile", href: `#/history?board=${vital.board}`, "data-key": `v-${vital.key}` },
+      h("span", {}, label), h("strong", {}, fresh ? amount(last[1], vital.unit) : h("span", { class: "dim" }, t("absent_yet"))),
+      sparkline(points, { from: sample.wall - VITALS, to: sample.wall, top: vital.top, label: `${label}: ${fresh ? amount(last[1], vital.unit) : t("absent_yet")}` }));
+  }));
+}
+

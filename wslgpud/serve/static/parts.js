@@ -1,0 +1,69 @@
+// Pieces that several views share.
+
+import { h } from "./dom.js";
+import { moment, wallOf } from "./format.js";
+import { t } from "./i18n.js";
+
+const SIGNS = {
+  ok: ["M7 16.5l6 6L25 10"],
+  info: ["M16 14v9", "M16 8.6v.4"],
+  warning: ["M16 4.5L29 27H3z", "M16 13v6", "M16 23v.3"],
+  critical: ["M16 4.5L29 27H3z", "M16 13v6", "M16 23v.3"],
+  emergency: ["M10.5 3.5h11l7 7v11l-7 7h-11l-7-7v-11z", "M16 9.5v8", "M16 22v.4"],
+  unknown: ["M12 12a4 4 0 1 1 5.5 3.7c-1 .5-1.5 1.2-1.5 2.3", "M16 22.6v.4"],
+};
+
+/** A level as a shape, so that it does not take colours to tell. */
+export function sign(level) {
+  const round = level === "info" || level === "unknown" || level === "ok";
+  return h("svg", { class: "sign", viewBox: "0 0 32 32", "aria-hidden": "true" },
+    round ? h("circle", { cx: 16, cy: 16, r: 13.5 }) : null, (SIGNS[level] ?? SIGNS.unknown).map((d) => h("path", { d })));
+}
+
+export const chip = (level, text) => h("span", { class: ["chip", level] }, text ?? t(`level_${level}`));
+
+/** A bar of layers; `parts` are [class, share]. */
+export function layers(parts, level, label) {
+  let x = 0;
+  return h("svg", { class: ["layers", level], viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": label },
+    parts.map(([name, share]) => {
+      const width = 1000 * Math.min(1, Math.max(0, share || 0));
+      const rect = h("rect", { class: name, x: x.toFixed(1), y: 0, height: 10, width: Math.max(0, Math.min(width, 1000 - x)).toFixed(1) });
+      x += width;
+      return rect;
+    }));
+}
+
+export const keys = (entries) => h("ul", { class: "keys" },
+  entries.filter(Boolean).map(([name, text]) => h("li", { class: name }, h("i"), text)));
+
+/** A figure with its name; what is absent says why. */
+export const fact = (name, value, why) => h("div", {}, h("dt", {}, name),
+  h("dd", {}, value ?? h("span", { class: "dim", title: why?.more }, why?.text ?? t("unknown"))));
+
+export const card = (title, side, ...content) => h("section", { class: "card" },
+  h("div", { class: "head" }, h("h2", {}, title), side), content);
+
+/** A card that shows this moment: it pales when that is past. */
+export const liveCard = (...given) => {
+  const made = card(...given);
+  made.classList.add("fades");
+  return made;
+};
+
+export const empty = (...text) => h("p", { class: "empty" }, text);
+
+/** What stands where an answer is still to come, or did not. */
+export function pending(loaded, again) {
+  if (loaded?.error) {
+    return h("div", { class: "card empty" }, h("p", {}, t("failed", { why: loaded.error })), h("button", { type: "button", onclick: again }, t("again")));
+  }
+  return h("p", { class: "card empty" }, t("loading"));
+}
+
+export const at = (iso) => h("time", { datetime: iso }, moment(wallOf(iso)));
+
+export const table = (caption, head, rows) => h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
+
+export const column = (name, kind) => h("th", { scope: "col", class: kind }, name);

@@ -1,0 +1,20 @@
+// Light or dark, before the first paint: a module would come too late and the page would flash.
+"use strict";
+(() => {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  let chosen = new URLSearchParams(location.search).get("theme");
+  try { chosen ??= localStorage.getItem("wslgpud.theme"); } catch { /* a browser that keeps nothing */ }
+  const set = () => {
+    const known = chosen === "light" || chosen === "dark";
+    document.documentElement.dataset.theme = known ? chosen : system.matches ? "dark" : "light";
+    dispatchEvent(new Event("theme"));
+  };
+  system.addEventListener("change", set);
+  // For the switch in the page's head.
+  addEventListener("theme-wanted", () => {
+    chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("wslgpud.theme", chosen); } catch { /* holds until the page is closed */ }
+    set();
+  });
+  set();
+})();
