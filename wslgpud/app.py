@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__
+from wslgpud import __version__, stress_unit, systemd
 from wslgpud.alerts import blackbox, build
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
@@ -24,14 +24,13 @@ from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.jobs import Nightly
+from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, routes
+from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.systemd import Notifier
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,7 +66,7 @@ class Daemon:
         self._config = config
         self._host = host
         self._folder = state_folder
-        self._systemd = Notifier(environ)
+        self._systemd = systemd.Notifier(environ)
         self._environ = environ
         self._stop = threading.Event()
         self._desk_error = ""
@@ -82,6 +81,9 @@ class Daemon:
         Raises:
             StartError: one of these cannot be had.
         """
+        systemd.keep_capabilities()
+        if warning := systemd.unprotected(self._environ, systemd.oom_score_adjust()):
+            log.warning("%s", warning)
         try:
             with ExitStack() as stack:
                 self._open(stack)
@@ -128,10 +130,15 @@ class Daemon:
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
+        publisher.include(systemd.readings)
         self._server = Server(self._config.server, publisher, self._routes(place))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
+        if self._config.otlp.endpoint:
+            push = otlp.Push(self._config.otlp, publisher.readings, self._host.clock)
+            stack.callback(push.close, STOP_SECONDS)
+            publisher.include(push.readings)
         watched = self._config
         if self._host.live:  # --state decides too: the disk to watch is the one that we write to
             watched = replace(watched, store=replace(watched.store, path=str(file)))
@@ -139,7 +146,10 @@ class Daemon:
         stack.callback(self._monitor.close)
         stack.callback(self._keep_lessons, last=True)
         self._recall_lessons()
-        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        self._nightly = Nightly(
+            self._config.stress, self._host, self._folder, self._store,
+            apart=self._environ.get(stress_unit.VARIABLE) == "yes",
+        )  # fmt: skip
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
@@ -156,6 +166,8 @@ class Daemon:
         note = self._folder / "daemon.json"
         try:
             note.write_text(json.dumps(facts))
+            note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
