@@ -46,7 +46,9 @@ export const history = {
   sampled(ctx) {
     if (!state.last || state.picking) return;
     const step = state.panels[0]?.step ?? 0;
-    if (Date.now() - touched > 1000 * Math.max(15, Math.min(step, 300))) load(ctx, true);
+    // A daemon that has just started writes its first samples within seconds.
+    const least = state.panels.some((panel) => panel.series.some((one) => one.known)) ? 15 : 4;
+    if (Date.now() - touched > 1000 * Math.max(least, Math.min(step, 300))) load(ctx, true);
   },
 
   render(ctx) {
