@@ -1,8 +1,9 @@
 """A real parallel build exhausts a whole machine, and ends whole when its compilers take turns.
 
-Runs by hand, with WSLGPUD_SLOW=1: an emulated machine takes minutes for six files, an image with g++ as long
-again; tests/advise/guard/test_pause.py shows the same in a memory cgroup at each run. On 2026-11-21, in 384 MB
-of RAM without swap: alone killed, guarded done after 1 min 49 s with 90 MB left at the narrowest and five waits.
+Runs by hand, with WSLGPUD_SLOW=1: an emulated machine takes minutes for six files, and an image with g++ as
+long again; tests/advise/guard/test_pause.py shows the same in a memory cgroup at each run. On 2026-11-21, in
+384 MB of RAM without swap: killed when alone; under guard done after 1 min 49 s, with 90 MB left at the
+narrowest and five waits.
 """
 
 from __future__ import annotations
