@@ -1,13 +1,26 @@
-"""A real parallel build exhausts a whole machine, and ends whole when its compilers take turns."""
+"""A real parallel build exhausts a whole machine, and ends whole when its compilers take turns.
+
+Runs by hand, with WSLGPUD_SLOW=1: an emulated machine takes minutes for six files, and an image with g++ as
+long again; tests/advise/guard/test_pause.py shows the same in a memory cgroup at each run. On 2026-11-21, in
+384 MB of RAM without swap: killed when alone; under guard done after 1 min 49 s, with 90 MB left at the
+narrowest and five waits.
+"""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from .conftest import BootMachine
 from .machine import Machine, Result
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+pytestmark = [
+    pytest.mark.vm,
+    pytest.mark.xdist_group("vm"),
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not os.environ.get("WSLGPUD_SLOW"), reason="takes minutes: set WSLGPUD_SLOW=1"),
+]
 
 PROGRAM = "/opt/wslgpud/bin/wslgpud"
 #: Each file takes g++ some 60 MB; all at once take more than the machine has, two of them fit.
