@@ -36,6 +36,8 @@ from grafana.source.kit import (
 
 #: for how long the present rate is carried on in the picture of VRAM
 FORECAST_SECONDS = 300
+#: an integrated GPU lives in shared memory: there it means nothing
+NVIDIA = 'adapter=~".*NVIDIA.*"'
 _ALIVE = f"max by (job, instance) ({metric('build')})"
 
 
@@ -256,9 +258,9 @@ def _windows() -> list[Panel]:
         "VRAM as Windows sees it",
         "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been moved out: "
         "nothing fails, everything gets many times slower.",
-        ask(f"sum({metric('windows_gpu_dedicated_bytes')})", "on the card"),
-        ask(f"sum({metric('windows_gpu_shared_bytes')})", "in shared RAM"),
-        ask(f"sum({metric('windows_gpu_dedicated_size_bytes')})", "size of the card"), unit="bytes",
+        ask(f"sum({metric('windows_gpu_dedicated_bytes', NVIDIA)})", "on the card"),
+        ask(f"sum({metric('windows_gpu_shared_bytes', NVIDIA)})", "in shared RAM"),
+        ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"), unit="bytes",
     )  # fmt: skip
     coloured(memory, {"held by WSL": NOTE, "of that not in use": "purple", "left": GOOD})
     coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL})

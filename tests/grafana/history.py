@@ -211,9 +211,6 @@ def evening(
     base = _of(host)
     total = base.value(catalogue()["memory_total_bytes"])
     invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
-    if leaks:  # what Windows says is invented, too: a recording has none
-        found = (replace(r, health="ok", error="") if r.name == "windows" else r for r in base.reports)
-        base = replace(base, reports=tuple(found), _index={})
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
@@ -229,10 +226,9 @@ def evening(
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
         windows = invented.windows(values, metrics) if leaks else []
         yield wall, [
-            *windows,
             *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
             Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
-            *snapshot.readings(), *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
+            *snapshot.readings(), *windows, *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
             Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
             *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
               for f in forecasts if f.level >= Level.WARNING),
@@ -275,28 +271,30 @@ def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
 
 def openmetrics(parts: Part) -> str:
     """Return what promtool imports; ``up`` and the process' own figures are added to each machine's scrapes."""
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, dict[tuple[str, float], str]] = {}
     for instance, scrapes in parts:
+        where = {"job": "wslgpud", "instance": instance}
         for wall, readings in scrapes:
-            chosen = [*readings]
-            for reading in chosen:
-                labels = {
-                    "job": "wslgpud",
-                    "instance": instance,
-                    **dict(zip(reading.spec.labels, reading.labels, strict=True)),
-                }
-                shown = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()) if v)
-                lines.setdefault(reading.spec.sample, []).append(
-                    f"{reading.spec.sample}{{{shown}}} {float(reading.value)} {wall:.0f}"
-                )
-            if any(r.spec == health.TICK_TIMESTAMP for r in chosen):
-                own = {"up": 1, "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
-                       "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(), "process_start_time_seconds": 1.7e9}  # fmt: skip
-                for name, value in own.items():
-                    lines.setdefault(name, []).append(
-                        f'{name}{{instance="{instance}",job="wslgpud"}} {value} {wall:.0f}'
-                    )
-    return "\n".join(line for found in lines.values() for line in found) + "\n# EOF\n"
+            chosen = [
+                (r.spec.sample, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings
+            ]
+            if any(r.spec == health.TICK_TIMESTAMP for r in readings):
+                chosen += [(name, {}, value) for name, value in _process(wall).items()]
+            for name, labels, value in chosen:
+                shown = ",".join(f'{k}="{v}"' for k, v in sorted((where | labels).items()) if v)
+                # As in a scrape: what two sources read is there once, with the last value.
+                series = f"{name}{{{shown}}}"
+                lines.setdefault(name, {})[series, wall] = f"{series} {float(value)} {wall:.0f}"
+    return "\n".join(line for found in lines.values() for line in found.values()) + "\n# EOF\n"
+
+
+def _process(wall: float) -> dict[str, float]:
+    return {
+        "up": 1,
+        "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
+        "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(),
+        "process_start_time_seconds": 1.7e9,
+    }
 
 
 def backfill_part(folder: Path, part: Part) -> None:

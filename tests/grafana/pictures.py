@@ -13,12 +13,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from tests.grafana import history
-from tests.grafana.machines import CARDS, served
+from tests.grafana.machines import CARDS
 from tests.grafana.panels import DASHBOARDS, Query, panels
 from tests.support.servers import Prometheus, prometheus
 
@@ -94,6 +99,20 @@ def notes(server: Prometheus, board: Any, span: int, end: float, instance: str) 
                 {"from": a, "to": b, "colour": note["iconColor"]} for a, b in zip(starts, ends, strict=True)
             ]
     return found
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder on loopback; yield the address."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def shoot(name: str, picture: dict[str, Any], target: Path) -> None:
