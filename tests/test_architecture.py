@@ -18,6 +18,7 @@ LAYERS = (
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
+    ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),
     ("catalogue",),
     ("monitor",),
@@ -44,6 +45,7 @@ HOMES = {
     "matplotlib": {"plots"},
     "apprise": {"alerts"},
     "pyarrow": {"export"},
+    "opentelemetry": {"serve"},
 }
 
 # One file by design: a Python that has torch and nothing of ours is given it as it is.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wslgpud import sampler
+from wslgpud import sampler, systemd
 from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
-from wslgpud.serve import health
+from wslgpud.serve import health, otlp
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import metrics as store
 from wslgpud.stress import metrics as stress
@@ -27,7 +27,9 @@ def catalogue() -> Catalogue:
             *stress.METRICS,
             *alerts.METRICS,
             *store.METRICS,
+            *systemd.METRICS,
             *health.METRICS,
+            otlp.PUSHES,
         )
     )
 
