@@ -73,6 +73,18 @@ def test_virtual_machines_of_one_to_four_gib_on_a_busy_host_are_judged_well():
     assert line.critical.false_alarms == 0, line.critical.noisy
 
 
+def test_builds_loaders_services_and_trainings_recorded_later_are_judged_well():
+    """Real programs, some for hours, after all thresholds stood: see README.md of the engine. Do not tune."""
+    paths = sorted((TRACES / "later").glob("*.jsonl.gz"))
+    line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
+    assert len(line.warning.leads) == 10
+    assert line.warning.in_time >= 7, line.warning.late
+    assert all(lead > 0 for lead in line.critical.leads), line.critical.late
+    assert line.critical.false_alarms == 0, line.critical.noisy
+    assert line.warning.quiet_with_alarm <= 1, line.warning.noisy
+    assert line.warning.alarms_before_events <= 1.2 * len(line.warning.leads)
+
+
 def family_score(family):
     def pairs():
         for seed in SEEDS:
