@@ -45,6 +45,7 @@ HOMES = {
     "matplotlib": {"plots"},
     "apprise": {"alerts"},
     "pyarrow": {"export"},
+    "opentelemetry": {"serve"},
 }
 
 # One file by design: a Python that has torch and nothing of ours is given it as it is.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from wslgpud import __version__, stress_unit, systemd
 from wslgpud.alerts import blackbox, build
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
+from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
@@ -26,7 +27,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, routes
+from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -71,6 +72,7 @@ class Daemon:
         self._desk_error = ""
         self._runs_known = 0
         self._state: State | None = None
+        self._standing: Sequence[Standing] = ()
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -133,6 +135,10 @@ class Daemon:
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
+        if self._config.otlp.endpoint:
+            push = otlp.Push(self._config.otlp, publisher.readings, self._host.clock)
+            stack.callback(push.close, STOP_SECONDS)
+            publisher.include(push.readings)
         watched = self._config
         if self._host.live:  # --state decides too: the disk to watch is the one that we write to
             watched = replace(watched, store=replace(watched.store, path=str(file)))
@@ -173,7 +179,7 @@ class Daemon:
         archive = Archive(lambda: self._store.reader, place.host, place.language)
         present = api.Present(self.now, self._store.stats, self.checkup)
         return [
-            *routes(publisher, self.status, self._desk.standing),
+            *routes(publisher, self.status, lambda: self._standing),
             *api.routes(publisher, catalogue(), archive, present),
         ]
 
@@ -210,6 +216,8 @@ class Daemon:
             self._runs_known = len(runs)
             self._desk.learn(runs)
         self._keep_lessons()
+        # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
+        self._standing = self._desk.standing()
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -257,7 +265,7 @@ class Daemon:
             return self.now()
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
-            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.standing()
+            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._standing
         )  # fmt: skip
 
     def checkup(self) -> list[dict[str, Any]]:
@@ -272,4 +280,4 @@ class Daemon:
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
-        return status(state.snapshot, state.observation, state.forecasts, (), self._desk.standing())
+        return status(state.snapshot, state.observation, state.forecasts, (), self._standing)

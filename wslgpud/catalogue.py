@@ -6,7 +6,7 @@ from wslgpud import sampler, systemd
 from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
-from wslgpud.serve import health
+from wslgpud.serve import health, otlp
 from wslgpud.sources.registry import SOURCES
 from wslgpud.store import metrics as store
 from wslgpud.stress import metrics as stress
@@ -29,6 +29,7 @@ def catalogue() -> Catalogue:
             *store.METRICS,
             *systemd.METRICS,
             *health.METRICS,
+            otlp.PUSHES,
         )
     )
 

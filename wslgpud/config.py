@@ -114,6 +114,17 @@ class Server:
 
 
 @dataclass(frozen=True)
+class Otlp:
+    """Metrics pushed to an OpenTelemetry collector, beside the scrape."""
+
+    endpoint: str = key(
+        "", "where to, by HTTP: http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs wslgpud[otlp]"
+    )
+    headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", secret=True)
+    interval_seconds: float = key(15.0, "time between two pushes", minimum=0.1, maximum=3600)
+
+
+@dataclass(frozen=True)
 class Alerts:
     """Where warnings go."""
 
@@ -203,6 +214,7 @@ class Config:
     windows: Windows = Windows()
     store: StoreSettings = StoreSettings()
     server: Server = Server()
+    otlp: Otlp = Otlp()
     alerts: Alerts = Alerts()
     stress: Stress = Stress()
     log: Log = Log()

@@ -115,6 +115,11 @@ def test_the_terminal_shows_a_picture_with_its_extremes(run):
     assert line.split()[-8:] == ["2.0", "GB"] * 4
 
 
+@pytest.mark.parametrize("arguments", [["ram", "--plot"], ["--plot", "ram"]])
+def test_plot_without_a_file_means_the_terminal(run, arguments):
+    assert history(run, *arguments) == history(run, "ram")
+
+
 def test_a_counter_is_drawn_as_its_rate(run):
     said = history(run, "swap_in_bytes")
 

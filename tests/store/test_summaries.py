@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 from contextlib import closing
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -31,8 +30,7 @@ NUMBERS = st.integers(-(2**62), 2**62)
 @given(st.dictionaries(st.integers(0, 14), st.lists(NUMBERS, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    row = SimpleNamespace(**tiers.packed(known))
-    assert dict(tiers.unpacked(row)) == known
+    assert dict(tiers.unpacked(**tiers.packed(known))) == known
 
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -41,7 +39,7 @@ DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 @given(st.dictionaries(st.integers(0, 14), st.lists(DOUBLES, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_of_doubles_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    back = dict(tiers.unpacked(SimpleNamespace(**tiers.packed(known))))
+    back = dict(tiers.unpacked(**tiers.packed(known)))
     for minute, found in back.items():
         assert found[:3] + found[4:] == known[minute][:3] + known[minute][4:]
         assert found.total == known[minute].total or math.isinf(known[minute].total)

@@ -7,19 +7,25 @@ from contextlib import closing
 
 import pytest
 
-from wslgpud.store import SeriesRef, Store, upkeep
+from wslgpud.store import Reader, SeriesRef, Store, upkeep
+from wslgpud.store.audit import audit
+from wslgpud.store.info import info
 from wslgpud.store.select import matcher
 
 HOURS = 5
 
 
+@pytest.fixture(autouse=True)
+def _looks_after_every_commit(monkeypatch):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
 @pytest.fixture
-def aged(file, settings, clock, made, monkeypatch):
+def aged(file, settings, clock, made):
     """Five hours of a tick every ten seconds, of which the samples before the fourth are gone.
 
     The minutes before the third are, too.
     """
-    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(0, HOURS * 3600, 10):
             clock.now = made.T0 + second
@@ -69,6 +75,22 @@ def test_a_young_history_is_never_coarser_than_it_must_be(file, settings, clock,
         made.settle(store, clock)
 
         assert [second for second, _ in made.read_all(store)] == list(range(35, 1900))
+
+
+def test_both_engines_know_what_they_hold_and_that_it_is_sound(target, clock, made):
+    with Store(target, host_name="pc", clock=clock) as store:
+        for second in range(1000):
+            clock.now = made.T0 + second
+            values = {made.DOUBLE: second / 7, **({made.EVENTS: second} if second % 3 else {})}
+            store.append(made.snapshot(clock.now, values))
+        made.settle(store, clock)
+        with Reader(str(target)) as reader:
+            found = info(reader)
+            assert audit(reader, lambda *_: None) == []
+    assert found.samples == 1000 + 666
+    assert (found.oldest.raw_wall, found.newest_wall) == (made.T0, made.T0 + 999)
+    assert found.hosts == ("pc",)
+    assert found.bytes_a_sample is None or 0 < found.bytes_a_sample < 400
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of
 from wslgpud.cli.moments import moment, seconds
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
 
 #: values along a picture
 _PICTURE_POINTS = 700
+_TERMINAL = "-"
 HostName = Annotated[str, typer.Option("--host", help="of this machine alone, in a database of many")]
+
+
+class PlotCommand(TyperCommand):
+    """Lets ``--plot`` stand without a file: for the terminal, as without it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give ``--plot`` a value unless a picture's name follows."""
+        for number, text in enumerate(args):
+            follows = "".join(args[number + 1 : number + 2])
+            if text == "--plot" and not follows.endswith((".png", ".svg", ".pdf")):
+                args[number] = f"--plot={_TERMINAL}"
+        return super().parse_args(ctx, args)
 
 
 def history(
@@ -50,7 +64,10 @@ def history(
         bool | None, typer.Option("--rate/--no-rate", help="counters as increase a second (as pictures do)")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="draw into this PNG instead of the terminal")
+        Path | None,
+        typer.Option(
+            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file"
+        ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="a line a moment, a column a series")] = False,
     as_json: JsonOption = False,
@@ -68,6 +85,7 @@ def history(
 
     if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
         raise Fault("--plot, --csv, --json and --parquet exclude each other")
+    file = None if plot is None or str(plot) == _TERMINAL else plot
     now = time.time()
     start, end = moment(since, now), moment(until, now) if until else now
     if start >= end:
@@ -83,7 +101,7 @@ def history(
             if as_csv or as_json or parquet is not None:
                 _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
             else:
-                _draw(reader, wanted, across, rate=rate is not False, file=plot)
+                _draw(reader, wanted, across, rate=rate is not False, file=file)
     except StoreError as error:
         raise Fault(str(error)) from error
 

@@ -88,14 +88,15 @@ class Publisher:
 
     def _render(self, text_format: Format, now: float) -> _Text:
         published = self._published
-        metrics = [*families(self._readings(), self._order), *self._process.collect()]
+        metrics = [*families(self.readings(), self._order), *self._process.collect()]
         plain = encode(metrics, text_format)
         # Level 1: metrics shrink to a twentieth already; level 6 takes three times as long for a fifth more.
         zipped = gzip.compress(plain, compresslevel=1, mtime=0)
         self._render_seconds = self._clock.mono() - now
         return _Text(published, now, plain, zipped)
 
-    def _readings(self) -> Iterator[Reading]:
+    def readings(self) -> Iterator[Reading]:
+        """Yield all that is known now."""
         yield health.of_build()
         yield Reading(health.TICKS, self._published)
         if self._render_seconds is not None:

@@ -89,7 +89,10 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     if ids:
         query = select(table).where(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
         for row in connection.execute(query):
-            kept |= {(row.part + minute * MINUTE, row.series): known for minute, known in unpacked(row)}
+            kept |= {
+                (row.part + minute * MINUTE, row.series): known
+                for minute, known in unpacked(row.unit, row.base, row.data)
+            }
     wrong = [
         (time, series_id)
         for (time, series_id), seen in minutes.items()

@@ -12,10 +12,11 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from math import gcd
-from operator import add, mul, sub
+from operator import sub
 from typing import TypeVar, cast
 
 from wslgpud.model import Number
@@ -84,15 +85,15 @@ def _decode(block: bytes) -> list[Number]:
     numbers = _lines(_inflate(body), kind)
     if kind == 1:
         # the common case by far: looking a difference up is quicker than working it out
-        steps = [(low + number) * unit for number in range(256)]
-        return list(accumulate(map(steps.__getitem__, numbers), initial=first))
+        return list(accumulate(map(_steps(low, unit).__getitem__, numbers), initial=first))
     shifted = _little(array(_TYPECODES[kind], numbers))
-    deltas: Iterable[int] = map(mul, shifted, repeat(unit)) if unit != 1 else shifted
-    values: Iterable[int] = accumulate(deltas, initial=first)
-    if low:
-        slope = low * unit
-        values = map(add, values, range(0, slope * (len(shifted) + 1), slope))
-    return list(values)
+    least = low * unit
+    return list(accumulate([step * unit + least for step in shifted], initial=first))
+
+
+@lru_cache(256)
+def _steps(low: int, unit: int) -> list[int]:
+    return [(low + number) * unit for number in range(256)]
 
 
 def _planes(data: bytes, width: int) -> bytes:

@@ -17,7 +17,7 @@ from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import Summary, merge, summarise
-from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, summary_of_hour, unpacked
+from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, unpacked
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _WIDTH = 26 * MAX_BATCH
 
 Values = tuple[list[int], list[Number]]
 #: gives (beginning in ms, summary) of a series, in order
-Tier = Callable[[Connection, "Asked"], Iterator[tuple[int, Summary]]]
+Tier = Callable[[Connection, "Asked"], list[tuple[int, Summary]]]
 
 
 class Asked(NamedTuple):
@@ -113,13 +113,14 @@ def _columns(points: Sequence[tuple[int, Number]]) -> Values:
 def _sealed(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
     chunk, block = schema.chunk, schema.block
     query = (
-        select(chunk, block.c.mask, block.c.last, block.c.data)
+        # processes, by far the largest column, are not wanted here
+        select(*(c for c in chunk.c if c is not chunk.c.processes), block.c.mask, block.c.last, block.c.data)
         .join(block, block.c.id == chunk.c.id * schema.block_id(1, 0) + schema.block_id(0, asked.number))
         .where(chunk.c.high_ms >= asked.start_ms, chunk.c.low_ms <= asked.end_ms)
         .where(chunk.c.id.between(*asked.rows))
         .order_by(chunk.c.id)
     )
-    for row in connection.execute(query):
+    for row in connection.execute(query).all():
         try:
             times = times_of(row)
             if row.mask:
@@ -183,50 +184,74 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
         by_hour = not step_ms % (HOUR * 1000)
         found = {} if by_hour else merge(_coarser(connection, asked, _hours), step_ms)
         tier = _hours if by_hour else _minutes
-        _join(found, merge(tier(connection, asked), step_ms))
+        steps = tier(connection, asked)
+        _join(found, dict(steps) if step_ms == HOUR * 1000 else merge(steps, step_ms))
         newest = _columns(list(_newest(connection, asked)))
     _join(found, summarise(*newest, step_ms))
-    return dict(sorted(found.items()))
+    return {ms: found[ms] for ms in sorted(found)}
 
 
 def _join(found: dict[int, Summary], later: Mapping[int, Summary]) -> None:
+    if not found:
+        found.update(later)
+        return
     for key, known in later.items():
         found[key] = found[key].then(known) if key in found else known
 
 
-def _minutes(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
-    for row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
-        for minute, known in unpacked(row):
-            ms = (row.part + minute * MINUTE) * 1000
+def _minutes(connection: Connection, asked: Asked) -> list[tuple[int, Summary]]:
+    found = []
+    for part, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
+        for minute, known in unpacked(*packed):
+            ms = (part + minute * MINUTE) * 1000
             if asked.start_ms <= ms <= asked.end_ms:
-                yield ms, known
+                found.append((ms, known))
+    return found
 
 
-def _hours(connection: Connection, asked: Asked) -> Iterator[tuple[int, Summary]]:
-    for row in _by_part(connection, asked, schema.rollup_hour, DAY):
-        ms = (row.part + row.hour * HOUR) * 1000
-        if asked.start_ms <= ms <= asked.end_ms:
-            yield ms, summary_of_hour(row)
+def _hours(connection: Connection, asked: Asked) -> list[tuple[int, Summary]]:
+    rows = _by_part(connection, asked, schema.rollup_hour, DAY)
+    # a year is 9,000 of them: no call is made for each
+    if asked.whole:
+        found = [
+            (
+                (part + hour * HOUR) * 1000,
+                Summary(n, last - below, last + above, n * last + extra, last),
+            )
+            for part, hour, n, last, below, above, extra in rows
+        ]
+    else:
+        found = [
+            ((part + hour * HOUR) * 1000, Summary(n, low, high, total, last))
+            for part, hour, n, last, low, high, total in rows
+        ]
+    if found and (found[0][0] < asked.start_ms or found[-1][0] > asked.end_ms):
+        found = [step for step in found if asked.start_ms <= step[0] <= asked.end_ms]
+    return found
 
 
-def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Iterator[Any]:
-    """Return the rows of a series: its place in each part is sought by the whole key, never scanned for."""
+def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Sequence[Any]:
+    """Return the rows of a series, its number left out; each part is sought by the key, never scanned for."""
     oldest = connection.scalar(select(func.min(table.c.part)))
     newest = connection.scalar(select(func.max(table.c.part)))
     if oldest is None or newest is None:
-        return
+        return []
     first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
     if first > last:
-        return
+        return []
     part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
-        select(table)
+        select(*(column for column in table.c if column is not table.c.series))
         .join(part, part.c.part == table.c.part)
         .where(table.c.series == asked.number)
         .order_by(*table.primary_key.columns)
     )
-    yield from connection.execute(query)
+    result = connection.execute(query)
+    if connection.dialect.name == "sqlite":
+        # the driver's own tuples: SQLAlchemy's rows of a year would take as long as all the rest
+        return result.cursor.fetchall()
+    return result.all()
 
 
 def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -65,8 +66,11 @@ def info(reader: Reader) -> Info:
         version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
         hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
         series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
-        newest = connection.scalar(select(func.max(schema.batch.c.ms)))
-        newest = connection.scalar(select(func.max(schema.chunk.c.high_ms))) if newest is None else newest
+        newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
+        batch = schema.batch.c
+        last = connection.execute(select(batch.ms, batch.offsets).order_by(batch.ms.desc()).limit(1)).first()
+        if last is not None:
+            newest = last.ms + json.loads(last.offsets)[-1]
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
     path = reader.path
@@ -89,7 +93,7 @@ def info(reader: Reader) -> Info:
 def _samples(connection: Connection) -> int:
     """Count the values kept, sealed or not."""
     block, chunk, batch = schema.block, schema.chunk, schema.batch
-    number = block.c.id.op(">>")(schema.SERIES_BITS)
+    number = block.c.id // schema.block_id(1, 0)
     blocks: dict[int, Counter[int]] = {}
     for found, mask, count in connection.execute(
         select(number.label("chunk"), block.c.mask, func.count()).group_by("chunk", block.c.mask)

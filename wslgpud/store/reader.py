@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from operator import truediv
+from operator import itemgetter, truediv
 from typing import Any, final
 
 from sqlalchemy import Connection, Engine, inspect, select
@@ -25,6 +25,7 @@ from wslgpud.store.records import (
     ProcessPoint,
     SeriesRef,
 )
+from wslgpud.store.rollup import Summary
 from wslgpud.store.select import matcher
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
@@ -136,8 +137,8 @@ class Reader:
         """
         if step is not None:
             counter = self._kind(series) == "counter"
-            buckets = self.summaries(series, start_wall, end_wall, step)
-            return [Point(b.wall, b.last if counter else b.mean) for b in buckets]
+            known = self._stepped(series, start_wall, end_wall, step)
+            return [Point(ms / 1000, unscaled(s.last if counter else s.total / s.n, d)) for ms, s, d in known]
         times, values = self.columns(series, start_wall, end_wall)
         return list(map(Point._make, zip(times, values, strict=True)))
 
@@ -162,17 +163,29 @@ class Reader:
 
         Steps of whole minutes and hours come from the summaries kept for a year and for ten.
         """
+        return [
+            Bucket(ms / 1000, *known)
+            if divisor <= 1
+            else Bucket(ms / 1000, known[0], *(number / divisor for number in known[1:]))
+            for ms, known, divisor in self._stepped(series, start_wall, end_wall, step)
+        ]
+
+    def _stepped(
+        self, series: SeriesRef, start_wall: float, end_wall: float, step: float
+    ) -> list[tuple[int, Summary, int]]:
+        """Return (milliseconds, summary as it is kept, divisor) of each step, by time."""
         step_ms = max(1, round(step * 1000))
-        found: dict[int, Bucket] = {}
+        found: list[tuple[int, Summary, int]] = []
         with self.connected() as connection:
             for number, (ref, _, divisor) in self._all_series(connection).items():
-                if ref != series:
-                    continue
-                asked = history.Asked(number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000))
-                known = history.summaries(connection, asked, step_ms)
-                for ms, (n, *values) in known.items():
-                    found[ms] = Bucket(ms / 1000, n, *(unscaled(v, divisor) for v in values))
-        return [found[ms] for ms in sorted(found)]
+                if ref == series:
+                    asked = history.Asked(
+                        number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000)
+                    )
+                    known = history.summaries(connection, asked, step_ms)
+                    found += zip(known, known.values(), repeat(divisor))
+        # by time alone; of a step in which the precision was changed, the newer series counts
+        return sorted({step[0]: step for step in found}.values(), key=itemgetter(0))
 
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.

@@ -8,7 +8,7 @@ from math import copysign, gcd, isfinite
 from sys import float_info
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
@@ -73,7 +73,7 @@ def _minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator
     """Return (time, series, summary), by series in order of time."""
     table = schema.rollup_minute
     for row in connection.execute(select(table).where(where).order_by(table.c.part, table.c.series)):
-        for minute, known in unpacked(row):
+        for minute, known in unpacked(row.unit, row.base, row.data):
             yield row.part + minute * MINUTE, row.series, known
 
 
@@ -104,24 +104,21 @@ def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     return {"unit": unit, "base": base, "data": dumps(columns)}
 
 
-def unpacked(row: Row[Any]) -> Iterator[tuple[int, Summary]]:
-    """Return the minutes of a row, in order."""
-    columns = [c if isinstance(c, list) else [c] * _MINUTES for c in json.loads(row.data)]
+def unpacked(unit: int, base: int, data: str) -> Iterator[tuple[int, Summary]]:
+    """Return the minutes that the columns of a row hold, in order."""
+    columns = [c if isinstance(c, list) else [c] * _MINUTES for c in json.loads(data)]
     for minute, (n, last, below, above, extra) in enumerate(zip(*columns, strict=True)):
         if n is None:
             continue
-        if not row.unit:
+        if not unit:
             yield minute, Summary(n, below, above, extra, last)
             continue
-        end = row.base + last * row.unit
-        yield (
-            minute,
-            Summary(n, end - below * row.unit, end + above * row.unit, n * end + extra * row.unit, end),
-        )
+        end = base + last * unit
+        yield minute, Summary(n, end - below * unit, end + above * unit, n * end + extra * unit, end)
 
 
 def _kept(known: Summary) -> dict[str, Number]:
-    """Return a summary as the row of an hour keeps it."""
+    """Return a summary as the row of an hour keeps it; ``history`` reads it back."""
     if isinstance(known.last, float):
         return {
             "n": known.n,
@@ -134,13 +131,6 @@ def _kept(known: Summary) -> dict[str, Number]:
     # numbers near the ends of 64 bits: a bound instead of a distance is better than no row
     below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
     return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}
-
-
-def summary_of_hour(row: Row[Any]) -> Summary:
-    """Return what the row of an hour keeps."""
-    if isinstance(row.last, float):
-        return Summary(row.n, row.below, row.above, row.extra, row.last)
-    return Summary(row.n, row.last - row.below, row.last + row.above, row.n * row.last + row.extra, row.last)
 
 
 def _finite(known: Summary) -> Number:

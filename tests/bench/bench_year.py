@@ -1,0 +1,107 @@
+"""What a year of history costs: size, the time of each query, bytes written, from a day to a year.
+
+    python -m tests.bench.bench_year [--series 60] [--keep FOLDER]
+
+The databases are those of ``tests.bench.year`` (some minutes); bytes written are those of the real writer
+over an hour (see ``bench_store``, which does the same for a day).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from tests.bench.bench_store import Machine, fill
+from tests.bench.year import DAY, make
+from wslgpud.curves import curve, joined
+from wslgpud.store import Reader
+from wslgpud.store.info import Info, info
+from wslgpud.store.limits import PERIOD_SECONDS
+
+#: name, days of minutes and hours, days of every sample
+AGES = (("a day", 1, 1), ("a month", 30, 30), ("a year", 366, 30))
+REPEAT = 9
+VRAM = "gpu_memory_used_bytes"
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Return milliseconds of processor time, the median of some runs: other programs do not count."""
+    act()  # the file is in the page cache, as a history that is written all the time is
+    taken = []
+    for _ in range(REPEAT):
+        began = time.thread_time()
+        act()
+        taken.append((time.thread_time() - began) * 1e3)
+    return median(taken)
+
+
+def queries(file: Path, end: int) -> dict[str, float]:
+    """Return the milliseconds of what people ask for."""
+    with Reader(str(file)) as reader:
+        ram, *cards = (*reader.series("memory_available_bytes"), *reader.series(VRAM))
+        year = (end - 366 * DAY, end)
+
+        def cards_summed() -> object:
+            return joined(
+                [curve(reader, c, (end - 30 * DAY, end), 3600, "bytes", rate=False) for c in cards], "sum"
+            )
+
+        return {
+            "24 h of one series at 1 s (goal 20)": timed(lambda: reader.columns(ram, end - DAY, end)),
+            "24 h of one series by minute": timed(lambda: reader.read(ram, end - DAY, end, 60)),
+            "30 days by quarters of an hour": timed(lambda: reader.read(ram, end - 30 * DAY, end, 900)),
+            "a year by hour (goal 20)": timed(lambda: reader.read(ram, *year, 3600)),
+            "a year by day": timed(lambda: reader.read(ram, *year, DAY)),
+            "VRAM of all cards, 30 days by hour": timed(cards_summed),
+            "the last value of everything (goal 5)": timed(reader.latest),
+        }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--series", type=int, default=60)
+    options.add_argument("--keep", type=Path, help="folder for the databases, used again when they are there")
+    chosen = options.parse_args()
+    end = int(time.time()) // PERIOD_SECONDS * PERIOD_SECONDS
+    sizes: list[Info] = []
+    times: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = chosen.keep or Path(scratch)
+        for name, days, raw_days in AGES:
+            file = folder / f"{name.replace(' ', '-')}.db"
+            began = time.monotonic()
+            if not file.exists():
+                for _ in make(file, end=end, days=days, raw_days=raw_days, series=chosen.series):
+                    pass
+                print(f"{file.name} made in {time.monotonic() - began:.0f} s", flush=True)
+            with Reader(str(file)) as reader:
+                sizes.append(info(reader))
+            newest = sizes[-1].newest_wall
+            assert newest is not None
+            times.append(queries(file, int(newest)))
+        print(f"\n{chosen.series} series at 1 s\n{'':42}" + "".join(f"{name:>14}" for name, _, _ in AGES))
+        row("size of the file, bytes", [f"{i.file_bytes:,}" for i in sizes])
+        for tier in sizes[0].tiers:
+            row(f"  {tier}", [f"{i.tiers[tier]:,}" for i in sizes])
+        row("samples kept", [f"{i.samples:,}" for i in sizes])
+        row("  bytes each, without summaries", [f"{i.bytes_a_sample:.3f}" for i in sizes])
+        day = chosen.series * DAY
+        row("bytes a sample taken, summaries included", [
+            f"{i.file_bytes / (day * days):.3f}" for i, (_, days, _) in zip(sizes, AGES, strict=True)
+        ])  # fmt: skip
+        for query in times[0]:
+            row(f"{query}, ms", [f"{t[query]:.2f}" for t in times])
+        print("\nthe real writer over an hour:")
+        fill(Path(scratch) / "hour.db", Machine(chosen.series), 1)
+
+
+def row(name: str, cells: list[str]) -> None:
+    print(f"{name:42}" + "".join(f"{cell:>14}" for cell in cells))
+
+
+if __name__ == "__main__":
+    main()
