@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from tests.grafana.panels import DASHBOARDS
+from wslgpud.advise.doctor.diagnosis import CHECKS
 from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS
 from wslgpud.catalogue import catalogue
 from wslgpud.config import declared_keys
@@ -32,6 +33,7 @@ def names() -> dict[str, dict[str, str]]:
         "Prometheus alert": {rule["alert"]: "" for rule in rules if "alert" in rule},
         "recorded series": {rule["record"]: "" for rule in rules if "record" in rule},
         "dashboard": dict.fromkeys(DASHBOARDS, ""),
+        "doctor's check": dict.fromkeys((check.id for check in CHECKS), ""),
         "configuration key": {
             key.path: str(key.type).removeprefix("<class '").removesuffix("'>") for key in declared_keys()
         },

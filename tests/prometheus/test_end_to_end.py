@@ -21,7 +21,7 @@ from tests.support.servers import alertmanager, prometheus
 
 pytestmark = pytest.mark.servers
 
-HOG = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(4 << 20)); time.sleep(0.25)\n"
+HOG = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(4 << 20)); time.sleep(0.4)\n"
 
 
 @pytest.fixture
