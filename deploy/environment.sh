@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# Sourced by deploy/run, deploy/install and tests/run: makes a virtual environment, once.
+# Sourced by deploy/run, deploy/install and tests/run: makes virtual environments, once.
 
 # as_root COMMAND...: run it as root, by sudo where needed; fails where neither is possible.
 as_root() {
@@ -71,6 +71,13 @@ print(sys._base_executable or sys.executable)' 2>/dev/null && return
     return 1
 }
 
+# with_venv PYTHON: see to it that it can make virtual environments.
+with_venv() {
+    # Debian splits venv and pip off; Python's own message would not say what to do.
+    "$1" -c 'import ensurepip, venv' 2>/dev/null ||
+        debian_packages "$("$1" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')"
+}
+
 # make_environment FOLDER REPOSITORY REQUIREMENTS...: a virtual environment with exactly these packages and
 # the repository's own in editable form. Does nothing, and needs no network, when it is up to date.
 make_environment() {
@@ -87,10 +94,7 @@ make_environment() {
         echo "$(id -un) may not write to $repository, where $folder is to be made: clone it to a folder of yours" >&2
         return 1
     fi
-    # Debian splits venv and pip off; Python's own message would not say what to do.
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        debian_packages "$("$python" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')" || return
-    fi
+    with_venv "$python" || return
     echo "preparing $folder (once, about half a minute)" >&2
     rm -rf "$folder"
     "$python" -m venv "$folder" || return
@@ -104,4 +108,35 @@ make_environment() {
         return 1
     fi
     echo "$stamp" >"$folder/stamp"
+}
+
+# release_of REPOSITORY EXTRAS: print the name of a release, which says what is in it.
+release_of() {
+    python=$(find_python) || return
+    printf '%s-%s\n' "$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$1/wslgpud/__init__.py")" "$(
+        cd "$1" && {
+            "$python" -VV
+            echo "$2"
+            find pyproject.toml deploy/requirements.txt wslgpud -type f ! -name '*.pyc' -exec sha256sum {} + |
+                LC_ALL=C sort
+        } | sha256sum | cut -c1-12
+    )"
+}
+
+# make_release FOLDER REPOSITORY EXTRAS: an environment with a copy of the program in it, which stays as it is
+# whatever becomes of the repository. EXTRAS like "apprise,plots", or nothing.
+make_release() {
+    [ -e "$1/complete" ] && return
+    python=$(find_python) && with_venv "$python" || return
+    echo "preparing $1 (once, about half a minute)" >&2
+    rm -rf "$1" && mkdir -p "$1" && "$python" -m venv "$1" || return
+    set -- "$1" "$2" "${3:+[$3]}"
+    if ! quietly "$1/bin/pip" install --quiet --disable-pip-version-check \
+        --requirement "$2/deploy/requirements.txt" ||
+        ! quietly "$1/bin/pip" install --quiet --disable-pip-version-check \
+            --constraint "$2/deploy/requirements.txt" "$2$3"; then
+        echo "the packages above could not be installed; this needs the network, a second time it does not" >&2
+        return 1
+    fi
+    touch "$1/complete"
 }

@@ -18,6 +18,7 @@ LAYERS = (
     ("sources",),
     ("observe", "capture", "systemd", "logs"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
+    ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),
     ("catalogue",),
     ("monitor",),

@@ -31,7 +31,8 @@ def test_checkers_have_nothing_to_say(command: list[str]) -> None:
 def test_shell_scripts_pass_shellcheck() -> None:
     if not shutil.which("shellcheck"):
         pytest.skip("shellcheck is not installed")
-    scripts = ["deploy/run", "deploy/environment.sh", "deploy/lock", "tests/run", ".ci/run"]
+    names = ("run", "install", "uninstall", "environment.sh", "service.sh", "lock")
+    scripts = [*(f"deploy/{name}" for name in names), "tests/run", ".ci/run"]
 
     done = subprocess.run(
         ["shellcheck", "-x", "-P", "SCRIPTDIR", *scripts],

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.support.pictures import status_svg
+from tests.support.pictures import monitor_svg, status_svg
 from wslgpud.catalogue import catalogue, table
 from wslgpud.cli import app
 
@@ -30,6 +30,16 @@ def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
         picture.write_text(status_svg(document))
 
     assert picture.read_text() == status_svg(document)
+
+
+def test_the_readmes_picture_of_the_live_view_is_what_monitor_draws_of_a_real_warning() -> None:
+    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py. After a change: ./tests/renew."""
+    saved = json.loads((ROOT / "tests/gpu/monitor-warning.json").read_text())
+    picture = ROOT / "deploy/pictures/monitor.svg"
+    if os.environ.get("WSLGPUD_RENEW"):
+        picture.write_text(monitor_svg(saved))
+
+    assert picture.read_text() == monitor_svg(saved)
 
 
 def test_every_command_in_the_readme_exists() -> None:

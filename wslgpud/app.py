@@ -15,22 +15,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__
+from wslgpud import __version__, stress_unit, systemd
 from wslgpud.alerts import blackbox, build
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
+from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.jobs import Nightly
+from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, ServeError, Server, api, otlp, routes
+from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.systemd import Notifier
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,12 +66,13 @@ class Daemon:
         self._config = config
         self._host = host
         self._folder = state_folder
-        self._systemd = Notifier(environ)
+        self._systemd = systemd.Notifier(environ)
         self._environ = environ
         self._stop = threading.Event()
         self._desk_error = ""
         self._runs_known = 0
         self._state: State | None = None
+        self._standing: Sequence[Standing] = ()
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,6 +81,9 @@ class Daemon:
         Raises:
             StartError: one of these cannot be had.
         """
+        systemd.keep_capabilities()
+        if warning := systemd.unprotected(self._environ, systemd.oom_score_adjust()):
+            log.warning("%s", warning)
         try:
             with ExitStack() as stack:
                 self._open(stack)
@@ -126,13 +130,8 @@ class Daemon:
         publisher = self._publisher = Publisher(catalogue(), self._host.clock)
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
-        archive = Archive(lambda: self._store.reader, socket.gethostname(), place.language)
-        present = api.Present(self.now, self._store.stats, self.checkup)
-        table = [
-            *routes(publisher, self.status, self._desk.standing),
-            *api.routes(publisher, catalogue(), archive, present),
-        ]
-        self._server = Server(self._config.server, publisher, table)
+        publisher.include(systemd.readings)
+        self._server = Server(self._config.server, publisher, self._routes(place))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -147,7 +146,10 @@ class Daemon:
         stack.callback(self._monitor.close)
         stack.callback(self._keep_lessons, last=True)
         self._recall_lessons()
-        self._nightly = Nightly(self._config.stress, self._host, self._folder, self._store)
+        self._nightly = Nightly(
+            self._config.stress, self._host, self._folder, self._store,
+            apart=self._environ.get(stress_unit.VARIABLE) == "yes",
+        )  # fmt: skip
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
         self._desk.dispatcher.start()
@@ -164,11 +166,22 @@ class Daemon:
         note = self._folder / "daemon.json"
         try:
             note.write_text(json.dumps(facts))
+            note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
             ) from error
         stack.callback(note.unlink, missing_ok=True)
+
+    def _routes(self, place: Place) -> list[Route]:
+        publisher = self._publisher
+        archive = Archive(lambda: self._store.reader, place.host, place.language)
+        present = api.Present(self.now, self._store.stats, self.checkup)
+        return [
+            *routes(publisher, self.status, lambda: self._standing),
+            *api.routes(publisher, catalogue(), archive, present),
+        ]
 
     def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:
         """Return what was announced; what cannot be read must not keep us from warning."""
@@ -203,6 +216,8 @@ class Daemon:
             self._runs_known = len(runs)
             self._desk.learn(runs)
         self._keep_lessons()
+        # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
+        self._standing = self._desk.standing()
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -250,7 +265,7 @@ class Daemon:
             return self.now()
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
         return status(
-            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._desk.standing()
+            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._standing
         )  # fmt: skip
 
     def checkup(self) -> list[dict[str, Any]]:
@@ -265,4 +280,4 @@ class Daemon:
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
-        return status(state.snapshot, state.observation, state.forecasts, (), self._desk.standing())
+        return status(state.snapshot, state.observation, state.forecasts, (), self._standing)

@@ -212,7 +212,7 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
-        elif path == "/proc/self/mounts":
+        elif path in ("/proc/1/mounts", "/proc/self/mounts"):
             files[path] = _mounts(text, set(recorder.disks))
         elif path == _KMSG:
             lines = (line for line in text.splitlines() if _TELLING.search(line) and parse_line(line))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wslgpud import sampler
+from wslgpud import sampler, systemd
 from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
@@ -27,6 +27,7 @@ def catalogue() -> Catalogue:
             *stress.METRICS,
             *alerts.METRICS,
             *store.METRICS,
+            *systemd.METRICS,
             *health.METRICS,
             otlp.PUSHES,
         )

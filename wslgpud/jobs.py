@@ -24,6 +24,7 @@ from wslgpud.stress import metrics
 from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
+from wslgpud.stress_unit import AROUND_SECONDS, Asker
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +92,10 @@ def _known(history: History) -> list[StressResult]:
 class Nightly:
     """The daemon's stress runs. ``observe`` and ``news`` belong to its tick; a run has its own thread."""
 
-    def __init__(self, settings: Stress, host: Host, state_folder: Path, history: History) -> None:
-        """Start nothing yet.
+    def __init__(
+        self, settings: Stress, host: Host, state_folder: Path, history: History, *, apart: bool = False
+    ) -> None:
+        """Start nothing yet. With ``apart`` another unit does the runs, see ``stress_unit``.
 
         Raises:
             ConfigError: the schedule is none.
@@ -102,7 +105,11 @@ class Nightly:
         self._lock = threading.Lock()
         self._runs = _known(history)
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
-        self._runner = Runner(host, settings, state_folder, self._recent, self.runs)
+        longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
+        self._runner: Runner | Asker = (
+            Asker(host.clock, state_folder, longest) if apart
+            else Runner(host, settings, state_folder, self._recent, self.runs)
+        )  # fmt: skip
         self._scheduler: Any = None
         self._looked = 0.0
         if settings.schedule not in (OFF, Stress.schedule):

@@ -16,6 +16,7 @@ from wslgpud.risk.ceilings import Failure
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
+from wslgpud.stress.look import GpuLock
 from wslgpud.units import size
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Monitor:
             self._last_full = now
         snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         observation = observe(snapshot)
-        assessment, report = self._assess(observation)
+        assessment, report = self._assess(_untested(self.host, observation))
         snapshot = snapshot.plus(report)
         transitions = [
             Transition(
@@ -128,6 +129,14 @@ class Monitor:
     def close(self) -> None:
         """Give back what the sources hold."""
         self._sampler.close()
+
+
+def _untested(host: Host, observation: Observation) -> Observation:
+    """Leave out cards whose memory is being tested: a run fills them to the brim, and nothing is wrong."""
+    if not host.live or not observation.gpus:
+        return observation
+    gpus = tuple(gpu for gpu in observation.gpus if not GpuLock(gpu.index).taken(host))
+    return observation if len(gpus) == len(observation.gpus) else replace(observation, gpus=gpus)
 
 
 def _event(failure: Failure, wall: float) -> Event:

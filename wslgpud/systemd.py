@@ -1,10 +1,26 @@
-"""Word to systemd: readiness, status and the watchdog (sd_notify(3))."""
+"""Being a service: word to systemd (sd_notify(3)), and what it was asked to give us."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading
+
+OOM_SCORE_ADJUST = MetricSpec(
+    "oom_score_adjust", "gauge", "",
+    "Whom the kernel kills when memory runs out: below 0 others before this daemon (-1000: never it), "
+    "above 0 it before others.",
+    stored=False,
+)  # fmt: skip
+METRICS = (OOM_SCORE_ADJUST,)
+
+#: prctl(2)
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 class Notifier:
@@ -30,3 +46,40 @@ class Notifier:
                 sock.sendto("\n".join(states).encode(), self._address)
             except OSError:
                 return
+
+
+def keep_capabilities() -> None:
+    """Keep the capabilities of the unit to ourselves: what we start from now on, as another user, gets none.
+
+    Systemd hands them over as ambient ones, which every child would inherit, the user's alert command too.
+    """
+    ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+def oom_score_adjust(own: Path = Path("/proc/self")) -> int | None:
+    """Return how likely the kernel is to kill us, from -1000 to 1000; None where it does not say."""
+    try:
+        return int((own / "oom_score_adj").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def unprotected(environ: Mapping[str, str], score: int | None) -> str:
+    """Return a warning if we are a service that dies as easily as what it watches; else nothing.
+
+    systemd says nothing when it cannot lower the score, so it is read back.
+    """
+    if "NOTIFY_SOCKET" not in environ or score is None or score < 0:
+        return ""
+    return (
+        f"when memory runs out the kernel may kill this daemon before who takes it: its OOM score adjustment"
+        f" is {score}. A service of a user, or in a container without CAP_SYS_RESOURCE, cannot be protected;"
+        " 'sudo ./deploy/install' sets up one that is"
+    )
+
+
+def readings() -> Iterator[Reading]:
+    """Return the daemon's protection as a metric."""
+    score = oom_score_adjust()
+    if score is not None:
+        yield Reading(OOM_SCORE_ADJUST, score)

@@ -38,6 +38,12 @@ _ALONE = "sum by (job, instance)"
 _HARMFUL = "|".join(sorted(_HARMFUL_REASONS))
 _WINDOWS = "|".join(sorted(_WINDOWS_TYPES))
 
+_WINDOWS_RAM = "wslgpud_windows_memory_available_bytes / wslgpud_windows_memory_total_bytes"
+_WINDOWS_COMMIT = (
+    "(wslgpud_windows_memory_commit_limit_bytes - wslgpud_windows_memory_committed_bytes)"
+    " / wslgpud_windows_memory_commit_limit_bytes"
+)
+
 WATCHES: dict[str, Watch] = {
     MEMORY: Watch("wslgpud_risk_level", ""),
     "gpu_lost": Watch(_named("1 - wslgpud_gpu_up", "gpu", "gpu"), "The card does not answer."),
@@ -63,6 +69,12 @@ WATCHES: dict[str, Watch] = {
     "windows_disk_full": Watch(
         _named(f'wslgpud_filesystem_avail_bytes{{fstype=~"{_WINDOWS}"}}', "mountpoint", "disk:"),
         "{{ $value | humanize1024 }}B left.",
+    ),
+    "windows_memory_low": Watch(
+        _named(
+            f"{_WINDOWS_RAM} < {_WINDOWS_COMMIT} or {_WINDOWS_COMMIT} or {_WINDOWS_RAM}", "none", "windows"
+        ),
+        "{{ $value | humanizePercentage }} of Windows' memory left.",
     ),
     "source_stale": Watch(
         _named('wslgpud_source_success{source!="gpu"} == 0', "source", "source:"),

@@ -43,6 +43,8 @@ PANELS = {
     "source_stale": ("wslgpud-daemon", "Sources"),
     "store_failing": ("wslgpud-daemon", "Database"),
     "windows_disk_full": ("wslgpud-overview", "Disks"),
+    "windows_memory_low": ("wslgpud-overview", "Windows' memory left"),
+    "vram_spill": ("wslgpud-overview", "VRAM as Windows sees it"),
 }
 RUNBOOK = "wslgpud-runbook"
 ELSEWHERE = ("wslgpud-overview", "Open incidents")

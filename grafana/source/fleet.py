@@ -9,6 +9,7 @@ from grafana.source.kit import (
     HEADROOM_STEPS,
     LEVELS,
     NEUTRAL,
+    RISK,
     TIME_LEFT_STEPS,
     TIME_LEFT_WORDS,
     WARNING,
@@ -70,8 +71,8 @@ def _machines() -> list[Panel]:
     na = [{"type": "value", "options": {"-1": {"text": "N/A", "color": "#8e8e8e", "index": 0}}}]
     gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     used = {"mode": "absolute", "steps": [
-        {"value": None, "color": GOOD}, {"value": 1 - HEADROOM_STEPS[2][0], "color": WARNING},
-        {"value": 1 - HEADROOM_STEPS[1][0], "color": CRITICAL},
+        {"value": None, "color": GOOD}, {"value": 1 - RISK.warn_points[-1][1], "color": WARNING},
+        {"value": 1 - RISK.critical_headroom, "color": CRITICAL},
     ]}  # fmt: skip
     for name in ("Risk", "Incidents"):
         override(
@@ -122,6 +123,6 @@ def fleet() -> str:
     """Return the dashboard."""
     return dashboard(
         "wslgpud-fleet", "wslgpud / Fleet", "All machines: which of them will run out of memory, and which is silent.",
-        (("", True, _now()), ("Machines", True, _machines()), ("Side by side", True, _together())),
+        (("", _now()), ("Machines", _machines()), ("Side by side", _together())),
         chosen=variables(machines=True), since="now-6h", refresh="30s", notes=False,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana.source.kit import CRITICAL, DATASOURCE, NOTE, WARNING, Panel, gpu, metric
+from grafana.source.kit import CRITICAL, DATASOURCE, NOTE, WARNING, Panel, metric
 
 TAG = "wslgpud"
 
@@ -58,7 +58,7 @@ def _annotation(name: str, expression: str, title: str, text: str, colour: str, 
     )  # fmt: skip
 
 
-def annotations() -> list[Any]:
+def happenings() -> list[Any]:
     """Return what happened, drawn into every curve."""
     jumped = "changes({}[$__interval]) > 0"
     return [
@@ -84,14 +84,14 @@ def dashboard(
     uid: str,
     title: str,
     text: str,
-    contents: Iterable[tuple[str, bool, list[Panel]]],
+    contents: Iterable[tuple[str, list[Panel]]],
     *,
     chosen: list[Any],
     since: str = "now-1h",
     refresh: str = "10s",
     notes: bool = True,
 ) -> str:
-    """Return a dashboard as JSON; ``contents`` are rows: title ("" for none), open or collapsed, panels."""  # fmt: skip
+    """Return a dashboard as JSON; ``contents`` are rows: title ("" for none) and panels."""  # fmt: skip
     board = (
         builders.Dashboard(title).uid(uid).description(text).tags([TAG]).timezone("browser").readonly()
         .tooltip(models.DashboardCursorSync.CROSSHAIR).time(since, "now").refresh(refresh).variables(chosen)
@@ -101,19 +101,15 @@ def dashboard(
         )
     )  # fmt: skip
     if notes:
-        board = board.annotations(annotations())
-    for name, is_open, panels in contents:
+        board = board.annotations(happenings())
+    for name, panels in contents:
         if name:
-            row = builders.Row(name).collapsed(not is_open).id(zlib.crc32(f"row {name}".encode()) % 1_000_000)
-            for panel in [] if is_open else panels:
-                row = row.with_panel(panel)
-            board = board.with_row(row)
-        for panel in panels if is_open or not name else []:
+            board = board.with_row(builders.Row(name).id(zlib.crc32(f"row {name}".encode()) % 1_000_000))
+        for panel in panels:
             board = board.with_panel(panel)
     document = json.loads(JSONEncoder(sort_keys=True, indent=2).encode(board.build()))
     document["id"] = None
+    for panel in document["panels"]:
+        panel.get("options", {}).pop("footer", None)  # the SDK's default; Grafana 13 knows none
     document["schemaVersion"] = 41  # what 42 adds we do not use, and Grafana 11.6 and 12.0 know 41
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
-
-
-__all__ = ["annotations", "dashboard", "gpu", "variables"]

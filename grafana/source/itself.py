@@ -8,7 +8,6 @@ from grafana.source.kit import (
     GOOD,
     NEUTRAL,
     NOT_HERE,
-    NOTE,
     WARNING,
     Panel,
     ask,
@@ -20,11 +19,11 @@ from grafana.source.kit import (
     rows,
     states,
     steps,
-    steps_of,
     words,
 )  # fmt: skip
 
 CHOSEN = '{job=~"$job", instance=~"$instance"}'
+WRITES = words({0: ("writes", GOOD), 1: ("cannot write", CRITICAL)})
 UP = words({1: ("up", GOOD), 0: ("down", CRITICAL)})
 SOURCE = words({1: ("answers", GOOD), 0: ("silent", CRITICAL), -1: ("not on this machine", NOT_HERE)})
 #: the goals that the README measures
@@ -34,7 +33,7 @@ PROCESSOR_GOAL_RATIO, MEMORY_GOAL_BYTES = 0.005, 60 << 20
 def _now() -> list[Panel]:
     return [
         figure("Daemon", "Does Prometheus reach it?", ask(f"min(up{CHOSEN})", now=True), mappings=UP,
-               background=True, width=4),
+               background=True, width=3),
         figure("Version", "Of wslgpud, and of the Python it runs on.",
                ask(metric("build"), "{{version}} on Python {{python}}", now=True), names=True, width=5,
                colour=NEUTRAL),
@@ -42,10 +41,12 @@ def _now() -> list[Panel]:
                ask(f"time() - max({metric('last_tick_timestamp_seconds')})", now=True), unit="s", width=4,
                decimals=0, thresholds=steps((None, GOOD), (120, CRITICAL))),
         figure("Processor", "Share of one core; without the NVML child.",
-               ask(f"sum(rate(process_cpu_seconds_total{CHOSEN}[5m]))"), unit="percentunit", width=4, decimals=2,
+               ask(f"sum(rate(process_cpu_seconds_total{CHOSEN}[5m]))"), unit="percentunit", width=3, decimals=2,
                spark=True, thresholds=steps((None, GOOD), (4 * PROCESSOR_GOAL_RATIO, WARNING))),
         figure("Memory", "Resident; without the NVML child.", ask(f"sum(process_resident_memory_bytes{CHOSEN})"),
-               unit="bytes", width=4, spark=True, thresholds=steps((None, GOOD), (4 * MEMORY_GOAL_BYTES, WARNING))),
+               unit="bytes", width=3, spark=True, thresholds=steps((None, GOOD), (4 * MEMORY_GOAL_BYTES, WARNING))),
+        figure("Database", "Can history be written? What cannot waits in memory.",
+               ask(f"max({metric('store_failing')})", now=True), mappings=WRITES, background=True, width=3),
         figure("Queue", "Samples that wait to be written; many of them: the disk takes none.",
                ask(f"max({metric('store_queue_ticks')})", now=True), width=3, decimals=0),
     ]  # fmt: skip
@@ -57,7 +58,7 @@ def _sampling() -> list[Panel]:
         states("Sources", "Each part of the machine that is looked at. Not on this machine: no fault.",
                ask(f"max by (source) ({metric('source_success')} or {absent})", "{{source}}"), SOURCE, height=11),
         lines("Time of a source", "How long its last look took. Rises when a driver or a disk hangs.",
-              ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"), unit="s"),
+              ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"), unit="s", fill=0),
         lines("Rhythm", "Planned time between two samples, shorter while memory shrinks fast; and how much later than "
               "planned they came: the machine stalls.",
               ask(f"max({metric('tick_interval_seconds')})", "planned"),
@@ -66,24 +67,21 @@ def _sampling() -> list[Panel]:
               *(ask(f"sum({metric(f'gpu_probe_{what}')})", what) for what in ("starts", "hangs", "crashes")),
               unit="none", width=8, height=7, decimals=0),
         lines("Calls that failed", "By NVML's error.", ask(rate(metric("gpu_nvml_errors")), "{{error}}"),
-              unit="cps", width=8, height=7),
+              unit="cps", width=8, height=7, soft_most=1),
         lines("Failed looks", "By source.", ask(f"sum by (source) ({rate(metric('source_failures'))}) > 0 or "
               f"label_replace(sum({rate(metric('source_failures'))}), \"source\", \"all\", \"\", \"\")", "{{source}}"),
-              unit="cps", width=8, height=7),
+              unit="cps", width=8, height=7, soft_most=1),
     ]  # fmt: skip
 
 
 def _history() -> list[Panel]:
-    failing = words({0: ("writes", GOOD), 1: ("cannot write", CRITICAL)})
     return [
-        states("Database", "Can history be written? What cannot waits in memory.",
-               ask(f"max({metric('store_failing')})", "database"), failing, height=8, width=8),
         lines("Files", "The database, its write-ahead log, and the room inside that new data uses first.",
               ask(metric("store_file_bytes"), "database"), ask(metric("store_wal_bytes"), "log"),
-              ask(metric("store_free_bytes"), "room inside"), unit="bytes", width=8),
+              ask(metric("store_free_bytes"), "room inside"), unit="bytes"),
         lines("Commits", "How long the last one took, and how long ago it was.",
               ask(metric("store_commit_duration_seconds"), "took"), ask(metric("store_commit_age_seconds"), "ago"),
-              unit="s", width=8),
+              unit="s"),
     ]  # fmt: skip
 
 
@@ -117,11 +115,8 @@ def itself() -> str:
     return dashboard(
         "wslgpud-daemon", "wslgpud / Daemon", "wslgpud itself: samples, history, messages, cost, and whether it was right.",
         (
-            ("", True, _now()), ("Samples", True, _sampling()), ("History", True, _history()),
-            ("Warnings", True, _messages()),
+            ("", _now()), ("Samples", _sampling()), ("History", _history()),
+            ("Warnings", _messages()),
         ),
         chosen=variables(),
     )  # fmt: skip
-
-
-_ = (NOTE, steps_of)

@@ -188,6 +188,8 @@ def figure(
     )  # fmt: skip
     if decimals is not None:
         panel = panel.decimals(decimals)
+    if names:
+        panel = panel.text(common_builders.VizTextDisplayOptions().value_size(28))
     return _dressed(panel, title, text, [query], width, height)
 
 
@@ -207,7 +209,7 @@ def bars(
         bargauge.Panel().color_scheme(_by_thresholds()).unit(unit).min(0).thresholds(thresholds)
         .text(common_builders.VizTextDisplayOptions().title_size(13).value_size(18)).reduce_options(_last())
         .orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC)
-        .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True)
+        .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True).max_viz_height(44)
         .name_placement(common.BarGaugeNamePlacement.AUTO)
     )  # fmt: skip
     if full is not None:
@@ -226,14 +228,16 @@ def lines(
     most: float | None = None,
     stacked: bool = False,
     thresholds: Any = None,
-    fill: float = 10,
+    fill: float | None = None,
     table_legend: bool = False,
     soft_most: float | None = None,
     decimals: float | None = None,
 ) -> Panel:
     """Return curves over time; ``thresholds`` are drawn as dashed lines."""  # fmt: skip
+    # Several shaded curves on top of each other hide one another.
+    shaded = fill if fill is not None else 10 if len(queries) == 1 else 0
     panel = (
-        timeseries.Panel().unit(unit).line_width(1).fill_opacity(60 if stacked else fill)
+        timeseries.Panel().unit(unit).line_width(1).fill_opacity(60 if stacked else shaded)
         .gradient_mode(common.GraphGradientMode.NONE).show_points(common.VisibilityMode.NEVER)
         .line_interpolation(common.LineInterpolation.LINEAR).axis_border_show(False).span_nulls(False)
         .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)
@@ -292,10 +296,8 @@ def rows(
     if len(queries) > 1:
         panel = panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     order = {name: index for index, name in enumerate(columns)}
-    keep = {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}}
-    panel = panel.with_transformation(
-        models.DataTransformerConfig(id_val=keep["id"], options=keep["options"])
-    )
+    kept = {"include": {"names": list(columns)}}
+    panel = panel.with_transformation(models.DataTransformerConfig(id_val="filterFieldsByName", options=kept))
     arranged = {"indexByName": order, "renameByName": dict(columns), "excludeByName": {}}
     panel = panel.with_transformation(models.DataTransformerConfig(id_val="organize", options=arranged))
     return _dressed(panel, title, text, queries, width, height)

@@ -13,7 +13,6 @@ from grafana.source.kit import (
     WARNING,
     Panel,
     ask,
-    coloured,
     dashed,
     figure,
     for_gpu,
@@ -21,7 +20,6 @@ from grafana.source.kit import (
     lines,
     metric,
     or_not_here,
-    rate,
     rows,
     states,
     steps,
@@ -80,7 +78,7 @@ def _work() -> list[Panel]:
         ),
         dashed(temperature, "/limit/"), dashed(power, "/limit/"),
         lines("Clocks", "Lower under load than usual: look at what throttles.",
-              ask(gpu("gpu_clock_hertz"), "{{clock}}"), unit="hertz", width=8),
+              ask(gpu("gpu_clock_hertz"), "{{clock}}"), unit="hertz", width=8, fill=0),
         states("What holds the clocks", "Each reason that the driver gives; idle is harmless, a power cap normal.",
                ask(gpu("gpu_throttle_reason"), "{{reason}}"), ON_OFF, width=16, height=8, said=False),
         lines("Performance state", "0 fastest, 15 slowest.", ask(gpu("gpu_performance_state"), "P"), unit="none",
@@ -113,15 +111,15 @@ def _health() -> list[Panel]:
     )  # fmt: skip
     return [
         one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit"),
-        one("Uncorrected memory errors", "Since the driver was loaded.", "gpu_ecc_errors", "ecc_uncorrected",
+        one("ECC uncorrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_uncorrected",
             'type="uncorrected"'),
-        one("Corrected memory errors", "Since the driver was loaded.", "gpu_ecc_errors", "ecc_corrected",
+        one("ECC corrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_corrected",
             'type="corrected"'),
         one("Remapped rows", "Memory rows replaced by spare ones, for good.", "gpu_remapped_rows", "remapped_rows"),
         one("MIG", "1 when the card is divided into instances.", "gpu_mig_enabled", "mig"),
         figure("Energy a day", "At the mean power of the time shown.",
-               ask(f"max(avg_over_time({gpu('gpu_power_watts')}[$__range])) * 86400 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
-                   now=True), unit="joule", mappings=NOT_HERE_WORDS, width=4),
+               ask(f"max(avg_over_time({gpu('gpu_power_watts')}[$__range])) * 24 / 1000 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
+                   now=True), unit="kwatth", decimals=1, mappings=NOT_HERE_WORDS, width=4),
         known, who,
     ]  # fmt: skip
 
@@ -143,13 +141,10 @@ def one_gpu() -> str:
     return dashboard(
         "wslgpud-gpu", "wslgpud / GPU", "One card: its memory by layer, load, heat, clocks, and what slows it down.",
         (
-            ("", True, _now()),
-            ("Memory", True, [vram(24)]),
-            ("Work", True, _work()),
-            ("Health", True, _health()),
+            ("", _now()),
+            ("Memory", [vram(24)]),
+            ("Work", _work()),
+            ("Health", _health()),
         ),
         chosen=variables(cards="one"),
     )  # fmt: skip
-
-
-_ = (coloured, rate)

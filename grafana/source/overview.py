@@ -36,6 +36,8 @@ from grafana.source.kit import (
 
 #: for how long the present rate is carried on in the picture of VRAM
 FORECAST_SECONDS = 300
+#: an integrated GPU lives in shared memory: there it means nothing
+NVIDIA = 'adapter=~".*NVIDIA.*"'
 _ALIVE = f"max by (job, instance) ({metric('build')})"
 
 
@@ -204,7 +206,7 @@ def _machine() -> list[Panel]:
         busy[name] = f"sum({rate(chosen)}) / {everything}"
     processor = lines(
         "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
-        *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True,
+        *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True, width=10,
     )  # fmt: skip
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
@@ -212,7 +214,7 @@ def _machine() -> list[Panel]:
         "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
         "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
-        width=12, height=8, thresholds=steps_of("windows_disk_full"), full=None,
+        width=7, height=8, thresholds=steps_of("windows_disk_full"), full=None,
     )  # fmt: skip
     wsl = f"max by (version, distro, networking) ({metric('wsl')})"
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
@@ -228,7 +230,41 @@ def _machine() -> list[Panel]:
         "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
         ask(f"max({metric('clock_jumps')})", now=True), width=6, decimals=0,
     )  # fmt: skip
-    return [under, since, jumps, processor, disks]
+    return [under, since, jumps, processor, disks, *_windows()]
+
+
+def _windows() -> list[Panel]:
+    total, available = metric("windows_memory_total_bytes"), metric("windows_memory_available_bytes")
+    limit, committed = metric("windows_memory_commit_limit_bytes"), metric("windows_memory_committed_bytes")
+    memory = lines(
+        "Memory of Windows",
+        "What WSL's virtual machine holds of it, how much of that Linux has freed and Windows has not got back, and "
+        "what Windows has left for all its programs.",
+        ask(metric("windows_vm_resident_bytes"), "held by WSL"),
+        ask(metric("windows_vm_unreturned_bytes"), "of that not in use"),
+        ask(available, "left"), ask(total, "RAM of Windows"), unit="bytes",
+    )  # fmt: skip
+    left = bars(
+        "Windows' memory left",
+        "Of its RAM, and of what it can promise (RAM and page files); where either ends, programs of Windows fail.",
+        ask(
+            f'label_replace({available} / {total}, "of", "RAM", "", "") or '
+            f'label_replace(({limit} - {committed}) / {limit}, "of", "RAM and page files", "", "")',
+            "{{of}}", now=True,
+        ),
+        unit="percentunit", width=7, height=8, thresholds=steps_of("windows_memory_low"), full=1,
+    )  # fmt: skip
+    seen = lines(
+        "VRAM as Windows sees it",
+        "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been moved out: "
+        "nothing fails, everything gets many times slower.",
+        ask(f"sum({metric('windows_gpu_dedicated_bytes', NVIDIA)})", "on the card"),
+        ask(f"sum({metric('windows_gpu_shared_bytes', NVIDIA)})", "in shared RAM"),
+        ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"), unit="bytes",
+    )  # fmt: skip
+    coloured(memory, {"held by WSL": NOTE, "of that not in use": "purple", "left": GOOD})
+    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL})
+    return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card")]
 
 
 def overview() -> str:
@@ -237,11 +273,11 @@ def overview() -> str:
         "wslgpud-overview", "wslgpud / Overview",
         "One machine: is memory about to run out, when, and who takes it. Below that: why.",
         (
-            ("", True, _verdict()),
-            ("Memory", True, _memory()),
-            ("GPUs", True, _cards()),
-            ("Trouble", True, _trouble()),
-            ("WSL and Windows", True, _machine()),
+            ("", _verdict()),
+            ("Memory", _memory()),
+            ("GPUs", _cards()),
+            ("Trouble", _trouble()),
+            ("WSL and Windows", _machine()),
         ),
         chosen=variables(cards="several"),
     )  # fmt: skip

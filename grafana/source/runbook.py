@@ -17,7 +17,7 @@ FILES = ("wslgpud/alerts/RUNBOOK.md", "deploy/prometheus/RUNBOOK.md")
 
 def sections() -> dict[str, str]:
     """Return what to do about each rule, in Markdown, by its name."""
-    found = {}
+    found: dict[str, str] = {}
     for file in FILES:
         _, *parts = re.split(r"^## (\w+)\n", (ROOT / file).read_text(), flags=re.MULTILINE)
         # A link to a neighbouring file leads nowhere from here.
@@ -35,5 +35,5 @@ def runbook() -> str:
     ]  # fmt: skip
     return dashboard(
         "wslgpud-runbook", "wslgpud / Runbook", "What to do when wslgpud says ...; alerts link here.",
-        (("", True, panels),), chosen=[], refresh="", notes=False,
+        (("", panels),), chosen=[], refresh="", notes=False,
     )  # fmt: skip

@@ -76,7 +76,7 @@ def _nights() -> list[Panel]:
                       "spilled": CRITICAL})  # fmt: skip
     speed = lines(
         "Bandwidth", "Median over all chunks of 256 MiB, and the slowest chunk.",
-        ask(gpu("vram_stress_bandwidth_bytes_per_second"), "{{op}} {{stat}}"), unit="Bps", width=12, height=9,
+        ask(gpu("vram_stress_bandwidth_bytes_per_second"), "{{op}} {{stat}}"), unit="Bps", width=12, height=9, fill=0,
     )  # fmt: skip
     return [
         states("Verdicts", "Of each card's last run; gaps in the nights show as a run that grows old.",
@@ -127,6 +127,6 @@ def stress() -> str:
     return dashboard(
         "wslgpud-stress", "wslgpud / VRAM stress runs",
         "The nightly runs that test the card's memory: usable VRAM, bandwidth, errors, and what a driver changed.",
-        (("", True, _last()), ("Nights", True, _nights()), ("Regressions", True, _drivers())),
+        (("", _last()), ("Nights", _nights()), ("Regressions", _drivers())),
         chosen=variables(cards="one"), since="now-30d", refresh="5m",
     )  # fmt: skip

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, oom_kill, transition
+from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.rules import RULES
 from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, clean, compose, language
-from wslgpud.model import Forecast, Level, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
 WARNING = Forecast(
     "ram", Level.WARNING, int(3.1 * 2**30), 24 << 30, 310 * 2**20 / 60, 120.0, 240.0, 420.0, {300: 0.7},
@@ -77,6 +79,44 @@ def test_foreign_text_cannot_turn_the_line_or_the_terminal(text: str) -> None:
     assert not re.search(
         r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u2028\u2029]", clean(text)
     )
+
+
+def compilers(*gigabytes: float) -> list[ProcessSample]:
+    return [
+        ProcessSample(n, 1, "cc1plus", int(size * 2**30), 0, command="/usr/lib/gcc/cc1plus -quiet x.cc")
+        for n, size in enumerate(gigabytes)
+    ]
+
+
+def group(left: float, who: str = "8 x cc1plus") -> Forecast:
+    return Forecast("ram", Level.WARNING, int(left * 2**30), 24 << 30, who=who, who_kind="group")
+
+
+@pytest.mark.parametrize(
+    ("forecast", "sizes", "fit"),
+    [
+        (group(1), (1.2, *(0.7,) * 7), 5),
+        (group(0), (2.0, 2.0), 1),
+        (group(0, "probably 3 x cc1plus"), (4.0, 1.0, 1.0), 1),
+        (group(20), (1.0,) * 8, None),
+        (group(1, "several: ld 40 %, cc1plus 30 %"), (1.0,) * 8, None),
+        (group(1, "8 x ninja"), (1.0,) * 8, None),
+        (WARNING, (1.0,) * 8, None),
+    ],
+    ids=["builds", "at least one", "probably", "all fit", "several", "others", "one process"],
+)
+def test_a_group_that_is_too_many_is_told_how_many_fit(
+    forecast: Forecast, sizes: tuple[float, ...], fit: int | None
+) -> None:
+    assert jobs_that_fit(forecast, compilers(*sizes)) == fit
+
+
+def test_the_number_stands_in_the_advice_in_every_language() -> None:
+    row = replace(memory(group(1)), facts={"jobs": 5})
+
+    assert compose(row).advice.startswith("Run fewer of them at once: about 5 fit here (MAX_JOBS=5 or -j5")
+    assert "MAX_JOBS=5" in compose(row, "zh").advice
+    assert "MAX_JOBS or -j" in compose(memory(group(1))).advice
 
 
 def test_braces_in_a_name_are_only_braces() -> None:

@@ -23,6 +23,7 @@ from wslgpud.alerts import metrics as alert_metrics
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
+from wslgpud.metrics import Catalogue
 from wslgpud.model import GpuSample, Level, Number, ProcessSample, Reading, Snapshot
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
@@ -38,6 +39,7 @@ GIB = float(1 << 30)
 EVENING, TICK, SCRAPE, NIGHTLY_SCRAPE = 3 * 3600, 5, 15, 600
 NIGHTS = 30
 PC, RACK = "pc:9655", "rack:9655"
+Part = Iterable[tuple[str, Iterable[tuple[float, list[Reading]]]]]
 Values = dict[tuple[str, tuple[str, ...]], Number]
 
 
@@ -142,6 +144,23 @@ class Evening:
         yield "program_resident_bytes", ("node",), 1.1 * GIB + 1e7 * self.noise(1)
         yield "uptime_seconds", (), 3600 * 26 + t
 
+    def windows(self, values: Values, catalogue_: Catalogue) -> list[Reading]:
+        """Return the host's side: what its virtual machine holds grows at once and shrinks late."""
+        touched = self._ram - values["memory_available_bytes", ()] + 2.5 * GIB
+        held = self.counters["held"] = max(touched, self.counters.get("held", 0.0) - 0.6e6 * TICK)
+        card = values["gpu_memory_used_bytes", ("0", CARDS["wsl2-vram-full"])]
+        adapter = ("NVIDIA GeForce RTX 5070 Ti",)
+        found: list[tuple[str, float, tuple[str, ...]]] = [
+            ("windows_memory_total_bytes", 63.8 * GIB, ()), ("windows_memory_available_bytes", 54 * GIB - held, ()),
+            ("windows_memory_committed_bytes", 19 * GIB + held, ()),
+            ("windows_memory_commit_limit_bytes", 95 * GIB, ()), ("windows_memory_pool_nonpaged_bytes", 1.2 * GIB, ()),
+            ("windows_vm_resident_bytes", held, ()), ("windows_vm_unreturned_bytes", held - touched, ()),
+            ("windows_gpu_dedicated_size_bytes", 15.73 * GIB, adapter), ("windows_gpu_dedicated_bytes", card, adapter),
+            ("windows_gpu_shared_bytes", 0.41 * GIB + 5e6 * self.noise(1), adapter),
+            ("windows_gpu_committed_bytes", card + 0.5 * GIB, adapter),
+        ]  # fmt: skip
+        return [Reading(catalogue_[name], value, labels) for name, value, labels in found]
+
 
 def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot:
     reports = []
@@ -185,14 +204,17 @@ def _card(gpu: GpuSample, values: Values) -> GpuSample:
                    reserved_bytes=value("gpu_memory_reserved_bytes"))  # fmt: skip
 
 
-def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[float, list[Reading]]]:
+def evening(
+    host: str, seed: int, end: float, *, leaks: bool, last: int = EVENING
+) -> Iterator[tuple[float, list[Reading]]]:
     """Yield (wall, readings) of each scrape."""
     base = _of(host)
     total = base.value(catalogue()["memory_total_bytes"])
     invented = Evening(seed, leaks=leaks, card_bytes=15.92 * GIB, ram_bytes=float(total or 0))
+    metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
-    for t in range(0, EVENING + 1, TICK):
+    for t in range(0, last + 1, TICK):
         wall = end - EVENING + t
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
@@ -202,10 +224,11 @@ def evening(host: str, seed: int, end: float, *, leaks: bool) -> Iterator[tuple[
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
+        windows = invented.windows(values, metrics) if leaks else []
         yield wall, [
             *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
             Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
-            *snapshot.readings(), *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
+            *snapshot.readings(), *windows, *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
             Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
             *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
               for f in forecasts if f.level >= Level.WARNING),
@@ -246,47 +269,48 @@ def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
         yield float(wall), list(stress_metrics.readings([run for run in runs if run.wall <= wall]))
 
 
-def openmetrics(parts: Iterable[tuple[str, Iterable[tuple[float, list[Reading]]]]]) -> str:
+def openmetrics(parts: Part) -> str:
     """Return what promtool imports; ``up`` and the process' own figures are added to each machine's scrapes."""
-    lines: dict[str, list[str]] = {}
+    lines: dict[str, dict[tuple[str, float], str]] = {}
     for instance, scrapes in parts:
+        where = {"job": "wslgpud", "instance": instance}
         for wall, readings in scrapes:
-            chosen = [*readings]
-            for reading in chosen:
-                labels = {
-                    "job": "wslgpud",
-                    "instance": instance,
-                    **dict(zip(reading.spec.labels, reading.labels, strict=True)),
-                }
-                shown = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()) if v)
-                lines.setdefault(reading.spec.sample, []).append(
-                    f"{reading.spec.sample}{{{shown}}} {float(reading.value)} {wall:.0f}"
-                )
-            if any(r.spec == health.TICK_TIMESTAMP for r in chosen):
-                own = {"up": 1, "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
-                       "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(), "process_start_time_seconds": 1.7e9}  # fmt: skip
-                for name, value in own.items():
-                    lines.setdefault(name, []).append(
-                        f'{name}{{instance="{instance}",job="wslgpud"}} {value} {wall:.0f}'
-                    )
-    return "\n".join(line for found in lines.values() for line in found) + "\n# EOF\n"
+            chosen = [
+                (r.spec.sample, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings
+            ]
+            if any(r.spec == health.TICK_TIMESTAMP for r in readings):
+                chosen += [(name, {}, value) for name, value in _process(wall).items()]
+            for name, labels, value in chosen:
+                shown = ",".join(f'{k}="{v}"' for k, v in sorted((where | labels).items()) if v)
+                # As in a scrape: what two sources read is there once, with the last value.
+                series = f"{name}{{{shown}}}"
+                lines.setdefault(name, {})[series, wall] = f"{series} {float(value)} {wall:.0f}"
+    return "\n".join(line for found in lines.values() for line in found.values()) + "\n# EOF\n"
+
+
+def _process(wall: float) -> dict[str, float]:
+    return {
+        "up": 1,
+        "process_resident_memory_bytes": 43e6 + 4e4 * abs(_NOISE.gauss(0, 1)),
+        "process_cpu_seconds_total": (wall % 1e6) * 0.0041 + 0.008 * _NOISE.random(),
+        "process_start_time_seconds": 1.7e9,
+    }
+
+
+def backfill_part(folder: Path, part: Part) -> None:
+    """Write one block for a Prometheus whose data lies in ``folder``/tsdb."""
+    file = folder / "history.om"
+    file.write_text(openmetrics(part))
+    # One block: promtool reads the whole file again for each.
+    command = [program("prometheus", "promtool"), "tsdb", "create-blocks-from", "openmetrics",
+               "--max-block-duration=1000h", "--quiet", str(file), str(folder / "tsdb")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    file.unlink()
 
 
 def backfill(folder: Path, end: float) -> None:
-    """Write blocks for a Prometheus whose data lies in ``folder``/tsdb."""
-    file = folder / "history.om"
-    parts = (
-        [
-            (PC, evening("wsl2-vram-full", 1, end, leaks=True)),
-            (RACK, evening("two-gpus", 2, end, leaks=False)),
-        ],
-        [(PC, nights(CARDS["wsl2-vram-full"], end))],
-    )
-    for part in parts:
-        file.write_text(openmetrics(part))
-        # One block: promtool reads the whole file again for each.
-        command = [program("prometheus", "promtool"), "tsdb", "create-blocks-from", "openmetrics",
-                   "--max-block-duration=1000h", "--quiet", str(file), str(folder / "tsdb")]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-    file.unlink()
+    """Write all: the evening, and in blocks of their own the nights before it."""
+    pc, rack = evening("wsl2-vram-full", 1, end, leaks=True), evening("two-gpus", 2, end, leaks=False)
+    backfill_part(folder, [(PC, pc), (RACK, rack)])
+    backfill_part(folder, [(PC, nights(CARDS["wsl2-vram-full"], end))])

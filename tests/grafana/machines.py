@@ -65,4 +65,5 @@ scrape_configs:
         often = "count_over_time(wslgpud_risk_level{resource='ram'}[1m]) >= 3"
         ready = f"count({often} and on (instance) wslgpud_store_commit_age_seconds) == {len(hosts)}"
         eventually(lambda: server.query(ready), "three scrapes and a commit of each machine")
+        eventually(lambda: server.query("wslgpud_windows_memory_total_bytes"), "what Windows says")
         yield server, instances

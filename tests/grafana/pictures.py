@@ -7,8 +7,6 @@ components (450 MB) into .cache/grafana.
 
 from __future__ import annotations
 
-import functools
-import http.server
 import json
 import math
 import shutil
@@ -19,6 +17,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -102,15 +102,14 @@ def notes(server: Prometheus, board: Any, span: int, end: float, instance: str) 
 
 
 @contextmanager
-def site() -> Iterator[str]:
-    """Serve the folder of components on loopback."""
+def served(folder: Path) -> Iterator[str]:
+    """Serve the files of a folder on loopback; yield the address."""
 
-    class Quiet(http.server.SimpleHTTPRequestHandler):
+    class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
-    handler = functools.partial(Quiet, directory=str(MODULES))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -125,7 +124,7 @@ def shoot(name: str, picture: dict[str, Any], target: Path) -> None:
         '<script src="bundle.js"></script>'
     )
     height = 60 + 38 * max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in picture["board"]["panels"])
-    with site() as address:
+    with served(MODULES) as address:
         command = [
             shutil.which("chromium") or "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
             "--hide-scrollbars", f"--window-size={WIDTH},{height}", "--virtual-time-budget=15000",
@@ -139,9 +138,7 @@ def small(file: Path) -> None:
     from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
 
     with Image.open(file) as image:
-        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
-            file, optimize=True
-        )
+        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(file, optimize=True)
 
 
 def main(names: list[str]) -> None:

@@ -26,7 +26,7 @@ NO_UNIT = ("table", "state-timeline", "heatmap")
 SINCE_START = (
     "Clock jumps", "NVML's process", "Wrong words", "Alert deliveries", "Warned in time", "Missed",
     "False alarms",
-    "Uncorrected memory errors", "Corrected memory errors",
+    "ECC uncorrected", "ECC corrected",
 )  # fmt: skip
 PROVISIONING = FOLDER.parent / "provisioning"
 

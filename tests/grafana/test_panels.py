@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.grafana import history
 from tests.grafana.machines import CARDS, watched
 from tests.grafana.panels import ANNOTATIONS, QUERIES, Query
-from tests.support.servers import Prometheus
+from tests.support.servers import Prometheus, prometheus
 
 pytestmark = pytest.mark.servers
 
@@ -17,6 +18,12 @@ NO_GPU = "this machine has no GPU"
 EMPTY = {
     ("wslgpud-overview", "VRAM by layer", "E"): GROWTH,
     ("wslgpud-gpu", "VRAM by layer", "E"): GROWTH,
+}
+NO_WINDOWS = "this machine does not run under WSL"
+WINDOWS = {
+    ("wslgpud-overview", "Memory of Windows", ""): NO_WINDOWS,
+    ("wslgpud-overview", "Windows' memory left", ""): NO_WINDOWS,
+    ("wslgpud-overview", "VRAM as Windows sees it", ""): NO_WINDOWS,
 }
 EMPTY_WITHOUT_GPU = {
     ("wslgpud-gpu", "", ""): NO_GPU,
@@ -40,6 +47,8 @@ def seen(tmp_path_factory):
 
 def reason(query: Query, host: str) -> str | None:
     known = EMPTY if host in CARDS else EMPTY_WITHOUT_GPU
+    if "wsl" not in host:
+        known = known | WINDOWS
     ways = ((query.panel, query.ref), (query.panel, ""), ("", ""))
     return next((known[k] for way in ways if (k := (query.dashboard, *way)) in known), None)
 
@@ -63,3 +72,23 @@ def test_annotations_can_be_asked_for(seen):
     server, instances = seen
     for query in ANNOTATIONS:
         answers(server, query, instances["wsl2-vram-full"], "wsl2-vram-full")
+
+
+def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(tmp_path):
+    """What recorded machines cannot show because they stand still: minutes of history in which use grows."""
+    end = 1.8e9
+    history.backfill_part(
+        tmp_path, [(history.PC, history.evening("wsl2-vram-full", 1, end, leaks=True, last=2700))]
+    )
+    options = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=20s")
+    with prometheus(tmp_path, "{}", *options) as server:
+        wanted = ("wslgpud-overview", "VRAM by layer", "E")
+        (query,) = (q for q in QUERIES if (q.dashboard, q.panel, q.ref) == wanted)
+        asked = query.asked(history.PC, CARDS["wsl2-vram-full"])
+        start = end - history.EVENING
+        answer = server.ask("query_range", query=asked, start=str(start), end=str(start + 2700), step="15")
+        size = server.ask("query", query="wslgpud_gpu_memory_total_bytes", time=str(start + 2700))
+    drawn = {float(at) - start: float(value) for at, value in answer["result"][0]["values"]}
+
+    assert 2400 <= min(drawn) <= 2500  # it loads from 2400 s on
+    assert max(drawn.values()) == float(size["result"][0]["value"][1])  # never beyond the card

@@ -1,7 +1,4 @@
-"""A daemon's server with a machine of our choosing behind it, so that each state of the page can be seen.
-
-``python -m tests.page.stage FOLDER`` takes pictures of every view in every state into a folder.
-"""
+"""A daemon's server with a machine of our choosing behind it, so that each state of the page can be seen."""
 
 from __future__ import annotations
 
@@ -75,9 +72,12 @@ class StageClock:
 class Stage:
     """A store, a publisher and a server; what they hold is what a test puts there."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, database: Path | None = None, web: str = "") -> None:
         self.clock = StageClock()
-        self.database = folder / "page.db"
+        self.web = web
+        self.database = database or folder / "page.db"
+        #: the machine whose history it is; see tests/bench/year.py
+        self.name = "year" if database else "stage"
         self.ledger = Ledger((), 0.0)
         #: whom the doctor sees
         self.machine = "no-gpu"
@@ -86,20 +86,20 @@ class Stage:
 
     def reopen(self, port: int = 0) -> None:
         """Open the database, and serve."""
-        self.store = Store(self.database, host_name="stage", clock=self.clock)
+        self.store = Store(self.database, host_name=self.name, clock=self.clock)
         self.serve(port)
 
     def serve(self, port: int = 0) -> None:
         """Start the server anew, as a daemon that was restarted."""
         self.publisher = Publisher(catalogue(), self.clock)
-        archive = Archive(lambda: self.store.reader, "stage", "en")
+        archive = Archive(lambda: self.store.reader, self.name, "en")
         table = [
             *routes(self.publisher, self.now),
             *api.routes(
                 self.publisher, catalogue(), archive, api.Present(self.now, self.store.stats, self.checkup)
             ),
         ]
-        self.server = Server(config.Server(port=port), self.publisher, table)
+        self.server = Server(config.Server(port=port, web_config_file=self.web), self.publisher, table)
         self.port = self.server.start()
         self.url = self.server.url.removesuffix("/")
 
@@ -133,6 +133,12 @@ class Stage:
         self.publisher.publish(snapshot)
         if keep:
             self.store.append(snapshot)
+
+    def again(self) -> None:
+        """Take the same sample once more, now."""
+        latest = self.publisher.latest
+        if latest is not None:
+            self.publisher.publish(moved(latest, self.clock.wall(), self.clock.mono(), latest.sequence + 1))
 
     def say(self, transition: Transition) -> None:
         """Record a change of level."""
@@ -283,8 +289,8 @@ def past_incidents(stage: Stage) -> None:
         stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, f"over: {text}"))
 
 
-def year(database: Path, now: float, days: int = 365) -> None:
-    """Fill a new database with minutes and hours of RAM and of a card's memory that breathe with the day."""
+def year(database: Path, now: float, days: int = 365, minute_days: int = 60) -> None:
+    """Fill a new database with hours of RAM and of a card's memory that breathe with the day, and minutes."""
     known = catalogue()
     first = [Reading(MEMINFO["MemAvailable"], 32 << 30), Reading(known["headroom_bytes"], 1 << 34, ("gpu0",))]
     with Store(database, host_name="stage") as store:
@@ -295,7 +301,7 @@ def year(database: Path, now: float, days: int = 365) -> None:
     with engine.begin() as connection:
         numbers = list(connection.execute(select(schema.series.c.id)).scalars())
         begin = int(now - 86400 * days) // 86400 * 86400
-        for part in range(begin, int(now) // 900 * 900, 900):
+        for part in range(begin + 86400 * (days - minute_days), int(now) // 900 * 900, 900):
             rows = [{"part": part, "series": n, **packed(dict(enumerate(minutes(part, n))))} for n in numbers]
             connection.execute(schema.rollup_minute.insert(), rows)
         for hour in range(begin, int(now) // 3600 * 3600, 3600):

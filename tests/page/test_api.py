@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import http.client
 import json
@@ -9,6 +10,7 @@ import re
 import threading
 import urllib.parse
 
+import bcrypt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -285,6 +287,24 @@ class _NoPublisher:
     """Enough of a publisher to be asked for routes."""
 
     latest = None
+
+
+def test_who_may_not_see_the_metrics_may_not_see_this(tmp_path):
+    web = tmp_path / "web.yml"
+    hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
+    web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
+    stage = Stage(tmp_path, web=str(web))
+    try:
+        paths = json.loads(api.OPENAPI.read_text())["paths"]
+        answers = {p: ask(stage, p.removeprefix("/api/v1/").replace("{id}", "1")) for p in paths}
+        known = base64.b64encode(b"me:sesame").decode()
+        allowed, _, _ = ask(stage, "live", {"Authorization": f"Basic {known}"})
+    finally:
+        stage.close()
+
+    assert {status for status, _, _ in answers.values()} == {401}
+    assert {headers["Content-Type"] for _, headers, _ in answers.values()} == {"application/problem+json"}
+    assert allowed == 200
 
 
 @pytest.mark.parametrize(

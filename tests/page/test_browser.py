@@ -231,9 +231,9 @@ def test_a_year_is_one_answer_and_zooming_in_brings_the_finer_tier(look, stage):
     panel = page.locator(".panels .card").first
     expect(panel).to_contain_text("hour summaries")
     box = panel.locator(".u-over").bounding_box()
-    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 20)
+    page.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + 20)
     page.mouse.down()
-    page.mouse.move(box["x"] + 0.52 * box["width"], box["y"] + 30, steps=4)
+    page.mouse.move(box["x"] + 0.92 * box["width"], box["y"] + 30, steps=4)
     page.mouse.up()
 
     expect(panel).to_contain_text("minute summaries")

@@ -71,7 +71,7 @@ def test_texts_of_the_page_are_all_there_in_both_languages_and_all_used():
 
     assert asked <= known.keys(), asked - known.keys()
     quoted = set(re.findall(r'["`](\w+)["`]', code))
-    made = ("level_", "verdict_", "health_", "role_", "board_", "tier_", "state_", "notice_")
+    made = ("level_", "verdict_", "health_", "role_", "board_", "tier_", "state_", "notice_", "learned_")
     assert [n for n in known if n not in asked | quoted and not n.startswith(made)] == []
 
 

@@ -19,7 +19,7 @@ def test_schemathesis_finds_nothing(stage, tmp_path):
     stage.play(trace("ram-leak_linear-1"), 171, thin=10)
     command = [
         str(Path(sys.executable).parent / "schemathesis"), "run", f"{stage.url}/api/v1/openapi.json",
-        "--phases=coverage,fuzzing", "--max-examples=20", "--seed=1", f"--exclude-checks={EXCLUDED}",
+        "--phases=coverage,fuzzing", "--max-examples=12", "--seed=1", f"--exclude-checks={EXCLUDED}",
         "--no-color", "--generation-database=:memory:",
     ]  # fmt: skip
     done = subprocess.run(

@@ -71,6 +71,15 @@ MEASURED: dict[str, tuple[Callable[[float], Series], dict[str, str]]] = {
         },
         {"resource": "disk:/mnt/c", "mountpoint": "/mnt/c", "fstype": "9p"},
     ),
+    "windows_memory_low": (
+        lambda value: {
+            f"wslgpud_windows_memory_available_bytes{{{WHERE}}}": "50x400",
+            f"wslgpud_windows_memory_total_bytes{{{WHERE}}}": "100x400",
+            f"wslgpud_windows_memory_committed_bytes{{{WHERE}}}": f"{1000 * (1 - value):.0f}x400",
+            f"wslgpud_windows_memory_commit_limit_bytes{{{WHERE}}}": "1000x400",
+        },
+        {"resource": "windows"},
+    ),
     "source_stale": (
         lambda value: _source(f"{0 if value else 1}x400", "disk"), {"resource": "source:disk", "source": "disk"}
     ),

@@ -123,7 +123,7 @@ observations = st.builds(
         st.builds(
             GpuSample,
             index=st.integers(0, 2),
-            uuid=st.just("u"),
+            uuid=st.sampled_from(["", "u", "v"]),
             name=st.just("card"),
             total_bytes=numbers,
             used_bytes=numbers,
@@ -147,7 +147,8 @@ observations = st.builds(
     ).map(tuple),
     wsl=st.booleans(),
     gap_expected=st.booleans(),
-    exhausted=st.sets(st.sampled_from(["ram", "gpu0", "cgroup:/a"])).map(tuple),
+    exhausted=st.sets(st.sampled_from(["ram", "gpu", "gpu0", "cgroup:/a"])).map(tuple),
+    late=st.sets(st.sampled_from(["ram", "gpu", "cgroup"])).map(tuple),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.host import Host
-from wslgpud.model import Event
+from wslgpud.model import Event, Observation
+from wslgpud.monitor import _untested
 from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
 
 
@@ -141,3 +143,26 @@ def test_the_last_minutes_are_kept_by_gpu():
     assert [s.index for s in recent.gpus()] == [0, 1]
     assert recent.last_jump_mono == 50.0
     assert recent.since("GPU-3", 0.0) == []
+
+
+def test_a_card_that_is_tested_is_no_card_that_runs_full():
+    """A run takes all there is; without this the engine would learn from it where allocations fail."""
+    host = Host()
+    both = Observation(t=1.0, gpus=(gpu(index=97), gpu(index=98, uuid="GPU-98")))
+    with GpuLock(97).held() as ours:
+        assert ours
+        seen = _untested(host, both)
+
+    assert [card.index for card in seen.gpus] == [98]
+    assert _untested(host, both) is both
+
+
+def test_a_training_that_holds_the_lock_is_watched_as_ever():
+    lock = GpuLock(97)
+    with lock.held():
+        assert lock.taken(Host())
+    with lock.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as "flock -s" does
+
+        assert not lock.taken(Host())
+        assert len(lock._lines(Host())) == 1

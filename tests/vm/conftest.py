@@ -3,7 +3,8 @@
 ``machine(**options)`` boots one for a test, ``module_machine(**options)`` one that the tests of a module
 share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=2``,
 ``swap_mib=0``), ``packages=("g++",)`` for more of Debian, and ``program=True``, which puts this repository's
-wheel and its dependencies into ``/opt/wslgpud`` (no unit is enabled: that is the test's). In the machine:
+program and its dependencies into ``/opt/wslgpud`` (no unit is enabled: ``/usr/src/wslgpud/deploy/install``
+does that, in seconds and without a network). In the machine:
 
 - ``run(*argv, stdin=, environment=, timeout_seconds=, check=True)`` as root, ``python(code, *arguments)``;
   background work: ``run("systemd-run", "--unit=hog", "python3", ...)``

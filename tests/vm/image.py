@@ -23,7 +23,8 @@ from pathlib import Path
 
 GUEST = Path(__file__).parent / "guest"
 SUITE = "bookworm"
-PINS = Path(__file__).parents[2] / "deploy" / "requirements.txt"
+REPOSITORY = Path(__file__).parents[2]
+PINS = REPOSITORY / "deploy" / "requirements.txt"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 GUEST_PYTHON = "3.11"  # of the suite: the wheels outside are chosen for it
 PACKAGES = (
@@ -45,6 +46,13 @@ DISK_SIZE = "3G"  # sparse: what the guest may fill, not what the file takes
 KEPT_IMAGES = 4  # of one recipe: each new wheel makes one
 UNUSED_SECONDS = 14 * 86400  # images of other recipes go then
 PROGRAM = "/opt/wslgpud"
+SOURCE = "/usr/src/wslgpud"
+# As deploy/install does it, whose run in the machine then finds the release and needs no network and no pip.
+INSTALL = f"""
+cd {SOURCE} && . deploy/environment.sh
+release={PROGRAM}.releases/$(release_of "$PWD" "")
+make_release "$release" "$PWD" "" && ln -s "$release" {PROGRAM}
+"""
 
 # An initrd of "most" modules takes seconds to unpack in an emulated machine; a root disk needs these two.
 INITRAMFS_HOOK = """
@@ -85,22 +93,25 @@ def cache_folder() -> Path:
 def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
     """Return the image, building what the cache lacks.
 
-    With a wheel, it and its dependencies lie in a virtual environment at ``/opt/wslgpud``; with ``packages``,
-    these of Debian are installed besides, in a tree of its own. The first call
-    needs the network (Debian's archive; the package index for a new set of dependencies), later ones do not.
+    With a wheel, what it holds and its dependencies lie in a virtual environment at ``/opt/wslgpud``, and
+    this repository's program and ``deploy`` at ``/usr/src/wslgpud``; with ``packages``, these of Debian are
+    installed besides, in a tree of its own. The first call needs the network (Debian's archive; the package
+    index for a new set of dependencies), later ones do not.
 
     Raises:
         ImageError: A tool failed.
     """
     base = cache_folder() / f"{SUITE}-{_recipe_hash(packages)}"
     base.mkdir(parents=True, exist_ok=True)
-    disk = base / (f"program-{_sha256(wheel.read_bytes())}.img" if wheel else "base.img")
+    disk = base / (f"program-{_sha256(wheel.read_bytes() + _made_of())}.img" if wheel else "base.img")
     with _locked(base / "lock"):
         tree = base / "tree"
         if not tree.exists():
             _build_tree(tree, packages)
         if not disk.exists():
-            shutil.rmtree(f"{tree}{PROGRAM}", ignore_errors=True)
+            Path(f"{tree}{PROGRAM}").unlink(missing_ok=True)
+            shutil.rmtree(f"{tree}{PROGRAM}.releases", ignore_errors=True)
+            shutil.rmtree(f"{tree}{SOURCE}", ignore_errors=True)
             if wheel:
                 _install(wheel, tree)
             _pack(tree, disk)
@@ -175,17 +186,25 @@ def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
 
 def _install(wheel: Path, tree: Path) -> None:
     wheels = tree / "opt/wheels"
-    shutil.copytree(wheelhouse(wheel), wheels)
-    shutil.copy(wheel, wheels)
+    source = Path(f"{tree}{SOURCE}")
+    for name in ("wslgpud", "deploy"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    for folder in (wheelhouse(wheel), backend()):
+        shutil.copytree(folder, wheels, dirs_exist_ok=True)
     try:
-        _run("chroot", str(tree), "python3", "-m", "venv", PROGRAM)
-        pip = f"{PROGRAM}/bin/pip"
         _run(
-            "chroot", str(tree), "env", "-i", "HOME=/root", pip, "--isolated", "install", "--quiet",
-            "--no-cache-dir", "--no-index", "--find-links=/opt/wheels", f"/opt/wheels/{wheel.name}",
+            "chroot", str(tree), "env", "-i", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/opt/wheels", "PIP_NO_CACHE_DIR=1", "sh", "-c", INSTALL,
         )  # fmt: skip
     finally:
         shutil.rmtree(wheels)
+
+
+def _made_of() -> bytes:
+    """Return what makes a release beside the wheel."""
+    return b"".join(path.read_bytes() for path in (PINS, REPOSITORY / "pyproject.toml"))
 
 
 def _pack(tree: Path, disk: Path) -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 from .image import Image
 
-LIFE_SECONDS = 1800  # of one boot; a test that hangs leaves no machine behind
+LIFE_SECONDS = 3600  # of one boot; a test that hangs leaves no machine behind
 COMMAND_SECONDS = 240  # bounds what hangs; says nothing about how long things take
 GRACE_SECONDS = 60  # for the agent's answer after a command's own time limit: the machine may be thrashing
 PROBE_SECONDS = 10

@@ -10,8 +10,8 @@ from .machine import Machine, Result
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
 
 PROGRAM = "/opt/wslgpud/bin/wslgpud"
-#: Each file takes g++ some 90 MB; all at once take more than the machine has, two of them fit.
-FILES, ENTRIES, MEMORY_MIB = 6, 500_000, 448
+#: Each file takes g++ some 60 MB; all at once take more than the machine has, two of them fit.
+FILES, ENTRIES, MEMORY_MIB = 6, 350_000, 384
 SOURCES = f"""
 table = ",".join(str(i % 97) for i in range({ENTRIES}))
 for i in range({FILES}):

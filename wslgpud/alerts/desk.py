@@ -17,6 +17,7 @@ from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, kind_of
+from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
 from wslgpud.alerts.selfsave import SelfSave
@@ -206,6 +207,8 @@ class Desk:
         row = self._ledger.fit(wanted)
         if row is None:
             return
+        if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
+            row = replace(row, facts={**row.facts, "jobs": jobs})
         text = compose(row, self._place.language)
         row = replace(row, headline=text.headline)
         before = self._ledger.open.get((row.rule, row.resource))

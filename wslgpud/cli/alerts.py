@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, ask_daemon, loaded, state_folder
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, ask_daemon, data_folder, loaded
 from wslgpud.cli.incidents import StateOption, local, open_reader, recent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
 
     complain = partial(typer.echo, err=True)
-    control = ControlFile(state_folder(state), lambda text: complain(f"wslgpud: {text}")).now()
+    control = ControlFile(data_folder(state), lambda text: complain(f"wslgpud: {text}")).now()
     found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
@@ -64,7 +64,7 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
         found = [summary(i) for i in recent(reader, 0.0) if i.closed_wall is None]
     finally:
         reader.close()
-    told = (ask_daemon(state_folder(state)) or {}).get("incidents", ())
+    told = (ask_daemon(data_folder(state)) or {}).get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
 
@@ -157,7 +157,7 @@ def silence(
         added = [Silence(rule, resource, now + seconds)] if seconds else []
         return replace(before, silences=(*kept, *added))
 
-    _write(ControlFile(state_folder(state)), change)
+    _write(ControlFile(data_folder(state)), change)
     print(f"{rule} of {resource}: " + (f"silent for {lasting}" if seconds else "not silent any more"))
 
 
@@ -177,7 +177,7 @@ def ack(
     def change(before: Control) -> Control:
         return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
 
-    _write(ControlFile(state_folder(state)), change)
+    _write(ControlFile(data_folder(state)), change)
     print(f"incident {number} is acknowledged: {found['headline']}")
 
 
@@ -187,7 +187,7 @@ def release(state: StateOption = None) -> None:
     from wslgpud.alerts.selfsave import release as let_go_on  # noqa: PLC0415
     from wslgpud.alerts.stopped import StoppedFile  # noqa: PLC0415
 
-    going = let_go_on(StoppedFile(state_folder(state)))
+    going = let_go_on(StoppedFile(data_folder(state)))
     print(f"pid {', '.join(map(str, going))} goes on" if going else "no program is stopped")
 
 

@@ -24,6 +24,7 @@ class Fault(typer.Exit):
         """Print the line; raising this ends the command."""
         typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {text}", err=True)
         super().__init__(2)
+        self.args = (text,)  # for who catches it
 
 
 ConfigOption = Annotated[
@@ -70,9 +71,16 @@ def state_folder(state: Path | None) -> Path:
     return state or configuration.state_folder(os.environ)
 
 
+def data_folder(state: Path | None) -> Path:
+    """Return the folder that a command is to read: the one named, one's own daemon's, or the service's."""
+    own = state_folder(state)
+    service = configuration.SYSTEM_STATE
+    return service if state is None and not (own / "wslgpud.db").exists() and service.is_dir() else own
+
+
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
-    return loaded(config).config.store.path or str(state_folder(state) / "wslgpud.db")
+    return loaded(config).config.store.path or str(data_folder(state) / "wslgpud.db")
 
 
 def ask_daemon(folder: Path) -> dict[str, Any] | None:

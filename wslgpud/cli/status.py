@@ -28,7 +28,7 @@ def status(
 ) -> None:
     """Show how things stand: from the running daemon, else from a look of its own."""
     settings = loaded(config).config
-    # One's own daemon, else the service: it runs as root, and who asks need not.
+    # One's own daemon, else the service's.
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
     asked = () if host_root else (ask_daemon(folder) for folder in folders)
     document = next(filter(None, asked), None)

@@ -48,7 +48,9 @@ def stress(
         raise typer.BadParameter("--quick and --full exclude each other")
     mode: Mode = "quick" if quick else "full" if full else "nightly"
     settings, folder = loaded(config).config, state_folder(state)
-    result = _run(settings, folder, gpu, mode, silent=as_json, database=database_of(config, state))
+    database = database_of(config, state)
+    result = _run(settings, folder, gpu, mode, silent=as_json, database=database, patience=SETTLE_SECONDS)
+    _keep(result, settings, folder, database)
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
@@ -60,9 +62,28 @@ def stress(
     raise typer.Exit(STATUS[result.verdict])
 
 
+@app.command(hidden=True)
+def answer(config: ConfigOption = None, state: StateOption = None) -> None:
+    """Do the run that the daemon asks for; what wslgpud-stress.service runs."""
+    from wslgpud import stress_unit  # noqa: PLC0415 - only here
+
+    settings, folder, database = loaded(config).config, state_folder(state), database_of(config, state)
+    patience = settings.stress.settle_seconds
+    try:
+        stress_unit.answer(
+            folder,
+            lambda gpu, mode: _run(
+                settings, folder, gpu, mode, silent=True, database=database, patience=patience
+            ),
+        )
+    except stress_unit.NoRequestError as error:
+        raise Fault(str(error)) from error
+
+
 def _run(
-    settings: configuration.Config, folder: Path, gpu: int, mode: Mode, *, silent: bool, database: str
-) -> StressResult:
+    settings: configuration.Config, folder: Path, gpu: int, mode: Mode, *,
+    silent: bool, database: str, patience: float,
+) -> StressResult:  # fmt: skip
     from wslgpud.cli.stress_screen import Progress  # noqa: PLC0415
     from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
     from wslgpud.stress.run import Runner  # noqa: PLC0415
@@ -94,7 +115,7 @@ def _run(
     try:
         sample = _gpu(recent, gpu, look())
         folder.mkdir(parents=True, exist_ok=True)
-        settle = min(settings.stress.settle_seconds, SETTLE_SECONDS)
+        settle = min(settings.stress.settle_seconds, patience)
         runner = Runner(
             host, replace(settings.stress, settle_seconds=settle), folder, recent, lambda: _earlier(database),
             renew=renew,
@@ -111,7 +132,6 @@ def _run(
         if watcher.is_alive():
             watcher.join(2)
         source.close()
-    _keep(result, settings, folder, database)
     return result
 
 

@@ -29,6 +29,8 @@ MOST_SERIES_LISTED = 2000
 PROCESSES_SECONDS = 7 * 86400.0
 #: the doctor looks at the whole machine, which takes a second or more
 CHECKUP_SECONDS = 300.0
+#: who asks while he looks waits for the same answer, but no longer than this
+CHECKUP_PATIENCE_SECONDS = 3.0
 #: what a question means that names no time
 HOUR = 3600.0
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
@@ -111,11 +113,16 @@ class Checkup:
 
     def last(self) -> dict[str, Any]:
         """Return when the machine was checked, and what was found."""
-        with self._lock:  # who asks meanwhile gets the same answer
+        # A doctor whom a driver keeps waiting must not keep all threads waiting with him.
+        if not self._lock.acquire(timeout=CHECKUP_PATIENCE_SECONDS):
+            raise Problem(503, "the doctor is looking at the machine; try again in a moment")
+        try:
             now = self._publisher.uptime_seconds()
             if self._known is None or now - self._known[0] > CHECKUP_SECONDS:
                 self._known = now, {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
             return self._known[1]
+        finally:
+            self._lock.release()
 
 
 class _Unwritten(NamedTuple):

@@ -67,7 +67,7 @@ READ_ONLY = MetricSpec(
 
 
 class Mount(NamedTuple):
-    """One line of /proc/self/mounts."""
+    """One line of /proc/1/mounts."""
 
     device: str
     point: str
@@ -117,7 +117,7 @@ class FilesystemSource(Source):
             NoData: nothing is mounted that we may ask.
             SourceError: the mounts cannot be read.
         """
-        found = mounts(self.host.read("/proc/self/mounts"))
+        found = mounts(_mount_table(self.host))
         places = {m.point: m for path in ("/", self._state()) if (m := holder(found, path)) and not m.windows}
         return Sample(tuple(space(self.host, list(places.values()))))
 
@@ -144,10 +144,18 @@ class WindowsDriveSource(Source):
             NoData: no drive of Windows is mounted.
             SourceError: the mounts cannot be read.
         """
-        drives = [m for m in mounts(self.host.read("/proc/self/mounts")) if m.windows]
+        drives = [m for m in mounts(_mount_table(self.host)) if m.windows]
         if not drives:
             raise NoData("no drive of Windows is mounted")
         return Sample(tuple(space(self.host, sorted(drives, key=lambda m: m.point)[:_MOST_VOLUMES])))
+
+
+def _mount_table(host: Host) -> str:
+    """Return the mounts of the machine: in a service's sandbox (ProtectSystem=) our own are all read-only."""
+    try:
+        return host.read("/proc/1/mounts")
+    except (NoData, SourceError):  # hidden from us (hidepid), or an older recording
+        return host.read("/proc/self/mounts")
 
 
 def diskstats(text: str) -> list[Reading]:
@@ -171,7 +179,7 @@ def diskstats(text: str) -> list[Reading]:
 
 
 def mounts(text: str) -> list[Mount]:
-    """Return the lines of /proc/self/mounts."""
+    """Return the lines of /proc/1/mounts."""
     found = []
     for line in text.splitlines():
         words = line.split(" ")

@@ -27,6 +27,8 @@ _PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
 _BUILD_SCRIPT = re.compile(r"\S+ (-m )?(pip3?|setup\.py|build|_in_process\.py|conda-build)(\s.*)?")
 _SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
 GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
+#: what of NVIDIA's is mapped into a program that computes
+DRIVER = re.compile(r"/libcuda\.so|/dev/nvidia\d")
 #: Libraries of which one is loaded when Python trains or serves a model.
 FRAMEWORK = re.compile(
     r"/libtorch_|/libtorch\.so|/jaxlib/|/libtensorflow|/tensorflow/|/libpaddle|/libonnxruntime|/libggml"
@@ -51,19 +53,25 @@ def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Rol
         roles.add("gpu")
     # A library that was loaded stays; the map of a big process takes a millisecond, so once is enough.
     if "training" in before or (
-        ("gpu" in roles or _is_python(host, pid, name)) and _has_framework(host, pid)
+        ("gpu" in roles or _is_python(host, pid, name)) and _maps(host, pid, FRAMEWORK)
     ):
         roles.add("training")
     return frozenset(roles)
 
 
 def holds_gpu(host: Host, pid: int) -> bool:
-    """Tell whether the process has a GPU's device file open."""
+    """Tell whether the process has a GPU's device file open.
+
+    Of other users' open files only who may read all files sees the names (CAP_DAC_READ_SEARCH), which is
+    too much to ask for; without it the process's map tells (CAP_SYS_PTRACE) who has loaded CUDA's driver.
+    """
     folder = f"/proc/{pid}/fd"
     try:
         names = host.names(folder)
-    except (NoData, SourceError):
+    except NoData:
         return False
+    except SourceError:
+        return _maps(host, pid, DRIVER)
     return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names[:_MOST_FILES])
 
 
@@ -100,8 +108,8 @@ def _is_python(host: Host, pid: int, name: str) -> bool:
     return bool(_PYTHON.fullmatch(program))
 
 
-def _has_framework(host: Host, pid: int) -> bool:
+def _maps(host: Host, pid: int, pattern: re.Pattern[str]) -> bool:
     try:
-        return bool(FRAMEWORK.search(host.read(f"/proc/{pid}/maps")))
+        return bool(pattern.search(host.read(f"/proc/{pid}/maps")))
     except (NoData, SourceError):
         return False

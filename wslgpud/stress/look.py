@@ -215,11 +215,18 @@ class GpuLock:
 
     def wanted(self, host: Host) -> bool:
         """Tell whether somebody waits for it: /proc/locks shows those who wait with an arrow."""
+        return any("->" in line for line in self._lines(host))
+
+    def taken(self, host: Host) -> bool:
+        """Tell whether a run is under way, ours or another program's: only runs hold it alone."""
+        return any("->" not in line and " WRITE " in line for line in self._lines(host))
+
+    def _lines(self, host: Host) -> list[str]:
         try:
             inode = f":{self.path.stat().st_ino} "
-            return any("->" in line and inode in line for line in host.read("/proc/locks").splitlines())
+            return [line for line in host.read("/proc/locks").splitlines() if inode in line]
         except (OSError, NoData, SourceError):
-            return False
+            return []
 
 
 class HungNote:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.gpu.fit_on_a_real_card import MODELS
 from wslgpud.advise.fit.estimate import (
     MODES,
     OPTIMIZERS,
@@ -66,12 +68,23 @@ def test_weights_and_cache_are_what_arithmetic_says():
 
 def test_training_in_full_takes_16_bytes_a_parameter_before_the_first_token():
     """ZeRO, arXiv:1910.02054, section 3.1; AdamW's step needs 4 more for a moment unless it is fused."""
-    tiny = Plan("training", "fp32", 1, 1)
-    one = of("1B")
+    parts = estimate(of("1B"), Plan("training", "fp32", 1, 1)).parts
+    fused = estimate(of("1B"), Plan("training", "fp32", 1, 1, "adamw-fused")).parts
 
-    fused = estimate(one, replace(tiny, optimizer="adamw-fused")).total_bytes
-    assert fused - estimate(one, tiny).parts["CUDA itself"] == 16e9
-    assert estimate(one, tiny).total_bytes - fused == 4e9
+    assert parts["weights"] + parts["optimizer"] == 12e9
+    assert parts["gradients"] == parts["optimizer's step"] == pytest.approx(4e9, rel=0.07)
+    assert "optimizer's step" not in fused
+
+
+RECORDED = json.loads(Path(__file__).with_name("h200.json").read_text())
+
+
+@pytest.mark.parametrize("case", RECORDED["cases"], ids=lambda c: f"{c['model']} {c['plan']['mode']}")
+def test_a_real_card_took_what_is_said(case):
+    """An NVIDIA H200 on 2026-11-21, by tests/gpu/fit_on_a_real_card.py."""
+    found = estimate(of_config(MODELS[case["model"]]), Plan(**case["plan"])).total_bytes
+
+    assert found == pytest.approx(case["measured_bytes"], rel=0.065)
 
 
 @given(PLANS)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.advise.guard.box import box
+
 GUARD = [sys.executable, "-m", "wslgpud", "guard"]
 
 
@@ -164,3 +166,30 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
     assert done.returncode == 2
     assert words in done.stderr
     assert len([line for line in done.stderr.splitlines() if "wslgpud:" in line]) == 1
+
+
+GROW = """
+import signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, save)
+kept = []
+while True:
+    kept.append(bytearray(b"x" * (4 << 20)))
+    time.sleep(0.05)
+"""
+
+
+def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory_runs_out(tmp_path):
+    options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
+    with box(500 << 20) as inside:
+        done = subprocess.run(
+            [*inside, *GUARD, *options, sys.executable, "-c", GROW],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr
+    assert "to save itself" in done.stderr

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.advise.guard.box import box
 from tests.advise.guard.test_guard import GUARD
+from wslgpud.advise.guard import tree
+from wslgpud.host import Host
 
 MIB = 1 << 20
 #: Each file takes g++ some 110 MB and a second or two; all at once take half as much again as the limit.
@@ -53,3 +56,27 @@ def test_a_build_that_dies_without_the_guard_lives_with_it(sources, tmp_path):
     again = build(sources, *GUARD, "--pause", "--state", str(tmp_path), "--")
     assert again.returncode == 0, again.stderr
     assert "measured before" in again.stderr
+
+
+def test_compilers_go_on_when_the_guard_is_killed(sources, tmp_path):
+    """Nobody but us knows that they wait."""
+    for old in sources.glob("*.o"):
+        old.unlink()
+    with box(LIMIT) as inside:
+        options = ("--jobs", "off", "--pause", "--state", str(tmp_path), "--")
+        command = [*inside, *GUARD, *options, "make", "-j3", *(f"table{i}.o" for i in range(3))]
+        guard = subprocess.Popen(command, cwd=sources, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not (waiting := [p for p in below(guard.pid) if p.stopped]):
+            assert guard.poll() is None, "the build ended and nobody had to wait"
+            time.sleep(0.05)
+        guard.kill()
+        guard.wait()
+
+        while {p.key for p in waiting} & {p.key for p in below(1) if p.stopped}:
+            time.sleep(0.05)
+
+
+def below(root: int) -> list[tree.Process]:
+    """Return the processes that ``root`` has started; orphans are found below the first of all."""
+    host = Host()
+    return tree.descendants(host, tree.scan(host), root)

@@ -45,7 +45,7 @@ export function Bands({ panel, frames, width, height, from, to, theme }: Props) 
         legend.set(shown.text, shown.color!);
         bars.push(<div key={`${row}-${i}`} style={{ position: 'absolute', left: x, width: Math.max(1, w), height: thick,
           top: row * rowHeight + (rowHeight - thick) / 2, background: shown.color, opacity: 0.8, overflow: 'hidden' }}>
-          {w > shown.text.length * 7 + 10 && <span style={{ fontSize: 12, padding: '0 5px', lineHeight: `${thick}px`,
+          {panel.options.showValue !== 'never' && w > shown.text.length * 7 + 10 && <span style={{ fontSize: 12, padding: '0 5px', lineHeight: `${thick}px`,
             color: theme.colors.getContrastText(shown.color!) }}>{shown.text}</span>}
         </div>);
       }

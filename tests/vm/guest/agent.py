@@ -13,9 +13,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
+PORT = Path("/dev/virtio-ports/tests")
 LOCK_CURRENT_AND_FUTURE = 3  # MCL_CURRENT | MCL_FUTURE
 
 
@@ -70,7 +72,9 @@ def main() -> None:
     """Say hello, then answer requests until the machine ends."""
     if ctypes.CDLL(None, use_errno=True).mlockall(LOCK_CURRENT_AND_FUTURE) != 0:
         sys.exit("agent: mlockall: " + os.strerror(ctypes.get_errno()))
-    with Path("/dev/virtio-ports/tests").open("r+b", buffering=0) as port:
+    while not PORT.exists():  # udev makes it, on a busy machine later than systemd starts us
+        time.sleep(0.1)
+    with PORT.open("r+b", buffering=0) as port:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         port.write(json.dumps({"hello": boot_id}).encode() + b"\n")
         for line in open(port.fileno(), "rb", closefd=False):  # noqa: SIM115 -- a buffered view of the port

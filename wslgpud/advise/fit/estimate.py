@@ -24,15 +24,16 @@ MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Op
 GIB = 1 << 30
 #: int8 with a scale for each row; NF4 with double quantization: 4.127 bits (QLoRA, arXiv:2305.14314, 3).
 WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0, "int8": 1.01, "int4": 4.127 / 8}
-#: What CUDA, cuBLAS and the kernels themselves take before the first tensor, measured by
-#: tests/gpu/fit_on_a_real_card.py.
-CONTEXT_BYTES = 600 << 20
+#: What follows was measured on an NVIDIA H200 by tests/gpu/fit_on_a_real_card.py: see README.md beside this.
+#: What CUDA, cuBLAS and the kernels themselves take; on cards with fewer processors it is less.
+CONTEXT_BYTES = 768 << 20
+#: What the allocator holds beyond what is in use, as a share of what comes and goes; more where the cache of
+#: keys and values grows by being copied, as transformers' own does.
+SLACK_RATIO, CACHE_SLACK_RATIO = 0.06, 0.25
+#: Tensors as wide as the vocabulary when the backward pass begins, in bytes a token and word: log_softmax,
+#: the gradient of nll_loss and that of log_softmax (4 each); and the gap that 16-bit logits leave behind.
+_LOSS_BYTES = {2: 14, 4: 12}
 _MOST_KNOBS = 4
-#: What the allocator holds beyond what is in use, as a share of what comes and goes.
-SLACK_RATIO = 0.06
-#: Tensors as wide as the vocabulary at the start of the backward pass, in bytes a token and word: the logits
-#: (2 or 4), log_softmax, the gradient of nll_loss and that of log_softmax (4 each).
-_LOSS_BYTES = {2: 14, 4: 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,11 @@ def _inference(shape: Shape, plan: Plan) -> dict[str, float]:
     layer = wide * shape.intermediate * shape.active_experts + 6 * shape.hidden
     work = plan.batch * plan.context * layer * _element(plan.precision)
     work += plan.batch * shape.vocabulary * 6  # of the last token only
+    work += 2 * _scores(shape, plan)
     return {
         "weights": weights(shape, plan.precision),
-        "keys and values": cache(shape, plan),
-        "prompt at once": work * (1 + SLACK_RATIO),
+        "keys and values": cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
+        "prompt at once": work * (1 + CACHE_SLACK_RATIO),
     }
 
 
@@ -106,21 +108,35 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
         kept = shape.layers * shape.hidden * _residual(plan.precision) + layer
     else:
         kept = shape.layers * layer
-    kept = kept * tokens
+    kept = kept * tokens + _scores(shape, plan) * (1 if plan.checkpointing else shape.layers + 2)
     if plan.precision == "mixed" and not frozen:
         kept += 2 * shape.size  # 16-bit copies of the weights, until the backward pass has passed them
     head = tokens * (shape.vocabulary * _LOSS_BYTES[_element(plan.precision)] + 8 * shape.hidden)
     states, step = _optimizer(plan.optimizer, each)
     gradients = trained * each
-    forward, update = kept + head, gradients + trained * step
+    # A matrix at both ends gets two gradients, and their sum.
+    tied = 2 * shape.vocabulary * shape.hidden * each if shape.tied and not frozen else 0
+    moment = max(trained * step, tied)
+    forward, update = kept + head, gradients + moment
     # While gradients come, what was kept for them goes: the peak is at one end or the other.
     static = {
         "weights": weights(shape, plan.precision) + (trained * each if frozen else 0),
         "optimizer": trained * states,
     }
-    if forward * (1 + SLACK_RATIO) >= update:
-        return {**static, "activations": kept * (1 + SLACK_RATIO), "loss": head * (1 + SLACK_RATIO)}
-    return {**static, "gradients": gradients, "optimizer's step": trained * step}
+    slack = 1 + SLACK_RATIO
+    if forward >= update:
+        return {**static, "activations": kept * slack, "loss": head * slack}
+    return {**static, "gradients": gradients * slack, "optimizer's step": moment * slack}
+
+
+def _scores(shape: Shape, plan: Plan) -> int:
+    """Return the bytes of one layer's attention scores, where they are written out.
+
+    Flash attention never does; in 32 bits torch has none of it for heads that share keys and values.
+    """
+    if plan.precision != "fp32" or shape.kv_heads == shape.heads:
+        return 0
+    return plan.batch * shape.heads * plan.context**2 * 4
 
 
 def lora_parameters(shape: Shape, plan: Plan) -> int:

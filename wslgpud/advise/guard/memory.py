@@ -17,6 +17,7 @@ class Room(NamedTuple):
     available_bytes: int
     total_bytes: int
     oom_kills: int = 0
+    swap_bytes: int = 0
 
 
 def room(host: Host) -> Room:
@@ -31,7 +32,8 @@ def room(host: Host) -> Room:
     if total is None or available is None:
         raise NoData("/proc/meminfo does not tell what is available")
     kills = whole(table(_text(host, "/proc/vmstat")).get("oom_kill")) or 0
-    machine = Room(available << 10, total << 10, kills)
+    # Of swap only the machine's own counts: how much of it a group may use is its own affair.
+    machine = Room(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)
     boxes = [b for b in (_limit(host, folder) for folder in groups(host)) if b is not None]
     return min((machine, *boxes), key=lambda r: r.available_bytes)
 

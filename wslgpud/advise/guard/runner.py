@@ -14,12 +14,14 @@ from wslgpud.advise.guard import plan, tree
 from wslgpud.advise.guard.memory import Room, room
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
+from wslgpud.advise.guard.rescue import Rescue
 from wslgpud.advise.guard.watch import Account, Shortage, VramWatch
 from wslgpud.host import Host
-from wslgpud.sources.text import table, whole
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
+#: A look is followed by at least so many times its own length.
+_REST = 4
 #: Between the word and the deed: time to remove half-written files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
@@ -65,6 +67,7 @@ class Run:
         self._saved_at = float("-inf")
         self._looked_at = self._started_at = 0.0
         self._child: int | None = None
+        self._rescue = Rescue()
 
     @property
     def stopped(self) -> int:
@@ -91,6 +94,7 @@ class Run:
                 self._watch(process, arrived)
             finally:
                 self._let_go()
+                self._rescue.close()
         self._drain()
         account = self.account
         account.seconds = self.host.clock.mono() - self._started_at
@@ -109,8 +113,9 @@ class Run:
         while True:
             now = self.host.clock.mono()
             if now >= due:
-                due = now + every
                 processes = self._look(now)
+                # On a slow machine looking must not take the time that the build needs.
+                due = now + max(every, _REST * (self.host.clock.mono() - now))
                 if process.poll() is not None and (self._ending_since is None or not processes):
                     return
             while arrived:
@@ -148,13 +153,14 @@ class Run:
 
     def _tree(self) -> list[Process]:
         rows = tree.scan(self.host)
+        ours = {pid for pid in (self._vram.pid, self._rescue.pid) if pid}
         for pid, row in rows.items():
             # Orphans that we adopted: a build that leaves thousands behind must not run out of pids. Our own
-            # two children are waited for by those who started them.
-            if row.state == "Z" and row.parent == os.getpid() and pid not in (self._vram.pid, self._child):
+            # children are waited for by those who started them.
+            if row.state == "Z" and row.parent == os.getpid() and pid not in {*ours, self._child}:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-        return tree.descendants(self.host, rows, os.getpid(), without=self._vram.pid)
+        return tree.descendants(self.host, rows, os.getpid(), without=ours)
 
     def _count_ended(self, processes: Sequence[Process]) -> None:
         now = {p.key: p.bytes for p in processes if plan.is_compiler(p.name)}
@@ -167,6 +173,7 @@ class Run:
         self.account.paused_seconds += len(self._stopped) * (now - self._looked_at)
         ours = [p for p in compilers if not p.stopped or p.key in self._stopped]  # others' stops are theirs
         stop, go = plan.to_stop(ours, left.available_bytes, plan.reserve(left.total_bytes), self._expected())
+        self._rescue.note(p.pid for p in stop)
         if tree.send(stop, signal.SIGSTOP):
             self.account.pauses += len(stop)
             self._stopped.update((p.key, p) for p in stop)
@@ -183,8 +190,7 @@ class Run:
 
     def _ask_to_save(self, processes: Sequence[Process], left: Room, seconds: float) -> None:
         number = self.order.save_signal
-        swap = whole(table(self.host.read("/proc/meminfo")).get("SwapFree")) or 0
-        near = self._shortage.is_near(seconds, left.available_bytes + (swap << 10), left.total_bytes)
+        near = self._shortage.is_near(seconds, left.available_bytes + left.swap_bytes, left.total_bytes)
         if number is None or not near or seconds - self._saved_at < _SAVE_AGAIN_SECONDS:
             return
         for process in sorted(processes, key=lambda p: -p.bytes):

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from wslgpud.advise.guard.plan import Process
@@ -55,8 +55,10 @@ def scan(host: Host) -> dict[int, Row]:
     return rows
 
 
-def descendants(host: Host, rows: Mapping[int, Row], root: int, without: int | None = None) -> list[Process]:
-    """Return all living descendants of ``root``, itself and everything below ``without`` left out."""
+def descendants(
+    host: Host, rows: Mapping[int, Row], root: int, without: Container[int] = ()
+) -> list[Process]:
+    """Return all living descendants of ``root``; itself, and ``without`` with all below, are left out."""
     children: dict[int, list[int]] = {}
     for pid, row in rows.items():
         children.setdefault(row.parent, []).append(pid)
@@ -64,7 +66,7 @@ def descendants(host: Host, rows: Mapping[int, Row], root: int, without: int | N
     while queue:
         for pid in children.get(queue.pop(), ()):
             row = rows[pid]
-            if pid == without or row.state == "Z":
+            if pid in without or row.state == "Z":
                 continue
             queue.append(pid)
             stopped = row.state in ("T", "t")

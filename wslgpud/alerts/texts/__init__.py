@@ -73,7 +73,8 @@ def shown(name: str, value: str | Number, words: Words) -> str:
     if isinstance(value, str):
         return clean(value)
     if name.endswith("bytes_per_second"):
-        return words.units(speed(value))
+        # A rate of growth has a sign; of what goes through swap the words say in which direction.
+        return words.units(speed(value) if name == "rate_bytes_per_second" else speed(value)[1:])
     if name.endswith("bytes"):
         return size(value)
     if name.endswith("seconds"):
@@ -115,7 +116,7 @@ def _memory(transition: Transition, forecast: Forecast, words: Words) -> Text:
     return Text(
         _first_line(written or _memory_headline(forecast, words)),
         _memory_evidence(forecast, words),
-        "" if transition.new == Level.OK else _memory_advice(forecast, words),
+        "" if transition.new == Level.OK else _memory_advice(forecast, transition.facts, words),
     )
 
 
@@ -164,7 +165,9 @@ def _memory_evidence(forecast: Forecast, words: Words) -> str:
     return words.space.join(part for part in parts if part)
 
 
-def _memory_advice(forecast: Forecast, words: Words) -> str:
+def _memory_advice(forecast: Forecast, facts: Mapping[str, str | Number], words: Words) -> str:
+    if jobs := filled((words.memory.advice["jobs"],), facts, words):
+        return jobs
     if forecast.who_kind in words.memory.advice:
         return words.memory.advice[forecast.who_kind]
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]

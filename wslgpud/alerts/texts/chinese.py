@@ -98,10 +98,10 @@ RULES = {
     ),
     "state_disk_full": RuleText(
         "磁盘将满",
-        ("磁盘将满：{place} 只剩 {bytes},wslgpud 的历史数据在此",),
+        ("磁盘将满：{place} 只剩 {bytes}，wslgpud 的历史数据在此",),
         (),
         "清理空间 (checkpoint、~/.cache/huggingface、pip cache purge、docker system prune)。磁盘写满后训练会丢失 "
-        "checkpoint;wslgpud 仍会继续告警。",
+        "checkpoint；wslgpud 仍会继续告警。",
     ),
     "windows_disk_full": RuleText(
         "Windows 磁盘将满",
@@ -114,7 +114,7 @@ RULES = {
         "磁盘只读",
         ("{place} 变成了只读",),
         ("程序无法在那里保存任何东西，包括 checkpoint。",),
-        "在 WSL2 下这通常由虚拟磁盘出错或 Windows 磁盘写满引起：先保存到别处，在 Windows 中清理空间，wsl --shutdown,"
+        "在 WSL2 下这通常由虚拟磁盘出错或 Windows 磁盘写满引起：先保存到别处，在 Windows 中清理空间，wsl --shutdown，"
         "检查磁盘 (dmesg, e2fsck) 后再继续。",
     ),
     "source_stale": RuleText(
@@ -125,7 +125,7 @@ RULES = {
     ),
     "clock_jump": RuleText(
         "时钟跳变",
-        ("时钟跳变了 {seconds}: 机器休眠过，或时间被重新设置", "时钟跳变"),
+        ("时钟跳变了 {seconds}：机器休眠过，或时间被重新设置", "时钟跳变"),
         ("{text}。",),
         "无需处理。历史数据在此处的空缺不是故障。",
     ),
@@ -169,6 +169,8 @@ MEMORY = MemoryText(
     advice={
         "ram": "保存 checkpoint 或手头的工作，然后停止或重启正在增长的程序。加载模型或数据集时也会增长，但会自行停止。",
         "group": "减少同时运行的数量：编译用 MAX_JOBS 或 -j，数据加载用 num_workers；每个都要占用自己的内存。",
+        "jobs": "减少同时运行的数量：这里大约能放下 {jobs} 个 (编译用 MAX_JOBS={jobs} 或 -j{jobs}，数据加载用 "
+        "num_workers={jobs})。",
         "tmpfs": "删除 /dev/shm 或 tmpfs 中的文件，或减少共享内存的数据加载进程。",
         "kernel": "关闭不需要的程序；不是单个进程的问题。slabtop 可显示哪种内核缓存在增长，常见的是驱动或 /mnt/c 下的文件。",
         "huge pages": "大页内存被预留，其他程序不能用：减小 vm.nr_hugepages。",

@@ -184,6 +184,8 @@ MEMORY = MemoryText(
         "grows as well, and stops by itself.",
         "group": "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs "
         "its own memory.",
+        "jobs": "Run fewer of them at once: about {jobs} fit here (MAX_JOBS={jobs} or -j{jobs} for builds, "
+        "num_workers={jobs} for data loaders).",
         "tmpfs": "Remove files in /dev/shm or tmpfs, or let fewer data loader workers share memory.",
         "kernel": "Close what is not needed; no single process is to blame. 'slabtop' shows which kernel cache "
         "grows, often that of a driver or of files under /mnt/c.",

@@ -42,6 +42,8 @@ export class Live {
     this.failures = 0;
     this.timer = 0;
     this.interval = 1;
+    /** While all is well every second sample is enough to look at. */
+    this.every = 1;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.stop() : this.poll()));
   }
 
@@ -66,7 +68,7 @@ export class Live {
       if (found?.interval_seconds) this.interval = found.interval_seconds;
       this.onSample({ document: found, age });
       // Ask a moment after the next sample is due, so that what is shown is never older than it need be.
-      wait = Math.max(LEAST_MS, 1000 * (this.interval - (age % this.interval)) + 60);
+      wait = Math.max(LEAST_MS, 1000 * (this.every * this.interval - (age % this.interval)) + 60);
     } catch (error) {
       if (abort.signal.aborted && abort.signal.reason !== "late") return;
       this.failures += 1;

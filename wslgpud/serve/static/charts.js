@@ -110,7 +110,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
   const now = wall;
   const left = forecast.headroom_bytes;
   const late = eta ? Math.max(eta.late ?? eta.middle, eta.middle) : 0;
-  const future = eta ? Math.min(Math.max(1.15 * late, 60), 2 * past) : 0;
+  const future = eta ? Math.min(Math.max(1.3 * late, 15), 2 * past) : 0;
   const gap = gapOf(points.map(([at]) => at));
   const data = [[], [], [], [], []];
   const put = (at, ...values) => [at, ...values].forEach((value, n) => data[n].push(value));

@@ -24,7 +24,7 @@ export const bandwidth = (rate) => (known(rate) ? `${(rate / 1e9).toFixed(rate <
 export function speed(rate) {
   const sign = rate < 0 ? "−" : "+";
   const value = Math.abs(rate);
-  return value >= 50 * 2 ** 20 ? `${sign}${size(value)}/s` : `${sign}${size(60 * value)}/${t("minute_short")}`;
+  return value >= 50 * 2 ** 20 ? `${sign}${size(value)}/${t("s")}` : `${sign}${size(60 * value)}/${t("minute_short")}`;
 }
 
 export function duration(seconds) {

@@ -1,5 +1,6 @@
 // Each GPU with all that its driver tells, and what it does not tell as such.
 
+import { get } from "./api.js";
 import { sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, percent, size } from "./format.js";
@@ -7,11 +8,21 @@ import { t } from "./i18n.js";
 import { absent, vramBar } from "./overview.js";
 import { chip, empty, fact } from "./parts.js";
 
-const PAST = 600;
+const PAST = 600, MOST_CARDS = 20;
 const CURVES = [["utilization", "gpu_utilization_ratio", "ratio", 1], ["temperature", "gpu_temperature_celsius", "celsius", 100], ["power", "gpu_power_watts", "watts", 0]];
+
+const seeded = new Set();
 
 export const gpus = {
   key: "gpus",
+
+  enter() {
+    seeded.clear();
+  },
+
+  sampled(ctx) {
+    for (const [, metric] of CURVES) seed(ctx, metric);
+  },
 
   render(ctx) {
     const { sample } = ctx;
@@ -20,6 +31,18 @@ export const gpus = {
     return [h("h1", { class: "unseen" }, t("gpus")), h("div", { class: "grid" }, found.map((gpu) => one(ctx, gpu)), absent(sample))];
   },
 };
+
+/** Ask once for the minutes before the page was opened. */
+function seed(ctx, metric) {
+  const { recent, sample } = ctx;
+  const names = sample.all(metric).map((one) => one.name).slice(0, MOST_CARDS);
+  if (!names.length || seeded.has(metric)) return;
+  seeded.add(metric);
+  get("range", { series: names, start: sample.wall - PAST, end: sample.wall, step: 5 }).then(({ document }) => {
+    for (const { labels, time, value } of document.series) recent.seed(`${metric} ${labels.uuid}`, time.map((wall, n) => [wall, value[n]]));
+    ctx.render();
+  }, () => {}); // a database that cannot be read just now: the live points come all the same
+}
 
 /** Note the curves of a sample. */
 export function rememberGpus(recent, sample) {

@@ -45,8 +45,8 @@ export const history = {
   // Follow the present: a new point is due once a step.
   sampled(ctx) {
     if (!state.last || state.picking) return;
-    const step = state.panels[0]?.step ?? 5;
-    if (Date.now() - touched > 1000 * Math.max(5, Math.min(step, 300))) load(ctx, true);
+    const step = state.panels[0]?.step ?? 0;
+    if (Date.now() - touched > 1000 * Math.max(15, Math.min(step, 300))) load(ctx, true);
   },
 
   render(ctx) {

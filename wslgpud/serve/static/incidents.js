@@ -56,13 +56,13 @@ export const incidents = {
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
       LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, t(`level_${level}`)))));
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
-      h("td", { class: "num" }, at(i.opened)),
+      h("td", { class: "when" }, at(i.opened)),
       h("td", {}, chip(i.worst_level)),
-      h("td", {}, resourceName(i.resource)),
+      h("td", { class: "wide" }, resourceName(i.resource)),
       h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
-      h("td", { class: "num" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
+      h("td", { class: "num wide" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
     return card(t("incidents"), choice, rows.length
-      ? table(t("incidents"), [column(t("began"), "num"), column(t("worst")), column(t("where")), column(t("what")), column(t("lasted"), "num")], rows) : empty(t("nothing_wrong")),
+      ? table(t("incidents"), [column(t("began")), column(t("worst")), column(t("where"), "wide"), column(t("what")), column(t("lasted"), "num wide")], rows) : empty(t("nothing_wrong")),
       next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("older"))));
   },
 

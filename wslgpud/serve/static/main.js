@@ -131,6 +131,7 @@ function onSample({ document: found, age: seconds }) {
     ctx.sample = new Sample(found);
     const restarted = before && before.document.instance !== found.instance;
     if (restarted) back = Date.now() + BACK_MS;
+    live.every = ctx.sample.waiting || verdict(ctx.sample.status).level !== "ok" ? 1 : 2;
     if (!ctx.sample.waiting) {
       const joins = before && !before.waiting && !restarted;
       remember(ctx.recent, ctx.sample, joins ? before : null);
@@ -149,6 +150,7 @@ function onTrouble(error) {
   ctx.render();
 }
 
+const live = new Live(onSample, onTrouble);
 document.documentElement.lang = lang === "zh" ? "zh-CN" : "en";
 place("skip").textContent = t("skip");
 addEventListener("hashchange", route);
@@ -156,5 +158,5 @@ addEventListener("theme", () => { ctx.charts.clear(); ctx.render(); });
 // Age goes on when samples do not.
 setInterval(() => { if (!document.hidden && connection() !== "live") ctx.render(); }, 1000);
 route();
-new Live(onSample, onTrouble).poll();
+live.poll();
 

@@ -7,7 +7,7 @@ import { amount, duration, resourceName, size, speed, wallOf } from "./format.js
 import { t } from "./i18n.js";
 import { at, card, chip, empty, fact, keys, layers, liveCard, sign } from "./parts.js";
 import { processTable } from "./processes.js";
-import { chance, rates, timeLeft, verdict } from "./sample.js";
+import { chance, isFull, rates, timeLeft, verdict } from "./sample.js";
 
 const PAST = 900, VITALS = 600;
 /** Cgroups beyond these are in the history only: a machine may have hundreds. */
@@ -45,7 +45,7 @@ export const overview = {
     const forecasts = shownForecasts(status);
     return [h("div", { class: "stack" },
       banner(ctx.state === "live" ? verdict(status) : past(ctx), ctx),
-      h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), absent(sample)),
+      h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), windows(status), absent(sample)),
       h("div", { class: "halves" },
         h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
           liveCard(t("processes"), h("a", { href: "#/processes" }, t("all_processes")), processTable(ctx, { most: 6 }))),
@@ -55,8 +55,10 @@ export const overview = {
   list(status) {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
+    // The list has them in the reader's language.
+    const told = new Map((this.incidents ?? []).map((i) => [i.id, i.headline]));
     const entries = [
-      ...open.map((i) => [i.id, i.level, i.headline, [t("still_open"), " · ", at(i.since)]]),
+      ...open.map((i) => [i.id, i.level, told.get(i.id) ?? i.headline, [t("still_open"), " · ", at(i.since)]]),
       ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
     if (!entries.length) return empty(t("nothing_wrong"));
@@ -105,14 +107,16 @@ function resource(ctx, f) {
   const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
     eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? h("span", { class: "dim small" }, ` ${gpu.name}`) : null), chip(f.level)),
+    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? h("span", { class: "dim small" }, ` ${gpu.name}`) : null), f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
     h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
     bar(f, status, gpu),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
     h("dl", { class: "facts" },
       fact(t("time_left"), time, { text: t("no_exhaustion") }),
       fact(t("rate"), Math.abs(rate) < 2 ** 20 / 60 ? t("steady") : rest),
-      chance(f) ? fact(t("likely"), chance(f)) : null));
+      chance(f) ? fact(t("likely"), chance(f)) : null,
+      f.capacity_learned ? fact(t("capacity"), t(`learned_${f.capacity_learned}`)) : null),
+    f.age_seconds ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
 }
 
 function bar(f, status, gpu) {
@@ -125,12 +129,12 @@ function bar(f, status, gpu) {
     const parts = [["a", used / all], ["c", swapped / all], ["b", cache / all]];
     return [layers(parts, f.level, `${t("used")} ${size(used)}`),
       keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("swapped")} ${size(swapped)}`] : null,
-        ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]])];
+        ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]], f.level)];
   }
   if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level);
   const used = Math.max(0, f.capacity_bytes - f.headroom_bytes);
   return [layers([["a", used / f.capacity_bytes]], f.level, `${t("used")} ${size(used)}`),
-    keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]])];
+    keys([["a", `${t("used")} ${size(used)}`], ["", `${t("free")} ${size(f.headroom_bytes)}`]], f.level)];
 }
 
 /** The layers of a card's memory: used, kept by the driver, free. */
@@ -138,7 +142,24 @@ export function vramBar(gpu, level) {
   const { total_bytes: all, used_bytes: used, reserved_bytes: reserved = 0 } = gpu;
   return [layers([["a", used / all], ["b", reserved / all]], level, `${t("used")} ${size(used)}`),
     keys([["a", `${t("used")} ${size(used)}`], reserved ? ["b", `${t("reserved")} ${size(reserved)}`] : null,
-      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]])];
+      ["", `${t("free")} ${size(gpu.free_bytes ?? Math.max(0, all - used - reserved))}`]], level)];
+}
+
+/** The other side of the wall, where somebody has asked it. */
+function windows({ windows: host }) {
+  if (!host) return null;
+  const { memory_total_bytes: all, memory_available_bytes: free, committed_bytes: promised, commit_limit_bytes: most } = host;
+  const spilled = (host.gpus ?? []).map((gpu) => [gpu.adapter, gpu.shared_bytes]).filter(([, bytes]) => bytes !== undefined);
+  return h("section", { class: "card resource fades", "data-key": "windows" },
+    h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("windows_note"))),
+    free === undefined || all === undefined ? null : [
+      h("p", { class: "big" }, h("strong", {}, size(free)), h("span", { class: "dim" }, `${t("free")}, ${t("of_all", { all: size(all) })}`)),
+      layers([["a", (all - free - (host.vm_bytes ?? 0)) / all], ["b", (host.vm_bytes ?? 0) / all]], null, `${t("used")} ${size(all - free)}`),
+      keys([["a", `${t("used")} ${size(Math.max(0, all - free - (host.vm_bytes ?? 0)))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`], ["", `${t("free")} ${size(free)}`]])],
+    h("dl", { class: "facts" },
+      promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, ` ${t("of_all", { all: size(most) })}`)]),
+      host.vm_unreturned_bytes === undefined ? null : fact(t("unreturned"), size(host.vm_unreturned_bytes)),
+      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes))))));
 }
 
 /** What is missing, and why: a machine without a GPU is not one whose driver is silent. */

@@ -34,7 +34,7 @@ export function layers(parts, level, label) {
     }));
 }
 
-export const keys = (entries) => h("ul", { class: "keys" },
+export const keys = (entries, level) => h("ul", { class: ["keys", level] },
   entries.filter(Boolean).map(([name, text]) => h("li", { class: name }, h("i"), text)));
 
 /** A figure with its name; what is absent says why. */

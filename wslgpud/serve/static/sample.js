@@ -68,10 +68,13 @@ export function verdict(status) {
     return { level: own.level, headline: sentence(own), resource: own.resource,
       details: [details(own), ...others.slice(0, 2).map((o) => t("also", { what: o.headline }))] };
   }
-  const full = forecasts.filter((f) => f.headroom_bytes < FULL_SHARE * f.capacity_bytes);
+  const full = forecasts.filter(isFull);
   const more = full.length ? t("full_more", { what: full.map((f) => resourceName(f.resource)).join(", ") }) : t("calm_more");
   return { level: "ok", headline: t("calm"), details: [more] };
 }
+
+/** Full is no alarm while nothing grows: a program may have taken all that it will ever need. */
+export const isFull = (forecast) => forecast.headroom_bytes < FULL_SHARE * forecast.capacity_bytes;
 
 const eta = (forecast) => forecast.eta_seconds?.middle ?? Infinity;
 

@@ -94,7 +94,8 @@ function night(run) {
       h("div", { class: "head" }, chip(LEVEL[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", Object.values(run.key).join(" · "))),
       h("h2", {}, `GPU ${run.gpu} ${run.name}`), run.reason ? h("p", {}, run.reason) : null,
       run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, f.text)))] : null),
-    chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") })) : null,
+    chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") }),
+      h("p", { class: "keys" }, SPEEDS.map((kind, n) => h("span", {}, h("span", { class: `swatch l${n + 1}` }), t(kind))))) : null,
     figures.length ? card(t("figures"), null, h("dl", { class: "facts" }, figures)) : null,
   ];
 }

@@ -1,0 +1,73 @@
+"""What is left is what the tightest limit leaves: the machine's, or that of a group we are in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wslgpud.advise.guard.memory import Room, room
+from wslgpud.host import Host, NoData
+
+GIB = 1 << 30
+MACHINE = {
+    "/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 6291456 kB\nSwapFree: 1048576 kB\n",
+    "/proc/vmstat": "oom_kill 7\n",
+}
+BUILD = "/sys/fs/cgroup/user.slice/build.scope"
+
+
+def host(folder: Path, **files: str) -> Host:
+    for path, text in (MACHINE | files).items():
+        file = folder / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return Host(folder)
+
+
+def test_without_a_limit_it_is_what_the_machine_has_left(tmp_path):
+    files = {"/proc/self/cgroup": "0::/user.slice/build.scope\n", f"{BUILD}/memory.max": "max\n"}
+
+    assert room(host(tmp_path, **files)) == Room(6 * GIB, 8 * GIB, 7, GIB)
+
+
+def test_the_limit_of_a_group_counts_and_its_page_cache_is_free(tmp_path):
+    files = {
+        "/proc/self/cgroup": "0::/user.slice/build.scope\n",
+        f"{BUILD}/memory.max": f"{4 * GIB}\n",
+        f"{BUILD}/memory.current": f"{3 * GIB}\n",
+        f"{BUILD}/memory.stat": f"anon {2 * GIB}\ninactive_file {GIB // 2}\nactive_file {GIB // 2}\n",
+        f"{BUILD}/memory.events": "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n",
+    }
+
+    assert room(host(tmp_path, **files)) == Room(2 * GIB, 4 * GIB, 2)
+
+
+def test_the_limit_of_a_group_above_counts_too(tmp_path):
+    files = {
+        "/proc/self/cgroup": "0::/user.slice/build.scope\n",
+        f"{BUILD}/memory.max": "max\n",
+        "/sys/fs/cgroup/user.slice/memory.max": f"{2 * GIB}\n",
+        "/sys/fs/cgroup/user.slice/memory.current": f"{GIB}\n",
+    }
+
+    assert room(host(tmp_path, **files)) == Room(GIB, 2 * GIB)
+
+
+def test_groups_of_version_1_say_it_in_other_words(tmp_path):
+    folder = "/sys/fs/cgroup/memory/docker/abc"
+    files = {
+        "/proc/self/cgroup": "12:cpu,cpuacct:/docker/abc\n4:memory:/docker/abc\n0::/\n",
+        f"{folder}/memory.limit_in_bytes": f"{2 * GIB}\n",
+        f"{folder}/memory.usage_in_bytes": f"{GIB}\n",
+        f"{folder}/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB // 4}\ntotal_active_file 0\n",
+        f"{folder}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+        "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+
+    assert room(host(tmp_path, **files)) == Room(GIB + GIB // 4, 2 * GIB, 3)
+
+
+def test_a_machine_that_does_not_tell_is_no_machine_with_nothing_left(tmp_path):
+    with pytest.raises(NoData, match="does not tell"):
+        room(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))

@@ -1,0 +1,134 @@
+"""Stress runs in a unit of their own: the monitor asks, the unit answers, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.stress.support import gpu
+from tests.stress.test_jobs import Shelf, tick
+from tests.support.daemons import eventually, wslgpud
+from wslgpud.config import Stress
+from wslgpud.host import Host, SystemClock
+from wslgpud.jobs import Nightly
+from wslgpud.model import Finding, StressResult
+from wslgpud.stress.plan import Mode
+from wslgpud.stress_unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+
+RESULT = StressResult(
+    1.5,
+    "GPU-1",
+    1,
+    "a card",
+    "findings",
+    findings=(Finding("spill", "some of it"),),
+    values={"usable_bytes": 7},
+)
+
+
+@contextmanager
+def unit(folder: Path, result: StressResult | Exception) -> Iterator[list[tuple[int, Mode]]]:
+    """Do what systemd does: as soon as a request lies there, start who answers it."""
+    asked: list[tuple[int, Mode]] = []
+    ended = threading.Event()
+
+    def run(index: int, mode: Mode) -> StressResult:
+        asked.append((index, mode))
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            if (folder / REQUEST).exists():
+                with suppress(RuntimeError):  # a unit that fails troubles nobody but systemd
+                    answer(folder, run)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    yield asked
+    ended.set()
+    thread.join()
+
+
+def asker(folder: Path, patience_seconds: float = 60.0) -> Asker:
+    return Asker(SystemClock(), folder, patience_seconds)
+
+
+def test_the_answer_is_the_result_of_the_run_that_was_asked_for(tmp_path: Path) -> None:
+    with unit(tmp_path, RESULT) as asked:
+        result = asker(tmp_path).run(gpu(index=1), "nightly")
+
+    assert asked == [(1, "nightly")]
+    assert result == RESULT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_left_over_from_another_night_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    (tmp_path / ANSWER).write_text("of last night")
+    with unit(tmp_path, RESULT):
+        assert asker(tmp_path).run(gpu(), "nightly") == RESULT
+
+
+def test_a_unit_that_breaks_down_is_a_failed_run_with_its_reason(tmp_path: Path) -> None:
+    with unit(tmp_path, RuntimeError("no NVML here")):
+        result = asker(tmp_path).run(gpu(), "nightly")
+
+    assert (result.verdict, result.uuid) == ("failed", gpu().uuid)
+    assert "no NVML here" in result.reason
+
+
+def test_a_unit_that_never_answers_is_a_failed_run_that_says_where_to_look(tmp_path: Path) -> None:
+    result = asker(tmp_path, patience_seconds=0.0).run(gpu(), "nightly")
+
+    assert result.verdict == "failed"
+    assert "systemctl status wslgpud-stress.path" in result.reason
+    assert not (tmp_path / REQUEST).exists()  # or a unit repaired at noon would start then
+
+
+def test_a_monitor_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> None:
+    one = asker(tmp_path)
+    one.stop.set()
+
+    assert one.run(gpu(), "nightly").verdict == "left"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"gpu": "x", "mode": "nightly"}', '{"gpu": 0, "mode": "rm -rf"}', "[1]"]
+)
+def test_what_is_no_request_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / REQUEST).write_text(text)
+
+    with pytest.raises(NoRequestError, match=REQUEST):
+        answer(tmp_path, lambda index, mode: RESULT)
+
+
+def test_the_command_of_the_unit_answers_even_where_there_is_no_gpu(tmp_path: Path) -> None:
+    (tmp_path / REQUEST).write_text(json.dumps({"gpu": 0, "mode": "nightly"}))
+    settings = {"WSLGPUD_SAMPLING__NVML_LIBRARY": "/nowhere/libnvidia-ml.so.1"}
+    done = wslgpud("stress", "answer", "--state", str(tmp_path), home=tmp_path, settings=settings)
+
+    assert done.returncode == 2
+    assert json.loads((tmp_path / ANSWER).read_text())["fault"]
+    assert not (tmp_path / REQUEST).exists()
+
+
+def test_a_night_asks_the_unit_and_keeps_what_it_answers(tmp_path: Path) -> None:
+    shelf = Shelf()
+    nightly = Nightly(Stress(jitter_minutes=0), Host(), tmp_path, shelf, apart=True)
+    try:
+        nightly.observe(tick(gpu()))
+        with unit(tmp_path, RESULT) as asked:
+            nightly._night()
+        nightly.news()
+    finally:
+        nightly.close()
+
+    assert asked == [(gpu().index, "nightly")]
+    assert shelf.kept == [RESULT]
+    assert eventually(lambda: not (tmp_path / ANSWER).exists(), "the answer taken away")

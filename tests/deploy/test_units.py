@@ -1,0 +1,64 @@
+"""The units and what may be laid over them, as systemd reads them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DROP_INS = sorted((DEPLOY / "drop-ins").glob("*.conf"))
+#: exposure in tenths, by systemd-analyze security; the README names the first two
+MOST = {"": 20, "wsl": 23, "save-signal": 21, "home": 21, "desktop": 31}
+
+
+@pytest.fixture
+def analyze(tmp_path: Path):
+    """Ask systemd-analyze about the units, of which each runs a program that is there."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    for kind in ("system", "user"):
+        for unit in (DEPLOY / kind).iterdir():
+            text = unit.read_text().replace("/opt/wslgpud/bin/wslgpud", "/bin/true")
+            (tmp_path / kind).mkdir(exist_ok=True)
+            (tmp_path / kind / unit.name).write_text(
+                text.replace("%h/.local/share/wslgpud/bin/wslgpud", "/bin/true")
+            )
+
+    def do(*arguments: str, kind: str = "system", drop_in: str = "") -> subprocess.CompletedProcess[str]:
+        folder = tmp_path / kind
+        if drop_in:
+            (folder / "wslgpud.service.d").mkdir()
+            shutil.copy(DEPLOY / "drop-ins" / f"{drop_in}.conf", folder / "wslgpud.service.d")
+        units = [str(file) for file in sorted(folder.iterdir()) if file.is_file()]
+        command = ["systemd-analyze", *arguments, *(units if arguments[0] == "verify" else units[-1:])]
+        environment = {
+            "SYSTEMD_UNIT_PATH": f"{folder}:",
+            "HOME": str(tmp_path),
+            "XDG_RUNTIME_DIR": str(tmp_path),
+        }
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    return do
+
+
+@pytest.mark.parametrize("drop_in", ["", *(file.stem for file in DROP_INS)])
+def test_systemd_understands_every_line(analyze, drop_in: str) -> None:
+    done = analyze("verify", "--recursive-errors=yes", drop_in=drop_in)
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_systemd_understands_the_users_unit(analyze) -> None:
+    done = analyze("verify", "--user", "--recursive-errors=yes", kind="user")
+
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("drop_in", ["", *(file.stem for file in DROP_INS)])
+def test_little_is_exposed_and_each_relaxation_adds_only_its_own(analyze, drop_in: str) -> None:
+    done = analyze("security", "--offline=true", f"--threshold={MOST[drop_in]}", drop_in=drop_in)
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,198 @@
+"""``./deploy/install`` in a Debian of its own, natively: what it says, and leaves, where not all is well.
+
+A stand-in answers for systemd, and one for Windows; ``test_service`` has the real systemd.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .image import image
+from .test_fresh import CLONE, Newcomer, newcomer
+
+__all__ = ["newcomer"]  # a fixture
+
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>/systemctl.log
+case "$*" in
+*is-active*) [ -e /tmp/active ] ;;
+*is-enabled*) [ -e /tmp/enabled ] ;;
+*enable*) touch /tmp/enabled ;;
+*restart*) touch /tmp/active && [ ! -e /broken ] ;;
+esac
+"""
+POWERSHELL = """#!/bin/sh
+cat >>/asked
+printf '%s\\n' "$*" >/command
+[ -e /task ] && echo present
+exit 0
+"""
+WINDOWS = "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
+NOBODY = 65534
+PATHS = {"PATH": "/stand-ins:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_FIND_LINKS": "/wheels"}
+
+
+class Admin:
+    """Somebody who installs, and the machine as it is afterwards."""
+
+    def __init__(self, newcomer: Newcomer) -> None:
+        self._newcomer = newcomer
+
+    def put(self, path: str, text: str = "", mode: int = 0o755) -> None:
+        file = self.folder / "upper" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    @property
+    def folder(self) -> Path:
+        return self._newcomer.folder
+
+    def give(self, path: str, uid: int) -> None:
+        top = self.folder / "upper" / path
+        for one in (top, *top.rglob("*")):
+            os.chown(one, uid, uid)
+
+    def read(self, path: str) -> str:
+        return (self.folder / "upper" / path).read_text()
+
+    def has(self, path: str) -> bool:
+        file = self.folder / "upper" / path
+        return file.exists() or file.is_symlink()
+
+    def does(
+        self, name: str, *arguments: str, uid: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Type ``./deploy/NAME``."""
+        who = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        process = self._newcomer.start(
+            *who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment}
+        )
+        said, errors = process.communicate()
+        return subprocess.CompletedProcess([], process.returncode, said, errors)
+
+
+@pytest.fixture
+def admin(newcomer: Newcomer) -> Admin:
+    one = Admin(newcomer)
+    for name in ("systemctl", "loginctl", "journalctl"):
+        one.put(f"stand-ins/{name}", SYSTEMCTL)
+    one.put("systemctl.log", mode=0o666)
+    one.put("run/systemd/system/.keep")
+    # What the daemon would leave.
+    one.put(
+        "var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644
+    )
+    return one
+
+
+@pytest.fixture
+def in_wsl(admin: Admin) -> Admin:
+    admin.put("run/WSL/1_interop")
+    admin.put("stand-ins/wslpath", "#!/bin/sh\nprintf '%s\\n' '\\\\wsl.localhost\\Ubuntu-24.04\\'\n")
+    admin.put(WINDOWS, POWERSHELL)
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("run/WSL/1_interop", "[boot]\n  systemd=true\n"),
+        ("run/other", "./deploy/run starts the daemon without it"),
+    ],
+)
+def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expected: str) -> None:
+    admin = Admin(newcomer)
+    admin.put(place)
+    done = admin.does("install")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert expected in done.stderr
+
+
+def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(admin: Admin) -> None:
+    assert f"this needs root: sudo {CLONE}/deploy/install" in admin.does("install", uid=NOBODY).stderr
+    assert admin.does("install", "--dryrun").returncode == 2
+    assert "no /" not in admin.does("install", "--help").stderr
+    assert admin.does("install", "--allow", "everything").returncode == 1
+    assert "there is no --extra apprize" in admin.does("install", "--extra", "apprize").stderr
+
+
+def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
+    done = admin.does("install", PIP_FIND_LINKS="")
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "nothing was changed."
+    assert not any(
+        admin.has(path) for path in ("opt/wslgpud", "etc/wslgpud", "etc/systemd/system/wslgpud.service")
+    )
+    assert "wslgpud" not in Path(image().kernel.parents[1] / "etc/passwd").read_text()
+    assert not admin.has("etc/passwd")  # no user was made
+
+
+def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when_asked(in_wsl: Admin) -> None:
+    first = in_wsl.does("install")
+    assert "instanceIdleTimeout=-1" in first.stdout
+    assert "RestrictAddressFamilies=AF_VSOCK" in in_wsl.read(
+        "etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf"
+    )
+
+    asked = in_wsl.does("install", "--keep-alive")
+    *_, encoded = in_wsl.read("command").split()
+    assert in_wsl.read("asked").splitlines()[-1] == "create Ubuntu-24.04"
+    assert base64.b64decode(encoded).decode("utf-16-le") == in_wsl.read(f"{CLONE[1:]}/deploy/keep-alive.ps1")
+    assert "instanceIdleTimeout" not in asked.stdout
+
+    in_wsl.put("task")
+    assert "instanceIdleTimeout" not in in_wsl.does("install").stdout
+
+    in_wsl.does("uninstall")
+    assert in_wsl.read("asked").splitlines()[-1] == "remove Ubuntu-24.04"
+    assert not in_wsl.has("etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf")
+
+
+def test_what_somebody_has_changed_for_himself_is_left_alone(admin: Admin) -> None:
+    admin.put("opt/wslgpud/bin/wslgpud", "an environment made by hand")
+    admin.put("etc/systemd/system/wslgpud.service.d/override.conf", "[Service]\nNice=5\n", 0o644)
+    admin.put("usr/local/bin/wslgpud", "another program")
+    admin.does("install", "--allow", "save-signal")
+
+    assert admin.has("etc/systemd/system/wslgpud.service.d/wslgpud-save-signal.conf")
+    admin.does("uninstall")
+    assert admin.read("usr/local/bin/wslgpud") == "another program"
+    assert admin.read("etc/systemd/system/wslgpud.service.d/override.conf") == "[Service]\nNice=5\n"
+    assert not admin.has("etc/systemd/system/wslgpud.service.d/wslgpud-save-signal.conf")
+
+
+def test_a_user_gets_a_service_of_his_own_without_root(admin: Admin) -> None:
+    home = "srv/somebody"
+    admin.put(f"{home}/.local/state/wslgpud/daemon.json", '{"url": "http://127.0.0.1:9655"}')
+    admin.give(home, NOBODY)
+    done = admin.does("install", "--user", uid=NOBODY, HOME=f"/{home}")
+
+    unit = admin.read(f"{home}/.config/systemd/user/wslgpud.service")
+    program = unit.split("ExecStart=%h")[1].split()[0]
+    assert admin.has(f"{home}{program.removesuffix('/bin/wslgpud')}")
+    assert admin.has(f"{home}/.config/wslgpud/wslgpud.toml")
+    assert "wslgpud runs" not in done.stderr
+    assert f"remove         {CLONE}/deploy/uninstall --user" in done.stdout
+    assert {line.split()[0] for line in admin.read("systemctl.log").splitlines()} == {
+        "--user",
+        "show-user",
+        "enable-linger",
+    }
+
+    admin.does("uninstall", "--user", "--purge", uid=NOBODY, HOME=f"/{home}")
+    left = [path for path in (admin.folder / "upper" / home).rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_root_gets_no_service_of_his_own(admin: Admin) -> None:
+    assert "as root leave it out" in admin.does("install", "--user").stderr

@@ -1,0 +1,111 @@
+"""Stress runs in a unit of their own: the monitor asks with a file, wslgpud-stress.path starts the unit.
+
+The service that watches is small, protected from the OOM killer, and may neither start services nor become
+another user; torch is a big program in somebody's home folder. All that the two share are two files in the
+state folder: the request, which systemd waits for, and the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wslgpud.host import Clock
+from wslgpud.model import GpuSample, StressResult
+from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.stress.plan import Mode
+
+#: "yes" where the unit is there to be asked; set by wslgpud.service
+VARIABLE = "WSLGPUD_STRESS_UNIT"
+REQUEST, ANSWER = "stress-request.json", "stress-answer.json"
+#: for systemd to start the unit, Python and NVML, and for all of that to end
+AROUND_SECONDS = 120.0
+LOOK_SECONDS = 0.5
+
+
+class NoRequestError(Exception):
+    """Nobody asks for a run, or what lies there is no request."""
+
+
+@dataclass
+class Asker:
+    """The monitor's side; to be used like ``stress.run.Runner``.
+
+    ``patience_seconds`` is for one whole run. ``stop`` ends the wait; the run itself is ended by systemd,
+    which stops the unit with the monitor (PartOf=).
+    """
+
+    clock: Clock
+    folder: Path
+    patience_seconds: float
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, sample: GpuSample, mode: Mode) -> StressResult:
+        """Have one GPU tested, and return the result once it is there."""
+        asked_wall, asked = self.clock.wall(), self.clock.mono()
+
+        def without(verdict: Any, reason: str) -> StressResult:
+            return StressResult(asked_wall, sample.uuid, sample.index, sample.name, verdict, reason)
+
+        try:
+            (self.folder / ANSWER).unlink(missing_ok=True)
+            _put(self.folder / REQUEST, {"gpu": sample.index, "mode": mode})
+            while self.clock.mono() - asked < self.patience_seconds:
+                if self.stop.wait(LOOK_SECONDS):
+                    return without("left", "wslgpud ends")
+                if (result := self._answer()) is not None:
+                    return result
+            (self.folder / REQUEST).unlink(missing_ok=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return without("failed", f"cannot ask wslgpud-stress.service: {error}")
+        return without(
+            "failed",
+            f"wslgpud-stress.service gave no answer within {self.patience_seconds:.0f} s;"
+            " see 'systemctl status wslgpud-stress.path' and 'journalctl -u wslgpud-stress'",
+        )
+
+    def _answer(self) -> StressResult | None:
+        file = self.folder / ANSWER
+        try:
+            document = json.loads(file.read_text())
+        except FileNotFoundError:
+            return None
+        file.unlink()
+        if "fault" in document:
+            raise ValueError(document["fault"])
+        return from_json(document)
+
+
+def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
+    """Take the request, run it, and leave the answer: the unit's side.
+
+    Raises:
+        NoRequestError: there is none, or it asks for what there is not.
+    """
+    file = folder / REQUEST
+    try:
+        document = json.loads(file.read_text())
+        gpu, mode = int(document["gpu"]), document["mode"]
+        file.unlink()  # while it lies there systemd starts us again
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoRequestError(f"{file} holds no request: {error}") from error
+    if mode not in ("quick", "nightly", "full"):
+        raise NoRequestError(f"{file}: there is no mode {mode!r}")
+    try:
+        result = run(gpu, mode)
+    except Exception as error:
+        _put(folder / ANSWER, {"fault": str(error)})
+        raise
+    _put(folder / ANSWER, to_json(result))
+    return result
+
+
+def _put(file: Path, document: dict[str, Any]) -> None:
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(document))
+    part.chmod(0o644)  # the two sides are different users
+    part.rename(file)  # at once: nobody sees half of it
