@@ -173,7 +173,8 @@ def test_a_disk_that_the_kernel_turns_read_only_keeps_what_was_confirmed(debian,
 
     kernel_name = debian.run("readlink", "-f", "/dev/mapper/turns").stdout.strip().rpartition("/")[2]
     debian.run("sh", "-c", f"echo test > /sys/fs/ext4/{kernel_name}/trigger_fs_error")
-    debian.run("sh", "-c", "until grep -q '/mnt/turns ext4 ro' /proc/mounts; do sleep 0.2; done")
+    # /proc/mounts goes on saying rw: since 6.1.120 and 6.12 ext4 marks the file system, not the mount
+    assert "Remounting filesystem read-only" in debian.kernel_log()
     store("write 200")
     failing = store("flush 5")
     assert (failing["flushed"], failing["queue"]) == (False, 200)
