@@ -189,7 +189,9 @@ class Service:
 
     def last_run_of(self, boot_id: str) -> tuple[bool, int]:
         """Return whether the daemon's last run under a kernel ended cleanly, and when."""
-        runs = self.query("select boot_id, clean, coalesce(stopped_ms, started_ms) from daemon_run order by id")
+        runs = self.query(
+            "select boot_id, clean, coalesce(stopped_ms, started_ms) from daemon_run order by id"
+        )
         clean, stopped_ms = [run[1:] for run in runs if run[0] == boot_id][-1]
         return bool(clean), stopped_ms
 
