@@ -41,17 +41,18 @@ def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> N
     assert [(p.pid, p.start_ticks, p.rss_bytes) for p in again.processes] == [
         (p.pid, p.start_ticks, p.rss_bytes) for p in seen.processes
     ]
-    assert again.gpus == tuple(memory_of(gpu) for gpu in seen.gpus)
+    assert again.gpus == tuple(kept_of(gpu) for gpu in seen.gpus)
 
 
 def stalls(psi: Mapping[str, PsiState]) -> dict[str, int | None]:
     return {name: state.full_total_us for name, state in psi.items()}
 
 
-def memory_of(gpu: GpuSample) -> GpuSample:
+def kept_of(gpu: GpuSample) -> GpuSample:
     return GpuSample(
-        gpu.index, gpu.uuid, "", gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes
-    )
+        gpu.index, gpu.uuid, "", gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes,
+        processes=gpu.processes,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "ago"), [("90min", 5400), ("24h", 86400), ("7 d", 7 * 86400), ("30s", 30)])

@@ -95,8 +95,10 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
         )
         acknowledged = wslgpud("alerts", "ack", number, *state, home=tmp_path)
         listed = ask(tmp_path, "alerts", "list")
-        shown = unclean(running.status()["incidents"])
-        page = running.get("/")
+        shown = eventually(
+            lambda: (i := unclean(running.status()["incidents"]))["acknowledged"] and i, "the next tick"
+        )
+        page = running.get("/plain")
         wslgpud(
             "alerts", "silence", "unclean_end", "--for", "0", "--resource", "daemon", *state, home=tmp_path
         )

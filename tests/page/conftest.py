@@ -21,7 +21,8 @@ def stage(tmp_path):
     made.close()
 
 
-@pytest.fixture(scope="session")
+# Not for the session: Playwright keeps an event loop running in this thread, in which others cannot run theirs.
+@pytest.fixture(scope="module")
 def chromium():
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:

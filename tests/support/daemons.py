@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 WSLGPUD = [sys.executable, "-m", "wslgpud"]
 #: for things that must happen; a slow machine may take its time, a broken program does not pass
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0
 
 
 def clean_environment(home: Path, settings: Mapping[str, str] | None = None) -> dict[str, str]:
