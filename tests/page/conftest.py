@@ -21,7 +21,7 @@ def stage(tmp_path):
     made.close()
 
 
-# Not for the session: Playwright keeps an event loop running in this thread, in which others cannot run theirs.
+# Not for the session: Playwright keeps an event loop running in this thread, where others cannot run theirs.
 @pytest.fixture(scope="module")
 def chromium():
     program = shutil.which("chromium") or shutil.which("chromium-browser")
