@@ -205,15 +205,15 @@ def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
     files = {}
     for path, text in recorder.files.items():
         process = _PROCESS.fullmatch(path)
-        if process is not None:
+        if path in ("/proc/1/mounts", "/proc/self/mounts"):
+            files[path] = _mounts(text, set(recorder.disks))
+        elif process is not None:
             if int(process[1]) in pids:
                 files[path] = _process_file(recorder, int(process[1]), process[2], text)
                 # By this the GPU source knows the process from another one with the same pid.
                 name = text.partition("(")[2].rpartition(")")[0]
                 if process[2] == "stat":
                     files[f"/proc/{process[1]}/comm"] = f"{name}\n"
-        elif path in ("/proc/1/mounts", "/proc/self/mounts"):
-            files[path] = _mounts(text, set(recorder.disks))
         elif path == _KMSG:
             lines = (line for line in text.splitlines() if _TELLING.search(line) and parse_line(line))
             files[path] = "".join(f"{line}\n" for line in lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -18,7 +19,15 @@ import pytest
 from .conftest import REPOSITORY, BootMachine
 from .machine import Machine, Result
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.vm,
+    pytest.mark.xdist_group("vm"),
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        "WSLGPUD_SLOW" not in os.environ,
+        reason="takes a quarter of an hour where machines are emulated: set WSLGPUD_SLOW=1",
+    ),
+]
 
 T = TypeVar("T")
 
