@@ -24,7 +24,7 @@ from .log_writes import cuts
 from .machine import Machine
 
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
-# An error of the disk is told once: SQLite's own checkpoint may be the one that hears of it, and keeps it to itself.
+# An error of the disk is told once: SQLite's own checkpoint may be who hears of it, and keeps it to itself.
 needs_time = pytest.mark.skipif(
     "WSLGPUD_SLOW" not in os.environ,
     reason="whether the error is seen is a matter of time: set WSLGPUD_SLOW=1",
