@@ -126,7 +126,10 @@ def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(a
 
 
 def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
-    done = admin.does("install", PIP_FIND_LINKS="", PIP_NO_INDEX="1")
+    admin.put(
+        f"{CLONE[1:]}/wslgpud/another.py", "# else this release is there already, and nothing to download\n"
+    )
+    done = admin.does("install", PIP_FIND_LINKS="/nowhere", PIP_NO_INDEX="1")
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "nothing was changed."
