@@ -11,9 +11,9 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "__init__"),
+    ("metrics", "units", "steps", "__init__"),
     ("model",),
-    ("config", "host"),
+    ("config", "host", "palette"),
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs"),

@@ -21,6 +21,7 @@ from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transi
 from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.steps import step_for
 
 RAM = "wslgpud_memory_available_bytes"
 
@@ -85,7 +86,7 @@ def test_a_counter_is_given_as_it_counts(stage):
 )
 def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
     points = min(points, api_series.MOST_POINTS_IN_ALL // series)
-    step = api_series.step_for(span, points)
+    step = step_for(span, points)
 
     assert span / step <= points
     assert step == 1 or span / step > points / 8  # and not much fewer

@@ -10,11 +10,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.palette import TERMINAL
 from wslgpud.units import duration, resource_name, size
 
-COLOURS = {
-    "ok": "green", "info": "blue", "warning": "yellow", "critical": "red", "emergency": "bold white on red",
-}  # fmt: skip
+COLOURS = TERMINAL
 _BAR_WIDTH = 24
 #: a process below this, with no role, is not worth a line
 _SMALL_BYTES = 32 << 20

@@ -8,12 +8,14 @@ import os
 import shlex
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, JsonOption, loaded
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
 from wslgpud.cli.guard import duration_of
+from wslgpud.cli.plotting import picture
 from wslgpud.host import Host
 from wslgpud.units import size
 
@@ -30,6 +32,12 @@ def sweep(
     timeout: Annotated[str, typer.Option("--timeout", help="longest time for each, like 5m")] = "",
     gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file as well"
+        ),
+    ] = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
@@ -66,6 +74,8 @@ def sweep(
         print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
     else:
         _print(steps, end)
+    if (file := picture(plot)) is not None:
+        _draw(command, steps, file)
     raise typer.Exit(int(not any(s.code == 0 for s in steps)))
 
 
@@ -90,6 +100,17 @@ def _tail(log: BinaryIO) -> str:
     log.seek(0)
     lines = log.read()[-4096:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
     return "\n".join(f"  {line}" for line in lines)
+
+
+def _draw(command: str, steps: list[Step], file: Path) -> None:
+    from wslgpud.plots import PlotError, Try, plot_sweep  # noqa: PLC0415 - only for a picture
+
+    tries = [Try(s.value, s.seconds, s.ram_bytes, s.vram_bytes, s.code != 0) for s in steps]
+    try:
+        plot_sweep(command, tries, file)
+    except PlotError as error:
+        raise Fault(str(error)) from error
+    print(f"drawn: {file}", file=sys.stderr)
 
 
 def _print(steps: list[Step], end: str) -> None:

@@ -19,6 +19,7 @@ from wslgpud.serve.api_live import Live, packed, values
 from wslgpud.serve.api_query import Query
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
+from wslgpud.steps import step_for
 
 LANGUAGES = ("en", "zh")
 LEVELS = ("info", "warning", "critical", "emergency")
@@ -188,7 +189,7 @@ class _Api:
         points = query.whole("points", 10, api_series.MOST_POINTS) or 600
         points = min(points, api_series.MOST_POINTS_IN_ALL // len(asked))
         step = query.whole("step", 0, 30 * 86400)
-        step = api_series.step_for(end - start, points) if step is None else step
+        step = step_for(end - start, points) if step is None else step
         api_series.check_size(end - start, step, len(asked))
         known = self._named()
         found = []
