@@ -16,7 +16,7 @@ LAYERS = (
     ("config", "host", "palette"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs"),
+    ("observe", "capture", "systemd", "logs", "running"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),

@@ -154,8 +154,11 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         gibs = [run.values.get("usable_bytes", float("nan")) / 2**30 for run in mine]
         usable.plot(times, gibs, "o-", label=name)
         for kind in ("write", "change", "read"):
-            rates = [run.values.get(f"{kind}_median", float("nan")) / 1e9 for run in mine]
-            speed.plot(times, rates, "o-", label=kind if len(cards) == 1 else f"{name} {kind}")
+            name_of = f"{kind}_median"
+            rates = [(_days(run.wall), run.values[name_of] / 1e9) for run in mine if name_of in run.values]
+            if rates:
+                label = kind if len(cards) == 1 else f"{name} {kind}"
+                speed.plot([t for t, _ in rates], [rate for _, rate in rates], "o-", label=label)
         errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
         for number in range(1, len(mine)):
@@ -169,7 +172,8 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     for axes, label in ((usable, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
         axes.set_ylabel(label)
         _finish(axes)
-    errors.yaxis.get_major_locator().set_params(integer=True)
+    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
+    errors.locator_params(axis="y", integer=True)
     _clock_below(errors)
     _save(figure, path)
 
@@ -220,9 +224,10 @@ def plot_sweep(command: str, tries: Sequence[Try], path: Path) -> None:
     kinds: dict[str, list[int | None]] = {"peak RAM": [one.ram_bytes for one in tries]}
     if any(one.vram_bytes is not None for one in tries):
         kinds["peak VRAM"] = [one.vram_bytes for one in tries]
+    scale, unit = _scale("bytes", (value or 0 for values in kinds.values() for value in values))
     for number, (name, values) in enumerate(kinds.items()):
         left = [at + (number - (len(kinds) - 1) / 2) * 0.4 for at in range(len(tries))]
-        bars = peaks.bar(left, [(value or 0) / 2**30 for value in values], 0.38, label=name)
+        bars = peaks.bar(left, [(value or 0) / scale for value in values], 0.38, label=name)
         for one, value, tried in zip(bars, values, tries, strict=True):
             one.set_hatch("//" if tried.failed else "")
             text = "n/a" if value is None else size(value)
@@ -230,11 +235,11 @@ def plot_sweep(command: str, tries: Sequence[Try], path: Path) -> None:
     times.bar(range(len(tries)), [one.seconds for one in tries], 0.5, color=LINES[5].light)
     times.set_xticks(range(len(tries)), [one.value + " failed" * one.failed for one in tries])
     peaks.set_title(command, fontsize=10, loc="left", wrap=True)
-    peaks.set_ylabel("GiB")
+    peaks.set_ylabel(unit)
     times.set_ylabel("seconds")
     peaks.margins(y=0.12)
     _finish(peaks)
-    times.grid(axis="y", alpha=0.3)
+    _finish(times)
     _save(figure, path)
 
 
@@ -280,8 +285,10 @@ def _headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill
 
 
 def _finish(axes: Axes) -> None:
+    axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
 
 
 def _scale(unit: str, values: Iterable[float]) -> tuple[float, str]:

@@ -15,6 +15,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
+from wslgpud.running import Note
 from wslgpud.units import duration, size
 
 if TYPE_CHECKING:
@@ -66,14 +67,14 @@ def guard(
     vram.start()
     try:
         with _opened(file) as stream:
-            account = _run(order, host, stream, vram)
+            account = _run(order, host, stream, vram, folder)
             _sum_up(account, order, file)
             if not account.interrupted and not account.oom_kills:  # else the peaks are not what it wants
                 _remember(folder, known, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
                 second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
-                account = _run(second, host, stream, vram)
+                account = _run(second, host, stream, vram, folder)
                 _sum_up(account, second, file)
     finally:
         vram.stop()
@@ -110,14 +111,20 @@ def _order(
     return Order(command, environment, seconds, pause, number, expected)
 
 
-def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch) -> Account:
+def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, folder: Path) -> Account:
     from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
     from wslgpud.advise.guard.runner import Run  # noqa: PLC0415
 
-    with Relay(log, live=True) as relay:
+    with Relay(log, live=True) as relay, Note(folder, host, "guard", shlex.join(order.command)) as note:
 
         def show(account: Account, left: Room, run: Run) -> None:
             relay.show(_line(account, left, run, vram))
+            limit = order.timeout_seconds
+            note.say(
+                "waits" if run.stopped else "runs",
+                left_seconds=None if limit is None else max(0.0, limit - note.seconds),
+                facts={"peak_bytes": account.peak_bytes, "waiting": run.stopped},
+            )
 
         return Run(order, host, relay, vram, show).to_end()
 

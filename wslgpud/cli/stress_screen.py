@@ -17,20 +17,16 @@ from rich.text import Text
 
 from wslgpud.cli.chart import COLOURS as LINES
 from wslgpud.cli.chart import chart
+from wslgpud.cli.screen import PHASES
+from wslgpud.cli.screen import VERDICT_COLOURS as COLOURS
 from wslgpud.model import StressResult
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-COLOURS = {"passed": "green", "findings": "bold red", "left": "yellow", "skipped": "yellow", "failed": "red"}
 WORDS = {
     "passed": "passed", "findings": "FOUND SOMETHING", "left": "given up for another program",
     "skipped": "not run", "failed": "failed",
-}  # fmt: skip
-PHASES = {
-    "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
-    "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
-    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
 }  # fmt: skip
 LAYERS = (
     ("spec", "the card is sold with"), ("total", "the driver manages"),

@@ -15,7 +15,7 @@ from rich.text import Text
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import COLOURS, calm
+from wslgpud.cli.screen import COLOURS, calm, last_night, told
 from wslgpud.units import duration, resource_name, size, speed
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -48,6 +48,7 @@ def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now:
     """Draw a look into so many columns and lines; ``now`` is the wall clock, to tell how old it is."""
     parts: list[Table | Text] = [
         *_verdict(look, shown, width, now),
+        *_work(look),
         _rule("memory", width, _span(shown)),
         _memory(look, trail, shown, width),
     ]
@@ -55,7 +56,7 @@ def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now:
         parts += [_rule("gpu", width), _gpus(look, trail, shown, width)]
     if look.values:
         parts += [_rule("machine", width), *_machine(look, trail, shown, width)]
-    below = [*_advice(look, trail), *_lately(look)]
+    below = [*_advice(look, trail), *_lately(look), *_nights(look)]
     room = height - sum(map(_lines, parts)) - 2
     below = below[: max(0, room - 4)]
     if room - len(below) >= 2:
@@ -69,7 +70,7 @@ def _lines(part: Table | Text) -> int:
     return part.row_count + part.show_header if isinstance(part, Table) else part.plain.count("\n") + 1
 
 
-def _text(*parts: str | tuple[str, str]) -> Text:
+def _text(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
@@ -317,6 +318,22 @@ def _lately(look: Look) -> Iterator[Text]:
         clock = datetime.fromisoformat(item["at"]).astimezone().strftime("%H:%M")
         yield _text((f" {clock} ", "bright_black"), (f"{item['level']:9} ", COLOURS[item["level"]]),
                     item["headline"])  # fmt: skip
+
+
+def _work(look: Look) -> Iterator[Text]:
+    """Say what runs, with a bar for what has an end."""
+    for one in look.document.get("running", ()):
+        elapsed, left = one["elapsed_seconds"], one.get("left_seconds")
+        share = one.get("done_ratio")
+        if share is None and left is not None:
+            share = elapsed / max(elapsed + left, 1e-9)
+        yield _text((" ▶ ", "bold cyan"), bar(share, share, 12, "cyan") if share is not None else "",
+                    " " * (share is not None), told(one))  # fmt: skip
+
+
+def _nights(look: Look) -> Iterator[Text]:
+    for run in look.document.get("stress", ()):
+        yield _text((" stress run: ", "bright_black"), last_night(run, look.document["at"]))
 
 
 def cycled(shown: Shown) -> Shown:
