@@ -162,6 +162,11 @@ def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(
 
     try:
         until(rb"RAM\+swap")
+        drawn = len(said)
+        for order in (b"VRAM", b"growth", b"pid"):
+            os.write(ours, b"s")
+            until(rb"by [^\n]*" + order)
+        assert not re.search(rb"\x1b\[[0-3]?J", said[drawn:]), "it flickers: the screen is cleared"
         os.write(ours, b"q")
         until(rb"\x1b\[\?1049l")  # back from the alternate screen
         assert process.wait(PATIENCE_SECONDS) == 0

@@ -87,7 +87,7 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
         fifo = tmp_path / "fifo"
         subprocess.run(["mkfifo", fifo], check=True)
         guard = subprocess.Popen(
-            [*WSLGPUD, "guard", "--timeout", "1h", "--state", str(running_daemon.state), "--", "cat", str(fifo)],
+            [*WSLGPUD, "guard", "--timeout", "1h", "--state", running_daemon.state, "--", "cat", fifo],
             env=clean_environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:

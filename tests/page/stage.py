@@ -79,6 +79,9 @@ class Stage:
         #: the machine whose history it is; see tests/bench/year.py
         self.name = "year" if database else "stage"
         self.ledger = Ledger((), 0.0)
+        self.said: list[Transition] = []
+        #: what runs now, see ``wslgpud.running``
+        self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
         self.machine = "no-gpu"
         self.known: dict[str, Any] | None = None
@@ -127,8 +130,10 @@ class Stage:
             snapshot,
             observation,
             forecasts,
-            (),
+            self.said[:-11:-1],
             [Standing(i, False, None) for i in self.ledger.open.values()],
+            stress=[run for _, run in self.store.stress_runs()],
+            running=self.running,
         )
         self.publisher.publish(snapshot)
         if keep:
@@ -142,6 +147,7 @@ class Stage:
 
     def say(self, transition: Transition) -> None:
         """Record a change of level."""
+        self.said.append(transition)
         row = self.ledger.fit(transition)
         if row is not None:
             self.ledger.record(self.store.record_transition(row), row)

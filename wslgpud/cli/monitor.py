@@ -30,7 +30,7 @@ def monitor(
     host_root: HostOption = None,
 ) -> None:
     """Watch the machine in this terminal: through the running daemon, else by looks of its own."""
-    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, OwnFeed, daemon_feed  # noqa: PLC0415
+    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, NotYetError, OwnFeed, daemon_feed  # noqa: PLC0415
 
     settings = loaded(config).config
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
@@ -39,6 +39,8 @@ def monitor(
     if daemon is not None:
         try:
             daemon.look()
+            feed = daemon
+        except NotYetError:
             feed = daemon
         except NoLookError as error:
             if url is not None:

@@ -89,6 +89,11 @@ class Live(App[None]):
         yield Input(placeholder="only programs with", id="filter")
         yield Footer()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keep the keys of this view to itself: another one over it has keys of its own."""
+        del parameters
+        return len(self.screen_stack) == 1 or not hasattr(Live, f"action_{action}")
+
     def on_unmount(self) -> None:
         """Give back what history holds."""
         if self._past is not None:

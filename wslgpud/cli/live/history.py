@@ -98,10 +98,12 @@ def history(
         return amount(value, kind[0], rate=kind[1])
 
     room = min(len(shown), max(1, (height - 10) // 3))
-    lines = chart(
+    lines = list(chart(
         shown[: len(COLOURS)], end - view.seconds, end, drawn.step_seconds, write,
         width=width, height=max(4, height - room - 6),
-    )  # fmt: skip
+    ))  # fmt: skip
+    for line in lines:
+        line.end = "\n"
     note = f"{_moment(end - view.seconds)} to {_moment(end)}, a point every {duration(drawn.step_seconds)}"
     more = f", and {len(shown) - room} more" * (len(shown) > room)
     return Group(
@@ -187,9 +189,8 @@ class History(Screen[None]):
         picture = self.query_one("#history", Static)
         if picture.size.width:
             size = picture.size.width, picture.size.height
-            picture.update(
-                history(self.view, self._drawn, self._trouble, self._past.where, size, time.time())
-            )
+            said = self._past.where, self._trouble
+            picture.update(history(self.view, self._drawn, said, size, time.time()))
 
     def _change(self, view: View) -> None:
         if view != self.view:

@@ -63,6 +63,10 @@ class NoLookError(Exception):
     """The daemon gave no answer; the text says why."""
 
 
+class NotYetError(NoLookError):
+    """The daemon is there, and has taken no sample yet."""
+
+
 class Feed(Protocol):
     """Something that can be looked through."""
 
@@ -90,7 +94,7 @@ class DaemonFeed:
 
     def look(self) -> Look:
         """See ``Feed.look``."""
-        document = json.loads(self._get("/api/v1/status"))
+        document = _begun(json.loads(self._get("/api/v1/status")))
         values = read_exposition(self._get("/metrics"))
         found = self._watch.found(document) if self._watch else None
         return Look(time.monotonic(), document, values, "daemon", self._url, found)
@@ -129,7 +133,7 @@ class SocketFeed:
         from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
 
         try:
-            document = ask(self._path)
+            document = _begun(ask(self._path))
             values = read_exposition(document.pop("metrics", ""))
             found = self._watch.found(document)
             return Look(time.monotonic(), document, values, "daemon", self._url, found)
@@ -146,6 +150,17 @@ class SocketFeed:
 
     def close(self) -> None:
         """See ``Feed.close``."""
+
+
+def _begun(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document that holds a sample.
+
+    Raises:
+        NotYetError: the daemon has taken none yet.
+    """
+    if "at" not in document:
+        raise NotYetError("the daemon has just started and waits for its first sample")
+    return document
 
 
 class OwnFeed:
