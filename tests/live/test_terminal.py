@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 SCREENS = Path(__file__).parent / "screens"
 SIZE = (100, 30)
 
-#: what is another one at each look: clocks, ages, ports, and curves that move on with time
+#: what is another one at each look: clocks, ages, ports, rates, and curves that move on with time
 _CHANGING = (
     (r"\d\d:\d\d(:\d\d)?", "TIME"), (r"[A-Z][a-z][a-z] \d\d TIME", "TIME"), (r"\d{4}-\d\d-\d\d", "DATE"),
     (r"127\.0\.0\.1:\d+", "HOST"), (r" +\d+ (s|min) old", ""), (r"NO ANSWER  for \d+ \w+: .*", "NO ANSWER"),
-    (r"[▁▂▃▄▅▆▇█]", " "), (r"  +", "  "), (r"CPU .*", "CPU"), (r"disk r/w .*?/s .*?/s|disk r/w n/a n/a", "disk r/w"),
-    (r"net in/out .*?/s .*?/s|net in/out n/a n/a", "net in/out"),
+    (r"[▁▂▃▄▅▆▇█]", " "), (r"  +", "  "), (r"CPU .*", "CPU"), (r"(disk r/w) .*?/s .*?/s", r"\1"),
+    (r"(net in/out) .*?/s .*?/s", r"\1"), (r"(disk r/w|net in/out) n/a n/a", r"\1"),
 )  # fmt: skip
 WORK = [
     {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
