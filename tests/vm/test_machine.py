@@ -161,7 +161,7 @@ def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
 
 def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot: None, tmp_path: Path) -> None:
     code = f"""
-import signal
+import signal, time
 from pathlib import Path
 from tests.vm.image import image
 from tests.vm.machine import Machine, MachineError
@@ -169,6 +169,9 @@ machine = Machine(image(), Path({str(tmp_path)!r}))
 try:
     machine.boot(timeout_seconds=0)
 except MachineError:
+    # Only from then on is it bound to our life.
+    while not Path(f"/proc/{{machine._qemu.pid}}/comm").read_text().startswith("qemu"):
+        time.sleep(0.1)
     print(machine._qemu.pid, flush=True)
 signal.pause()
 """
@@ -178,5 +181,5 @@ signal.pause()
         assert not select.select([qemu], [], [], 0)[0]
         run.kill()
 
-    assert select.select([qemu], [], [], 30)[0]
+    assert select.select([qemu], [], [], 300)[0]
     os.close(qemu)
