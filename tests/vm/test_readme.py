@@ -111,6 +111,7 @@ def test_every_command_of_the_readme_works_as_it_stands(newcomer: Newcomer, desk
     daemon = newcomer.run({})
     eventually(lambda: daemon.status().get("incidents"), "the report of the crash")
     typist = Typist(newcomer, daemon.process.pid)
+    eventually(lambda: typist.types("wslgpud history ram").returncode == 0, "the first samples on the disk")
 
     failed = {}
     for command in others:

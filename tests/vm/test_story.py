@@ -7,14 +7,17 @@ Every step waits for a fact, never for a time. With WSLGPUD_RENEW=1 what the ter
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.support.servers import program
+from wslgpud.cli.screen import print_status
 
 from .conftest import BootMachine
 from .machine import Machine
@@ -64,6 +67,11 @@ for step in range(1, 36):
 print("validation", flush=True)
 history.append(b"x" * (40 * batch))
 """
+URL = "http://127.0.0.1:9655"
+STATUS = f"""
+import urllib.request
+print(urllib.request.urlopen("{URL}/api/v1/status", timeout=300).read().decode())
+"""
 COLUMNS = 100
 
 
@@ -84,10 +92,13 @@ class Terminal:
             "sh", "-c", f"cd {folder} && {{ {command}; }} 2>&1",
             environment={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
         )  # fmt: skip
-        output = done.stdout.strip("\n").splitlines()
-        shown = [*output[:lines], "…"] if len(output) > lines else output
-        self.scenes[-1]["shown"].append({"command": shown_as or command, "output": "\n".join(shown)})
+        self.shows(shown_as or command, done.stdout, lines)
         return done.stdout
+
+    def shows(self, command: str, text: str, lines: int) -> None:
+        output = text.strip("\n").splitlines()
+        shown = [*output[:lines], "…"] if len(output) > lines else output
+        self.scenes[-1]["shown"].append({"command": command, "output": "\n".join(shown)})
 
 
 def wait_until(machine: Machine, condition: str) -> None:
@@ -162,7 +173,10 @@ def trains(terminal: Terminal) -> None:
     machine.run(*service, "-p", "StandardOutput=file:/root/train.log", "python3", "/root/train.py")
     wait_until(machine, f"grep -qs memory_exhaustion {WARNINGS}")
     terminal.types("tail -n 3 /root/train.log", shown_as="python3 train.py")
-    terminal.types("wslgpud status", lines=15)
+    # Python may take longer to start here than is left: its screen, of what it would have asked for.
+    screen = Console(record=True, width=COLUMNS, force_terminal=True, file=io.StringIO())
+    print_status({"seen_by": "daemon", "url": URL, **json.loads(machine.python(STATUS).stdout)}, screen)
+    terminal.shows("wslgpud status", screen.export_text(styles=True), lines=15)
     wait_until(machine, f"grep -qs oom_kill {WARNINGS}")
     told = [json.loads(line) for line in machine.read(WARNINGS).splitlines() if line]
     rules = [message["rule"] for message in told]
@@ -180,7 +194,7 @@ def reads(terminal: Terminal) -> float:
     )
     terminal.scene("The kernel kills it, then the power goes. After the restart")
     terminal.types("wslgpud incidents", lines=8)
-    terminal.types(f"wslgpud incidents {kill['id']} | head -n 3")
+    terminal.types(f"wslgpud incidents {kill['id']}", lines=4)
     terminal.scene("The black box: the minutes before the end")
     terminal.types(f"wslgpud incidents {end['id']}", lines=24)
 
