@@ -153,6 +153,8 @@ def installs(terminal: Terminal) -> None:
     terminal.scene("One command, and it starts with the machine")
     assert "starts with the machine" in terminal.types("./deploy/install", SOURCE)
     assert terminal.types("systemctl is-enabled wslgpud") == "enabled\n"
+    stranger = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "wslgpud", "incidents")
+    assert "you may not read it: use sudo" in terminal.machine.run(*stranger, check=False).stderr
     terminal.machine.run("sync")  # as the kernel would within half a minute
 
 

@@ -309,10 +309,24 @@ def explain(error: DBAPIError, target: str) -> StoreError:
     if "locked" in text:
         return LockedError(f"{name}: held by another process ({text}); close that one")
     if "readonly" in text or "unable to open" in text:
-        return UnwritableError(f"{name}: {text}; check the owner of the file and of its folder")
+        remedy = "check the owner of the file and of its folder"
+        if _forbidden(target):
+            remedy = "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
+        return UnwritableError(f"{name}: {text}; {remedy}")
     if "full" in text:
         return StoreError(f"{name}: {text}; free some space or name another folder in store.path")
     return StoreError(f"{name}: {text}")
+
+
+def _forbidden(target: str) -> bool:
+    """Tell whether the file is there, or may be, and is not ours to read."""
+    try:
+        Path(target).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(target, os.R_OK)
 
 
 def belongs_to_us(connection: Connection) -> bool:
