@@ -124,13 +124,17 @@ class Writer:
     def __call__(self, order: str) -> dict[str, object]:
         """Have it obey one order; return its answer."""
         self._answers += 1
-        wait = f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do sleep 0.2; done"
-        self._machine.run("sh", "-c", f"echo {order} > /run/orders; {wait}")
+        wait = (
+            f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do"
+            " systemctl is-active -q writer || { journalctl -u writer >&2; exit 1; }; sleep 0.5; done"
+        )
+        # both ways: opened to write only, it would wait for a writer that has died
+        self._machine.run("sh", "-c", f"echo {order} 1<>/run/orders; {wait}")
         answer: dict[str, object] = json.loads(self._machine.read("/run/answers").splitlines()[-1])
         return answer
 
     def end(self) -> None:
-        self._machine.run("sh", "-c", "echo end > /run/orders")
+        self._machine.run("sh", "-c", "echo end 1<>/run/orders")
         self._machine.run("sh", "-c", "while systemctl is-active -q writer; do sleep 0.2; done")
 
 
@@ -195,7 +199,8 @@ def test_a_quota_that_is_used_up_costs_nothing_that_fits_into_memory(debian, tmp
     data = loop_device(debian, "shared", DISK_BYTES)
     device(debian, "create", "shared", str(SECTORS), "linear", data, "0")
     mount(debian, "shared", "/mnt/shared", "-O", "quota")
-    debian.run("mount", "-o", "remount,usrquota", "/mnt/shared")
+    debian.run("umount", "/mnt/shared")
+    debian.run("mount", "-o", "usrquota", "/dev/mapper/shared", "/mnt/shared")  # too late for a remount
     debian.run("chown", "nobody", "/mnt/shared")
     store = Writer(debian, "/mnt/shared/state/wslgpud.db", user="nobody")
     store("write 300")

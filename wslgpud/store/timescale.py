@@ -26,7 +26,8 @@ _MADE = text(
 )
 _MAKE = text(
     "SELECT create_hypertable(CAST(:name AS regclass), 'part',"
-    " chunk_time_interval => CAST(:seconds AS bigint), create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
+    " chunk_time_interval => CAST(:seconds AS bigint),"
+    " create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
 ).bindparams(bindparam("name"), bindparam("seconds"))
 
 
