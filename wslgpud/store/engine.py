@@ -251,23 +251,11 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 32")
+    # what SQLite hears from the disk while it does so by itself it tells nobody
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA journal_size_limit = 131072")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
-
-
-def set_synced(connection: Connection, *, synced: bool) -> None:
-    """Choose whether the next commits wait until the disk has them."""
-    if connection.dialect.name == "sqlite":
-        # past SQLAlchemy, which would begin a transaction first, in which SQLite refuses the change
-        run_outside(connection, f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-
-
-def sync(connection: Connection) -> None:
-    """Wait until the disk has everything that is committed: a checkpoint begins with the log's fsync."""
-    if connection.dialect.name == "sqlite":
-        run_outside(connection, "PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def run_outside(connection: Connection, script: str) -> None:
