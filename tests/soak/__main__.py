@@ -259,9 +259,8 @@ def main() -> int:
     )
     print(f"{soak.heard.transitions} changes of level; messages {soak.outcomes}; {soak.hook.asked} requests")
     print("after the warm-up: " + ", ".join(f"{name} {value:+,.0f}" for name, value in growth.items()))
-    print(
-        f"RSS {soak.marks[-1]['rss_bytes'] / 2**20:.1f} MiB at the end; {len(soak.kept):,} samples in the history"
-    )
+    held = soak.marks[-1]["rss_bytes"] / 2**20
+    print(f"RSS {held:.1f} MiB at the end; {len(soak.kept):,} samples in the history")
     for promise in broken:
         print("BROKEN: " + promise)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
