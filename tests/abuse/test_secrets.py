@@ -52,7 +52,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def training() -> Iterator[None]:
-    """Run a program that is big enough to be watched, with secrets on its command line and in its environment."""
+    """Run a program big enough to be watched, with secrets on its command line and in its environment."""
     command = [sys.executable, "-c", PROGRAM, "train.py", f"--api-key={MARK}-h", "--password", f"{MARK}-i"]
     environment = {**os.environ, "WANDB_API_KEY": f"{MARK}-j"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as program:
