@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "steps", "__init__"),
+    ("metrics", "units", "steps", "documents", "__init__"),
     ("model",),
     ("config", "host", "palette"),
     ("probes",),

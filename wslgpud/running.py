@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.processes import parse_stat
 from wslgpud.units import printable
@@ -123,7 +124,7 @@ def _read(file: Path, host: Host) -> dict[str, Any] | None:
     """Return a note whose process lives; None for any other, and for what is no note."""
     try:
         with file.open("rb") as stream:
-            note = json.loads(stream.read(_MOST_BYTES))
+            note = documents.parsed(stream.read(_MOST_BYTES))
         numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
         if note["kind"] not in ("stress", "guard") or not all(
             isinstance(note[n], int | float) for n in numbers

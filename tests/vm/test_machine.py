@@ -29,6 +29,13 @@ def debian(module_machine: BootMachine) -> Machine:
     return module_machine(program=True, memory_mib=384, swap_mib=128)
 
 
+def test_tests_that_share_a_machine_share_a_worker(request: pytest.FixtureRequest) -> None:
+    """Else each worker boots a machine, and what one test installs the next one misses."""
+    distributed = "PYTEST_XDIST_WORKER" in os.environ
+
+    assert request.node.nodeid.endswith("@vm") or not distributed
+
+
 def test_systemd_runs_and_nothing_failed(debian: Machine) -> None:
     assert debian.read("/proc/1/comm") == b"systemd\n"
     assert debian.run("systemctl", "is-system-running", check=False).stdout == "running\n"

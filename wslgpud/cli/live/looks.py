@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wslgpud import documents
 from wslgpud import status as summary
 from wslgpud.advise.drives import READERS, open_there, windows_points
 from wslgpud.catalogue import catalogue
@@ -245,7 +246,7 @@ def daemon_feed(folders: list[Path], database: str = "") -> Feed | None:
     """
     for folder in folders:
         try:
-            note = json.loads((folder / "daemon.json").read_text())
+            note = documents.parsed((folder / "daemon.json").read_text())
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue

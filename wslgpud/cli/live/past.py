@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from wslgpud import documents
 from wslgpud.catalogue import catalogue
 from wslgpud.cli.common import Fault
 from wslgpud.cli.live.trail import Key, Trail
@@ -130,7 +130,7 @@ class ApiPast:
         from wslgpud.cli.live.looks import NoLookError  # noqa: PLC0415 - it imports us
 
         try:
-            return json.loads(self._get(f"{path}?{urllib.parse.urlencode(query, doseq=True)}"))
+            return documents.parsed(self._get(f"{path}?{urllib.parse.urlencode(query, doseq=True)}"))
         except (NoLookError, ValueError) as error:
             raise NoPastError(str(error)) from error
 

@@ -59,8 +59,8 @@ export const incidents = {
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", {}, chip(i.worst_level)),
-      h("td", { class: "wide" }, resourceName(i.resource)),
-      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
+      h("td", { class: "wide" }, named(resourceName(i.resource))),
+      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, said(i.headline))),
       h("td", { class: "num wide" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
     return card(t("incidents"), choice, rows.length
       ? table(t("incidents"), [column(t("began")), column(t("worst")), column(t("where"), "wide"), column(t("what")), column(t("lasted"), "num wide")], rows) : empty(t("nothing_wrong")),
@@ -86,9 +86,9 @@ function report(d) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, resourceName(d.resource), " · ", named(d.rule), " · ", at(d.opened), " · ", lasted)),
-      h("h1", {}, d.headline), told.map((line) => h("p", {}, line)),
-      d.advice ? [h("h3", {}, t("advice")), h("p", {}, d.advice)] : null),
+      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", named(d.rule), " · ", at(d.opened), " · ", lasted)),
+      h("h1", {}, said(d.headline)), told.map((line) => h("p", {}, line)),
+      d.advice ? [h("h3", {}, t("advice")), h("p", {}, said(d.advice))] : null),
     card(t("black_box"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
       h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, ` ${t("headroom")}, ${t("of_all", { all: size(c.capacity_bytes) })}`)),
       h("div", { class: "chart tall", "data-key": `bb-${c.resource}`, "data-keep": true, role: "img",

@@ -52,7 +52,7 @@ export const overview = {
       h("div", { class: "halves" },
         h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
           liveCard(t("processes"), h("a", { href: "#/processes" }, t("all_processes")), processTable(ctx, { most: 6 }))),
-        h("div", { class: "stack" }, card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status)), nights(status)))];
+        h("div", { class: "stack" }, card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status)), nights(status))))];
   },
 
   list(status) {
@@ -67,7 +67,7 @@ export const overview = {
     if (!entries.length) return empty(t("nothing_wrong"));
     return h("ul", { class: "plain-list" }, entries.map(([id, level, headline, when]) => h("li", { "data-key": `i${id}` },
       h("div", {}, chip(level), " ", h("span", { class: "dim small" }, when)),
-      h("a", { href: `#/incidents/${id}` }, headline))));
+      h("a", { href: `#/incidents/${id}` }, said(headline)))));
   },
 
   drawn(ctx) {
@@ -105,7 +105,7 @@ function banner(found, ctx) {
   const details = found.details.filter(Boolean);
   const more = found.incident ?? (ctx?.sample.status.incidents ?? []).find((i) => i.resource === found.resource);
   return h("section", { class: ["card verdict fades", found.level], "aria-label": t("verdict") },
-    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), found.headline),
+    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), said(found.headline)),
     h("p", {}, details.join(" · "), more ? [details.length ? " · " : "", h("a", { href: `#/incidents/${more.id}` }, t("incident_n", { id: more.id }))] : null));
 }
 
