@@ -7,7 +7,8 @@ import math
 #: steps that fall on the clock's own divisions; those from 60 and from 3600 on are read from the summaries of
 #: minutes and of hours
 STEPS_SECONDS = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800,
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+    172800, 604800,
 )  # fmt: skip
 
 

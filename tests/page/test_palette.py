@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from grafana.source import kit
 from wslgpud import palette, plots
 from wslgpud.cli import chart
 from wslgpud.model import Level
@@ -44,6 +45,10 @@ def test_every_level_has_a_colour_and_no_two_look_alike() -> None:
     assert set(palette.LEVELS) == set(Level)
     for column in zip(*palette.LEVELS.values(), strict=True):
         assert len(set(column)) == len(Level)
+
+
+def test_dashboards_take_the_colours_of_levels_from_here() -> None:
+    assert {level: shade.grafana for level, shade in palette.LEVELS.items()} == kit.LEVEL_COLOURS
 
 
 def test_a_terminal_draws_as_many_lines_in_the_same_order() -> None:

@@ -86,7 +86,7 @@ function one(ctx, gpu) {
       fact(t("pstate"), of("gpu_performance_state") === undefined ? undefined : `P${of("gpu_performance_state")}`, why),
       fact(t("pcie"), link[0] === undefined ? undefined : `Gen ${link[0]} ×${link[1] ?? "?"}`, why),
       shown(t("encoder"), "gpu_encoder_utilization_ratio", "ratio"), shown(t("decoder"), "gpu_decoder_utilization_ratio", "ratio"),
-      fact(t("throttle"), told ? (reasons.length ? reasons.map((r) => tMaybe(`throttle_${r}`) ?? r).join(", ") : t("none")) : undefined, why)),
+      fact(t("throttle"), told ? (reasons.length ? reasons.map((r) => tMaybe(`throttle_${r}`) ?? r.replaceAll("_", " ")).join(", ") : t("none")) : undefined, why)),
     h("h3", {}, t("gpu_processes")),
     gpu.processes?.length
       ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),

@@ -181,7 +181,7 @@ function sharedLabels(list) {
 /** What a metric is: the page says it in Chinese of what its boards show, the daemon of everything in English. */
 function help(panel) {
   const known = tMaybe(`help_${panel.metric.replace(/^wslgpud_/, "")}`);
-  return known || lang !== "zh" ? known || panel.help : h("span", { lang: "en" }, panel.help);
+  return { text: known ?? panel.help, lang: lang === "zh" && !known ? "en" : null };
 }
 
 function chartCard(panel) {
@@ -189,11 +189,12 @@ function chartCard(panel) {
   const name = panel.metric.replace(/^wslgpud_/, "");
   if (panel.error) return h("section", { class: "card", "data-key": `${id}-failed` }, h("h2", {}, named(name)), empty(panel.error));
   const has = panel.series.some((s) => s.known);
+  const words = help(panel);
   return h("section", { class: "card", "data-key": `${id}-card` },
     h("div", { class: "head" }, h("h2", { title: panel.help }, named(name), panel.rate ? h("span", { class: "dim small" }, ` /${t("s")}`) : null),
       h("span", { class: "dim small" }, `${t("each_point", { time: duration(panel.step || 1) })} · ${t(`tier_${panel.tier}`)}`)),
-    h("p", { class: "dim small" }, help(panel)),
-    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": panel.help }) : empty(t("nothing_then")),
+    h("p", { class: "dim small", lang: words.lang }, words.text),
+    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("nothing_then")),
     has ? h("p", { class: "readout", "data-key": `${id}-readout`, "data-keep": true }) : null,
     has ? table(name, [column(t("series")), ...["least_value", "mean_value", "most_value", "last_value"].map((k) => column(t(k), "num"))],
       panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), named(s.name)),
