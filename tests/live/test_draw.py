@@ -112,6 +112,31 @@ def test_when_nobody_answers_the_last_look_stays_and_says_how_old_it_is() -> Non
     assert WARNING["headline"] in console.file.getvalue()
 
 
+def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
+    look, trail = Look(0.0, WARNING, {}, "daemon"), Trail()
+    trail.add(look)
+
+    assert "STALE" not in drawn(replace(look, mono=9.0), trail)
+    first, second, *_ = drawn(replace(look, mono=75.0), trail).splitlines()
+    assert "STALE  no sample for 75 s" in first
+    assert second.startswith("what follows is old:")
+    assert WARNING["headline"] in second
+
+
+def test_what_runs_and_what_else_is_wrong_are_shown() -> None:
+    extra = {
+        "running": [{"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "fill", "elapsed_seconds": 3.0,
+                     "done_ratio": 0.5}],
+        "incidents": [{"id": 9, "rule": "disk_full", "level": "warning", "headline": "Disk / will be full"}],
+        "stress": [{"at": "2026-11-21T03:00:00+00:00", "gpu": 0, "uuid": "u", "verdict": "passed"}],
+    }  # fmt: skip
+    text = drawn(Look(0.0, WARNING | extra, {}, "daemon"))
+
+    assert "▶ ━━━━━━────── stress run of GPU 0  filling · 50% · for 3 s" in text
+    assert "warning   Disk / will be full  (incident 9)" in text
+    assert "stress run: GPU 0 passed" in text
+
+
 def test_markup_in_the_name_of_a_program_is_text() -> None:
     look = seen("two-gpus")
     process = {**look.document["processes"][0], "command": "[bold red]x[/] {evil}"}

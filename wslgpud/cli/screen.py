@@ -254,9 +254,9 @@ def told(one: Mapping[str, Any]) -> Text:
 
 def last_night(run: Mapping[str, Any], now: str) -> Text:
     """Write how the last stress run of a card ended."""
-    text = Text(f"GPU {run['gpu']} {run['verdict']}", VERDICT_COLOURS[run["verdict"]])
+    text = Text().append(f"GPU {run['gpu']} {run['verdict']}", VERDICT_COLOURS[run["verdict"]])
     usable = f", {size(run['usable_bytes'])} usable" if "usable_bytes" in run else ""
-    text.append(f" {_since(run['at'], now)} UTC{usable}", "default")
+    text.append(f" {_since(run['at'], now)} UTC{usable}")
     return text.append(f": {run['note']}" if "note" in run else "", "dim")
 
 

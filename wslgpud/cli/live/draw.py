@@ -22,6 +22,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
 MOST_CGROUPS = 3
+#: without a new sample for so long, how things stand is not known
+STALE_SECONDS = 10.0
 MOST_INCIDENTS = 3
 #: older than this many planned intervals, a sample is called old
 _OLD = 5.0
@@ -48,7 +50,7 @@ class Shown:
 def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now: float) -> RenderableType:
     """Draw a look into so many columns and lines; ``now`` is the wall clock, to tell how old it is."""
     parts: list[Table | Text] = [
-        *_verdict(look, shown, width, now),
+        *_verdict(look, trail, shown, width, now),
         *_work(look),
         _rule("memory", width, _span(shown)),
         _memory(look, trail, shown, width),
@@ -96,7 +98,7 @@ def _ink(level: str) -> str:
     return COLOURS[level].removeprefix("bold white on ")
 
 
-def _verdict(look: Look, shown: Shown, width: int, now: float) -> Iterator[Text]:
+def _verdict(look: Look, trail: Trail, shown: Shown, width: int, now: float) -> Iterator[Text]:
     document = look.document
     taken = datetime.fromisoformat(document["at"])
     age = max(0.0, now - taken.timestamp())
@@ -105,8 +107,13 @@ def _verdict(look: Look, shown: Shown, width: int, now: float) -> Iterator[Text]
     says = document.get("headline") or calm(document)
     clock = taken.astimezone().strftime("%H:%M:%S")
     marks = " paused" if shown.paused else ""
-    if shown.trouble:
-        yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
+    silent = trail.still(look.mono) if look.seen_by == "daemon" else 0.0
+    if shown.trouble or silent > STALE_SECONDS:
+        if shown.trouble:
+            yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
+        else:
+            yield _text((" STALE ", "bold reverse yellow"),
+                        f" no sample for {duration(silent)}: the daemon answers but does not sample")  # fmt: skip
         yield _text(("what follows is old: ", "yellow"), badge, f" {says}")
         return
     old = age > _OLD and look.seen_by != "recording"
