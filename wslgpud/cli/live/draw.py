@@ -112,8 +112,8 @@ def _verdict(look: Look, trail: Trail, shown: Shown, width: int, now: float) -> 
         if shown.trouble:
             yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
         else:
-            yield _text((" STALE ", "bold reverse yellow"),
-                        f" no sample for {duration(silent)}: the daemon answers but does not sample")  # fmt: skip
+            why = "the daemon answers but does not sample"
+            yield _text((" STALE ", "bold reverse yellow"), f" no sample for {duration(silent)}: {why}")
         yield _text(("what follows is old: ", "yellow"), badge, f" {says}")
         return
     old = age > _OLD and look.seen_by != "recording"
