@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.live.test_app import sample_of
 from tests.support.daemons import daemon, eventually
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
@@ -236,7 +237,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle")) as running:
         feed = DaemonFeed(running.url)
-        theirs = eventually(lambda: (look := feed.look()).document.get("ram") and look, "a sample")
+        theirs = eventually(lambda: sample_of(feed), "a sample")
         ours = seen("wsl2-idle")
 
     for name in ("memory_total_bytes", "gpu_memory_used_bytes", "pressure_waiting_seconds", "cpus"):

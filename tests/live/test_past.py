@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.live.test_app import Feed, shows, text_of
+from tests.live.test_app import Feed, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.history import SPANS, History, View, history
-from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, NotYetError, OwnFeed, daemon_feed
+from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, OwnFeed, daemon_feed
 from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.config import Config
@@ -192,13 +192,7 @@ def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(t
         feed = daemon_feed([running.state])
         assert feed is not None
 
-        def seen() -> Look | None:
-            try:
-                return feed.look()
-            except NotYetError:
-                return None
-
-        look = eventually(seen, "a sample")
+        look = eventually(lambda: sample_of(feed), "a sample")
         assert look.value("memory_total_bytes") == look.document["ram"]["total"]
         past = eventually(lambda: (p := feed.past(Trail())).words() and p, "a history")
         past.close()

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,8 @@ class Stage:
         self.name = "year" if database else "stage"
         self.ledger = Ledger((), 0.0)
         self.said: list[Transition] = []
+        #: whether what is known is sampled again and again
+        self.ticking = False
         #: what runs now, see ``wslgpud.running``
         self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
@@ -120,7 +123,12 @@ class Stage:
         return [asdict(finding) for finding in doctor.run(machine, config.Config())]
 
     def now(self) -> dict[str, Any]:
-        return self.known or {"version": "0.1.0", "waiting": "for the first sample"}
+        if self.known is None:
+            return {"version": "0.1.0", "waiting": "for the first sample"}
+        if not self.ticking:
+            return self.known
+        at = datetime.fromtimestamp(self.clock.wall(), timezone.utc).isoformat(timespec="milliseconds")
+        return {**self.known, "at": at}
 
     def publish(
         self,
