@@ -59,7 +59,7 @@ def _now() -> list[Panel]:
         figure("Age of forecasts", "Of the sample that the oldest rests on; above 0 one is held because no new sample "
                "comes.", ask(f"max({metric('risk_forecast_age_seconds')})", now=True), unit="s", width=4, decimals=0,
                thresholds=steps((None, GOOD), (HELD_SECONDS, WARNING))),
-        figure("When memory runs out", "Whom the kernel would kill (oom_score_adj): below 0 others before this daemon, "
+        figure("OOM score", "Whom the kernel would kill (oom_score_adj): below 0 others before this daemon, "
                "-1000 never it. 0: it is not protected, as without the systemd service.",
                ask(f"max({metric('oom_score_adjust')})", now=True), width=4, decimals=0, thresholds=PROTECTED),
         figure("NVML", "Version of NVIDIA's management library in use; or that there is none.",
@@ -83,7 +83,7 @@ def _sampling() -> list[Panel]:
         lines("Time of a source", "How long its last look took. Rises when a driver or a disk hangs.",
               ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"), unit="s", fill=0, height=9),
         lines("Age of values", "How old what a source says was at the last sample: some are asked rarely by design.",
-              ask(f"max by (source) ({metric('source_age_seconds')})", "{{source}}"), unit="s", fill=0, height=9),
+              ask(f"max by (source) ({metric('source_age_seconds')})", "{{source}}"), unit="s", fill=0, height=9, soft_most=5),
         lines("Rhythm", "Planned time between two samples, shorter while memory shrinks fast; and how much later than "
               "planned they came: the machine stalls.",
               ask(f"max({metric('tick_interval_seconds')})", "planned"),
@@ -98,7 +98,7 @@ def _sampling() -> list[Panel]:
         lines("Failed looks", "By source; and messages of the kernel that were overwritten before we read them.",
               ask(f"sum by (source) ({rate(metric('source_failures'))}) > 0 or "
               f"label_replace(sum({rate(metric('source_failures'))}), \"source\", \"all\", \"\", \"\")", "{{source}}"),
-              ask(f"{rate(metric('kernel_log_lost_records'))} or max({metric('build')}) * 0", "lost kernel messages"),
+              ask(f"sum({rate(metric('kernel_log_lost_records'))}) or max({metric('build')}) * 0", "lost kernel messages"),
               unit="cps", width=8, height=7, soft_most=1),
     ]  # fmt: skip
 

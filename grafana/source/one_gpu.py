@@ -21,6 +21,7 @@ from grafana.source.kit import (
     lines,
     metric,
     or_not_here,
+    override,
     rows,
     states,
     steps,
@@ -101,9 +102,11 @@ def _work() -> list[Panel]:
 
 
 def _health() -> list[Panel]:
-    def one(title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none") -> Panel:
+    def one(
+        title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none", width: int = 3
+    ) -> Panel:
         return figure(title, text, ask(f"max({or_not_here(gpu(name, *matchers), field)})", now=True), unit=unit,
-                      mappings=NOT_HERE_WORDS, width=3, decimals=0)  # fmt: skip
+                      mappings=NOT_HERE_WORDS, width=width, decimals=0)  # fmt: skip
 
     failed, pending = gpu("gpu_row_remap_failed"), gpu("gpu_row_remap_pending")
     energy = gpu("gpu_energy_joules")
@@ -117,10 +120,11 @@ def _health() -> list[Panel]:
             "compute_capability": "Compute",
         }, width=14,
     )  # fmt: skip
+    override(who, "Name", custom__width=260)
     return [
-        one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit"),
+        one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit", width=2),
         one("ECC uncorrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_uncorrected",
-            'type="uncorrected"'),
+            'type="uncorrected"', width=4),
         one("ECC corrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_corrected",
             'type="corrected"'),
         one("Remapped rows", "Memory rows replaced by spare ones, for good.", "gpu_remapped_rows", "remapped_rows"),

@@ -35,6 +35,7 @@ from grafana.source.kit import (
     steps_of,
     words,
 )  # fmt: skip
+from wslgpud.model import Level
 
 #: for how long the present rate is carried on in the picture of VRAM
 FORECAST_SECONDS = 300
@@ -135,11 +136,12 @@ def vram(width: int = 24) -> Panel:
     growing = f"clamp_min(max({for_gpu(metric('consumption_bytes_per_second'))}), 0)"
     learnt = f"max({for_gpu(metric('learned_ceiling_bytes'))})"
     kept = f"({reserved} or {used} * 0)"
-    # Only where the forecast sees an end that is near: a rate alone is noise.
+    # Only where the forecast sees an end that is near, and believes in it: a rate alone is noise.
     foreseen = (
         f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
     )
-    soon = f"({used} + {kept} + {FORECAST_SECONDS} * {growing} and {foreseen})"
+    felt = f"max({for_gpu(metric('risk_level'))}) >= {int(Level.INFO)}"
+    soon = f"({used} + {kept} + {FORECAST_SECONDS} * {growing} and {foreseen} and {felt})"
     panel = lines(
         "VRAM by layer",
         "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
@@ -231,6 +233,7 @@ def _machine() -> list[Panel]:
     processor = lines(
         "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
         *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True, width=10,
+        height=7,
     )  # fmt: skip
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
@@ -238,7 +241,7 @@ def _machine() -> list[Panel]:
         "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
         "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
-        width=7, height=8, thresholds=steps_of("windows_disk_full"), full=None,
+        width=7, height=7, thresholds=steps_of("windows_disk_full"), full=None,
     )  # fmt: skip
     wsl = f"max by (version, distro, networking) ({metric('wsl')})"
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
@@ -286,7 +289,7 @@ def _windows() -> list[Panel]:
             f'label_replace(({limit} - {committed}) / {limit}, "of", "RAM and page files", "", "")',
             "{{of}}", now=True,
         ),
-        unit="percentunit", width=7, height=8, thresholds=steps_of("windows_memory_low"), full=1,
+        unit="percentunit", width=7, height=7, thresholds=steps_of("windows_memory_low"), full=1,
     )  # fmt: skip
     seen = lines(
         "VRAM as Windows sees it",

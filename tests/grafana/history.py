@@ -92,6 +92,7 @@ class Evening:
         swapped = (wanted - in_ram) * self._ram
         yield "memory_available_bytes", (), self._ram * (1 - in_ram)
         yield "memory_anon_bytes", (), self._ram * in_ram * 0.96
+        yield "memory_free_bytes", (), self._ram * max(0.01, 0.93 - in_ram)
         yield "swap_free_bytes", (), max(0.0, 20 * GIB - swapped)
         thrash = _ramp(in_ram, 0.88, 0.96) * leak
         yield "swap_in_bytes", (), self.add("in", thrash * 40e6 * abs(1 + self.noise(0.5)))
@@ -215,6 +216,7 @@ def evening(
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
+    taken = 0.0
     if leaks:  # an allocation failed there on an earlier evening
         engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
     for t in range(0, last + 1, TICK):
@@ -222,15 +224,17 @@ def evening(
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
         forecasts = engine.observe(observe(snapshot)).forecasts
-        if t % SCRAPE:
-            continue
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
+        taken += TICK / interval
+        if t % SCRAPE:
+            continue
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
         windows = invented.windows(values, metrics) if leaks else []
         yield wall, [
             *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
             Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
+            Reading(gpu_own["gpu_library"], 1, ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "13.591.44")),
             *snapshot.readings(), *windows, *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
             Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
             *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
@@ -246,7 +250,7 @@ def evening(
             Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
             Reading(own["http_connections"], 2, ()),
             Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
-            Reading(own["ticks"], t, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+            Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
             Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
             Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
             Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),

@@ -121,7 +121,9 @@ NOT_SHOWN = {
 
 
 def test_every_metric_is_on_a_dashboard_or_has_a_reason_not_to_be() -> None:
-    shown = {name for query in QUERIES for name in re.findall(r"\bwslgpud_\w+", query.expression)}
+    shown = {
+        name for query in [*QUERIES, *ANNOTATIONS] for name in re.findall(r"\bwslgpud_\w+", query.expression)
+    }
 
     assert {spec.sample for spec in catalogue()} - shown == NOT_SHOWN.keys()
 
