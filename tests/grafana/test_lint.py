@@ -11,9 +11,8 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.grafana.panels import ANNOTATIONS, DASHBOARDS, FOLDER, QUERIES, Query, panels
+from tests.grafana.panels import ANNOTATIONS, DASHBOARDS, QUERIES, Query, panels
 from wslgpud.catalogue import catalogue
 from wslgpud.risk.settings import RiskSettings
 
@@ -28,7 +27,6 @@ SINCE_START = (
     "False alarms",
     "ECC uncorrected", "ECC corrected", "Given up", "Failed writes", "Refused values", "Runs",
 )  # fmt: skip
-PROVISIONING = FOLDER.parent / "provisioning"
 
 
 def variables(board: Any) -> dict[str, Any]:
@@ -157,16 +155,3 @@ def test_a_figure_that_may_be_missing_tells_why() -> None:
             if unsupported:
                 texts = json.dumps(defaults["mappings"])
                 assert '"-1"' in texts and '"N/A"' in texts, panel["title"]  # noqa: PT018
-
-
-def test_provisioning_finds_the_dashboards_and_knows_the_scrape_interval() -> None:
-    (provider,) = yaml.safe_load((PROVISIONING / "dashboards/wslgpud.yml").read_text())["providers"]
-    (source,) = yaml.safe_load((PROVISIONING / "datasources/wslgpud.yml").read_text())["datasources"]
-    compose = yaml.safe_load((FOLDER.parent / "compose.yml").read_text())["services"]
-    scrape = yaml.safe_load((FOLDER.parent.parent / "deploy/prometheus/scrape.yml").read_text())
-    assert f"./dashboards:{provider['options']['path']}:ro" in compose["grafana"]["volumes"]
-    assert source["type"] == "prometheus"
-    # Without it short windows are empty: Grafana takes 15 s for granted.
-    assert source["jsonData"]["timeInterval"] == scrape["global"]["scrape_interval"]
-    for service in compose.values():
-        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), "pinned"
