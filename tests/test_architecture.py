@@ -23,6 +23,7 @@ LAYERS = (
     ("catalogue",),
     ("monitor",),
     ("app",),
+    ("daemon",),
     ("cli",),
     ("__main__",),
 )

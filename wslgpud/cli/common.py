@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud import logs
-from wslgpud.host import Host, RecordedHost
+from wslgpud import daemon, logs
+from wslgpud.host import Host
 
 
 class Fault(typer.Exit):
@@ -58,12 +58,10 @@ def host_at(folder: Path | None) -> Host:
     Raises:
         Fault: the folder holds no recording.
     """
-    if folder is None:
-        return Host()
     try:
-        return RecordedHost(folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise Fault(f"{folder} is not a machine recorded by 'wslgpud capture': {error}") from error
+        return daemon.host_at(folder)
+    except daemon.NoRecording as error:
+        raise Fault(str(error)) from error
 
 
 def state_folder(state: Path | None) -> Path:
