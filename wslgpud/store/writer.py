@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 #: ticks written by one transaction, so that catching up after an outage never holds the file for long
 TICKS_A_COMMIT = 600
+#: what a slice of upkeep changes, about
+SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -230,8 +232,9 @@ class Writer:
             more = True
         if more:
             self._unsynced = True
-            log_file.grew(wal.CHECKPOINT_PAGES * wal.PAGE)
-            self._sync()
+            log_file.grew(SLICE_BYTES)
+            if log_file.long:
+                self._sync()
         return more
 
     def _try(self, act: Callable[[], bool]) -> bool:
