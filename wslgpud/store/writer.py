@@ -260,15 +260,16 @@ class Writer:
         self._failures_in_a_row += 1
         text = str(engines.explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, UnkeptError) or "I/O error" in text
+        # what SQLite was told of the disk nobody tells us again
+        self._suspect = self._suspect or unkept
+        # before the error is known: with it, what is to be written again waits
+        self._close_connection()
         if self._path is not None and unkept:
             reason, remedy = wal.refusal(self._path)
             text += (f" ({reason})" if reason and reason not in text else "") + (remedy and f"; {remedy}")
         if text != self.error:
             log.error("history is kept in memory: %s", text)
         self.error = text
-        # what SQLite was told of the disk nobody tells us again
-        self._suspect = self._suspect or unkept
-        self._close_connection()
         if self._path is not None and self._salvage is None and recovery.is_damage(str(error)):
             self._set_aside(self._path)
 
