@@ -125,10 +125,8 @@ class Writer:
     def __call__(self, order: str) -> dict[str, object]:
         """Have it obey one order; return its answer."""
         self._answers += 1
-        wait = (
-            f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do"
-            f" systemctl is-active -q {self._unit} || {{ journalctl -u {self._unit} >&2; exit 1; }}; sleep 0.5; done"
-        )
+        alive = f"systemctl is-active -q {self._unit} || {{ journalctl -u {self._unit} >&2; exit 1; }}"
+        wait = f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do {alive}; sleep 0.5; done"
         # both ways: opened to write only, it would wait for a writer that has died
         self._machine.run("sh", "-c", f"echo {order} 1<>/run/orders; {wait}")
         answer: dict[str, object] = json.loads(self._machine.read("/run/answers").splitlines()[-1])
