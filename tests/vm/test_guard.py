@@ -20,8 +20,8 @@ from .machine import Machine, Result
 pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(900)]
 
 PROGRAM = "/opt/wslgpud/bin/wslgpud"
-#: Each file takes g++ some 110 MB, and a quarter of a second where nothing is emulated, as few sources do that
-#: take so much; all at once take twice what the machine has left, one of them fits well.
+#: Each file takes g++ some 110 MB, and but a quarter of a second where nothing is emulated; few sources
+#: take so much in so little time. All at once take twice what the machine has left, one of them fits well.
 FILES, DECLARATIONS, MEMORY_MIB = 4, 100_000, 320
 MAKEFILE = f"""all: {" ".join(f"heavy{i}.s" for i in range(FILES))}
 %.s: %.cc
