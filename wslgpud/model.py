@@ -218,10 +218,11 @@ class Forecast:
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
+    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``;
     ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
     these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
+    ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
     """
 
     resource: str
@@ -240,6 +241,7 @@ class Forecast:
     window_seconds: float | None = None
     age_seconds: float = 0.0
     capacity_learned: Literal["", "seen", "probable"] = ""
+    expected_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
