@@ -43,19 +43,24 @@ def main():
     print("| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms an event"
           " | critical before | false criticals |")  # fmt: skip
     print("|---" * 8 + "|")
-    total = [0] * 10
+    total = [0] * 9
     for scenario in (*module.FATAL, *module.HARMLESS):
         line = judged(module, scenario, seeds, (fastest, slowest))
         w, c = line.warning, line.critical
         n = len(w.leads)
         before = sum(lead > 0 for lead in c.leads)
-        print(f"| {line.name} | {w.in_time} of {n} | {w.median_lead or 0:.0f} s | {w.quiet_with_alarm} of"
-              f" {w.quiet_traces} | {w.tolerated_with_alarm} of {w.tolerated_traces} |"
-              f" {w.alarms_before_events / max(1, n):.2f} | {before} of {n} | {len(c.noisy)} |", flush=True)  # fmt: skip
+        print(
+            f"| {line.name} | {w.in_time} of {n} | {w.median_lead or 0:.0f} s | {w.quiet_with_alarm} of"
+            f" {w.quiet_traces} | {w.tolerated_with_alarm} of {w.tolerated_traces} |"
+            f" {w.alarms_before_events / max(1, n):.2f} | {before} of {n} | {len(c.noisy)} |",
+            flush=True,
+        )
         if os.environ.get("VERBOSE"):
             print("    late:", ", ".join(w.late), "| false:", ", ".join(w.noisy), "| critical:", c.noisy)
-        figures = (w.in_time, n, w.quiet_with_alarm, w.quiet_traces, w.tolerated_with_alarm,
-                   w.tolerated_traces, w.alarms_before_events, before, len(c.noisy), len(w.noisy))  # fmt: skip
+        figures = (
+            w.in_time, n, w.quiet_with_alarm, w.quiet_traces, w.tolerated_with_alarm,
+            w.tolerated_traces, w.alarms_before_events, before, len(c.noisy),
+        )  # fmt: skip
         total = [a + b for a, b in zip(total, figures, strict=True)]
     print(f"| all | {total[0]} of {total[1]} | | {total[2]} of {total[3]} | {total[4]} of {total[5]} |"
           f" {total[6] / max(1, total[1]):.2f} | {total[7]} of {total[1]} | {total[8]} |")  # fmt: skip

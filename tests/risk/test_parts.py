@@ -107,9 +107,9 @@ def test_what_came_here_before_and_went_back_is_doubted_less_the_higher_it_gets(
     peaks = Peaks(S.swing, 3600.0)
     for i in range(200):
         peaks.push(float(i), 0.2 + 0.5 * (i % 20) / 19)
-    assert peaks.doubt(0.6) >= 5
-    assert 0 < peaks.doubt(0.72) < peaks.doubt(0.6)
-    assert peaks.doubt(0.8) == 0
+    assert peaks.doubt(0.6, 1e9) >= 5
+    assert 0 < peaks.doubt(0.72, 1e9) < peaks.doubt(0.6, 1e9)
+    assert peaks.doubt(0.8, 1e9) == 0
     assert peaks.period_seconds == pytest.approx(20, abs=1)
 
 
@@ -118,9 +118,9 @@ def test_peaks_are_forgotten_in_time():
     for i in range(40):
         peaks.push(float(i), 0.2 + 0.5 * (i % 20) / 19)
     peaks.push(41.0, 0.2)
-    assert peaks.doubt(0.3) == 2
+    assert peaks.doubt(0.3, 1e9) == 2
     peaks.push(500.0, 0.2)
-    assert peaks.doubt(0.3) == 0
+    assert peaks.doubt(0.3, 1e9) == 0
 
 
 def test_less_time_means_an_earlier_warning():

@@ -262,7 +262,10 @@ def _compilers(rng, pace, end, *, fatal):
                 ages[i] = 0.0
                 lives[i] = life * rng.uniform(0.7, 1.2)
                 sizes[i] = each * (rng.uniform(0.8, 1.1) if large else rng.uniform(0.1, 0.4))
-        used = base + sum(s * min(1.0, max(0.0, a / l)) for s, a, l in zip(sizes, ages, lives, strict=True))
+        used = base + sum(
+            size * min(1.0, max(0.0, age / whole))
+            for size, age, whole in zip(sizes, ages, lives, strict=True)
+        )
         path.points.append((t, min(1.0, used)))
     top = max(used for _, used in path.points)
     if fatal:
@@ -372,7 +375,9 @@ def warming_cache(rng, pace, end):
 def preallocation(rng, pace, end):
     path, top = _base(rng, 0.03, 0.12), rng.uniform(0.72, 0.95)
     if rng.random() < 0.4:  # the weights first
-        path.rough(rng, rng.uniform(3, 40), rng.uniform(0.2, 0.5), 12).to(rng.uniform(2, 20), path.points[-1][1])
+        path.rough(rng, rng.uniform(3, 40), rng.uniform(0.2, 0.5), 12).to(
+            rng.uniform(2, 20), path.points[-1][1]
+        )
     path.to(rng.uniform(0.1, 0.6), top)
     return path.to(max(300.0, 2 * pace), top)
 
@@ -503,7 +508,9 @@ def draw(scenario: Scenario, seed: int, *, paces: tuple[float, float] = (15.0, 3
         "tmpfs" if scenario in (tmpfs, files_come_and_go) else "process",
     )  # fmt: skip
     if scenario is suspended or rng.random() < 0.1:
-        drawn.gaps.append((rng.uniform(0.2, 0.7) * (drawn.event or path.t), rng.uniform(0.1, 0.4) * pace, True))
+        drawn.gaps.append(
+            (rng.uniform(0.2, 0.7) * (drawn.event or path.t), rng.uniform(0.1, 0.4) * pace, True)
+        )
         if drawn.event is not None and drawn.gaps[0][0] + drawn.gaps[0][1] > drawn.onset:
             drawn.gaps.clear()  # the machine sleeps through no growth: its programs sleep as well
     return drawn

@@ -67,10 +67,15 @@ class Peaks:
         gaps = sorted(b - a for a, b in pairwise(times))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
-    def doubt(self, used: float) -> float:
-        """Return how many excursions came about this far and went back; nearby peaks count in part."""
+    def doubt(self, used: float, before: float) -> float:
+        """Return how many excursions before some moment came about this far and went back.
+
+        Nearby peaks count in part. Those of a growth's own time are part of it: teeth on a floor that rises.
+        """
         total = 0.0
-        for _, peak in self._peaks:
+        for when, peak in self._peaks:
+            if when >= before:
+                break
             if used <= peak:
                 total += 1.0
             else:
