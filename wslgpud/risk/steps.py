@@ -105,8 +105,8 @@ class StepLedger:
         steps = self._steps
         if len(steps) < FEWEST_STEPS or self._run_from is not None:
             return 0
-        if used > steps[-1][3] + 0.5 * self._least:
-            return 0  # something has just come on top: whether it is a step will be seen on its plateau
+        if used - steps[-1][3] > MOST_GROWTH * steps[-1][2]:
+            return 0  # what has just come on top is no step
         gaps = [b[0] - a[0] for a, b in pairwise(steps)]
         shortest, longest = min(gaps[-3:]), max(gaps[-3:])
         still = t - steps[-1][1]
