@@ -11,7 +11,8 @@
  *   used BYTES, total BYTES, reserved BYTES, utilization N, throttle BITS, temperature N
  *   wddm 1                      processes without memory (the sentinel), as under WSL2
  *   pid N                       a process on each GPU
- *   delay_us N                  each call takes so long
+ *   delay_us N                  each call takes so long; delay_us.CALL for one function alone
+ *   busy_us N                   each call computes so long, as a driver does; busy_us.CALL for one alone
  *   print TEXT                  nvmlInit prints it on standard output
  *   process_name TEXT           what nvmlSystemGetProcessName answers
  * Structures and numbers are those of NVIDIA's nvml.h.
@@ -21,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef unsigned long long u64;
@@ -76,6 +78,13 @@ static int names(const char *key, int index, const char *call)
     return text && !strncmp(text, call, length) && (text[length] == '\n' || !text[length]);
 }
 
+static u64 duration(const char *key, const char *call, int index)
+{
+    char own[128];
+    snprintf(own, sizeof own, "%s.%s", key, call);
+    return number(own, index, number(key, index, 0));
+}
+
 static int enter(const char *call, void *handle)
 {
     load();
@@ -85,9 +94,16 @@ static int enter(const char *call, void *handle)
             pause();
     if (names("crash", index, call))
         raise(SIGSEGV);
-    u64 delay = number("delay_us", index, 0);
+    u64 delay = duration("delay_us", call, index), busy = duration("busy_us", call, index);
     if (delay)
         usleep((useconds_t)delay);
+    if (busy) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        u64 end = (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000 + busy;
+        while ((u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000 < end)
+            clock_gettime(CLOCK_MONOTONIC, &now);
+    }
     if (index >= 0 && number("lost", index, 0))
         return LOST;
     return (int)number(call, index, 0);
@@ -263,6 +279,21 @@ UNSIGNED(DeviceGetDisplayActive, 1)
     }
 PAIR(DeviceGetEncoderUtilization, 5)
 PAIR(DeviceGetDecoderUtilization, 0)
+
+/* Dear calls that other tools make: the driver counts bytes for 20 ms, twice. */
+int nvmlDeviceGetPcieThroughput(void *handle, int counter, unsigned *kilobytes_per_second)
+{
+    (void)counter;
+    ENTER("DeviceGetPcieThroughput", handle);
+    *kilobytes_per_second = (unsigned)number("DeviceGetPcieThroughput.value", INDEX(handle), 1250);
+    return OK;
+}
+int nvmlDeviceGetBAR1MemoryInfo(void *handle, Memory *memory)
+{
+    ENTER("DeviceGetBAR1MemoryInfo", handle);
+    *memory = (Memory){268435456, 251658240, 16777216};
+    return OK;
+}
 
 /* What a GeForce under WSL2 does not answer. */
 int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, u64 *count)

@@ -73,7 +73,8 @@ def test_what_was_learned_is_handed_out_at_once_if_a_ceiling_moved_and_else_rare
     clock = Clock()
     monitor = Monitor(Config(), RecordedHost(FULL_CARD, clock))
     try:
-        monitor.tick()
+        while not monitor.tick()[0].snapshot.gpus:
+            pass  # on a busy machine the card's process may miss its first deadline
         assert list(monitor.lessons()) == []
         monitor._engine._ceilings.failed(UUID, 16_700_000_000, 17_094_934_528)
         assert list(monitor.lessons()) == [(UUID, {"ceiling_bytes": 16_700_000_000, "ceiling": "seen"})]

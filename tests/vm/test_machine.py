@@ -29,6 +29,13 @@ def debian(module_machine: BootMachine) -> Machine:
     return module_machine(program=True, memory_mib=384, swap_mib=128)
 
 
+def test_tests_that_share_a_machine_share_a_worker(request: pytest.FixtureRequest) -> None:
+    """Else each worker boots a machine, and what one test installs the next one misses."""
+    distributed = "PYTEST_XDIST_WORKER" in os.environ
+
+    assert request.node.nodeid.endswith("@vm") or not distributed
+
+
 def test_systemd_runs_and_nothing_failed(debian: Machine) -> None:
     assert debian.read("/proc/1/comm") == b"systemd\n"
     assert debian.run("systemctl", "is-system-running", check=False).stdout == "running\n"
@@ -161,7 +168,7 @@ def test_a_kernel_panic_is_reported_with_the_console(debian: Machine) -> None:
 
 def test_the_machine_dies_with_a_test_run_that_is_killed(able_to_boot: None, tmp_path: Path) -> None:
     code = f"""
-import signal
+import signal, time
 from pathlib import Path
 from tests.vm.image import image
 from tests.vm.machine import Machine, MachineError
@@ -169,6 +176,9 @@ machine = Machine(image(), Path({str(tmp_path)!r}))
 try:
     machine.boot(timeout_seconds=0)
 except MachineError:
+    # Only from then on is it bound to our life.
+    while not Path(f"/proc/{{machine._qemu.pid}}/comm").read_text().startswith("qemu"):
+        time.sleep(0.1)
     print(machine._qemu.pid, flush=True)
 signal.pause()
 """
@@ -178,5 +188,5 @@ signal.pause()
         assert not select.select([qemu], [], [], 0)[0]
         run.kill()
 
-    assert select.select([qemu], [], [], 30)[0]
+    assert select.select([qemu], [], [], 300)[0]
     os.close(qemu)

@@ -1,0 +1,316 @@
+"""What the whole daemon costs, beside what one would run instead, on this machine in this run.
+
+    python -m tests.bench.bench_cost --fetch         # once: peers into ~/.cache/wslgpud-peers
+    python -m tests.bench.bench_cost --seconds 300   # prints the README's table; --json FILE keeps the facts
+
+All run at once, over the same time: first nobody scrapes (but the Prometheus of the trio, which has no
+history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
+processes, ended ones included, so that what else the machine does changes it little. The GPU is
+``tests/fake_nvml`` with the latencies that an H200 showed; it takes part of the processor time that a driver
+takes. On a machine with a GPU: ``--real-gpu``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench import cost_peers as peers
+from tests.bench.cost_peers import Started
+from tests.support.servers import free_port
+
+FAKE = Path(__file__).parents[1] / "fake_nvml" / "fake_nvml.c"
+#: Microseconds of a call on an H200 (wslgpud/probes/README.md). Counting PCIe's bytes is waiting, not work.
+LATENCIES = {
+    "busy_us": 1, "busy_us.DeviceGetMemoryInfo": 4, "busy_us.DeviceGetMemoryInfo_v2": 4,
+    "busy_us.DeviceGetComputeRunningProcesses": 5, "busy_us.DeviceGetGraphicsRunningProcesses": 5,
+    "busy_us.DeviceGetUtilizationRates": 10, "busy_us.DeviceGetPowerUsage": 6,
+    "busy_us.DeviceGetFanSpeed": 85,
+    "busy_us.DeviceGetCurrPcieLinkWidth": 32, "busy_us.DeviceGetTotalEnergyConsumption": 3700,
+    "busy_us.DeviceGetDisplayActive": 133, "busy_us.DeviceGetTemperatureThreshold": 80,
+    "busy_us.DeviceGetMigMode": 134, "busy_us.DeviceGetBAR1MemoryInfo": 135,
+    "delay_us.DeviceGetPcieThroughput": 20_800,
+}  # fmt: skip
+GIVE_UP_SECONDS = 60.0
+
+
+def fake_library(folder: Path) -> Path:
+    """Build NVIDIA's library that answers as slowly as on a real card; a training holds it."""
+    library = folder / "libnvidia-ml.so.1"
+    options = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC"]
+    subprocess.run(["cc", *options, "-o", library, FAKE, "-ldl"], check=True)
+    settings = {**LATENCIES, "pid": os.getpid(), "used": 12 << 30}
+    Path(f"{library}.settings").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return library
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    found = [pid]
+    for one in found:
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            found += [int(child) for child in task.read_text().split()]
+    return found
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a family of processes has used so far, and holds now."""
+
+    cpu_seconds: float
+    written_bytes: int
+    pss_bytes: int
+    processes: int
+    threads: int
+    handles: int
+
+
+def spent(pids: list[int]) -> Spent:
+    """Add up what the processes of ``pids`` and all below them cost."""
+    total = [0.0, 0, 0, 0, 0, 0]
+    for one in (member for pid in pids for member in family(pid)):
+        folder = Path(f"/proc/{one}")
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            rollup = (folder / "smaps_rollup").read_text()
+            written = int(re.search(r"^write_bytes: (\d+)", (folder / "io").read_text(), re.MULTILINE)[1])
+            handles = len(list((folder / "fd").iterdir()))
+        except OSError:
+            continue  # it has just ended, and counts with its parent from now on
+        pss = re.search(r"^Pss: +(\d+)", rollup, re.MULTILINE)
+        ticks = sum(int(field) for field in fields[11:15])  # user, system, and both of ended children
+        row = (ticks / os.sysconf("SC_CLK_TCK"), written, int(pss[1]) * 1024 if pss else 0, 1)
+        total = [a + b for a, b in zip(total, (*row, int(fields[17]), handles), strict=True)]
+    return Spent(total[0], *(int(value) for value in total[1:]))
+
+
+@dataclass
+class Tool:
+    """One line of the table: one or more programs."""
+
+    name: str
+    has: str
+    parts: list[Started]
+    scraped: bool = True
+    pids: list[int] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    body_bytes: int = 0
+    series: int = 0
+    ticks: list[float] = field(default_factory=list)
+
+
+@contextmanager
+def running(tool: Tool, library: Path | None, folder: Path) -> Iterator[None]:
+    """Run a tool's programs until the block ends."""
+    processes = []
+    try:
+        for number, part in enumerate(tool.parts):
+            environment = {**os.environ, **dict(part.variables)}
+            if library is not None:
+                paths = (str(library.parent), environment.get("LD_LIBRARY_PATH"))
+                environment["LD_LIBRARY_PATH"] = ":".join(filter(None, paths))
+            with (folder / f"{tool.name.split()[0]}-{number}.log").open("w") as log:
+                process = subprocess.Popen(part.command, env=environment, stdout=log, stderr=log, cwd=folder)
+            processes.append(process)
+            tool.pids.append(process.pid)
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(30)
+
+
+def wait_until_answering(tool: Tool) -> None:
+    """Wait for the first answer with values of each part."""
+    for url in (part.url for part in tool.parts if part.url):
+        end = time.monotonic() + GIVE_UP_SECONDS
+        while True:
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    if answer.read().count(b"\n") > 100:
+                        break
+            except OSError:
+                pass
+            if time.monotonic() > end:
+                raise SystemExit(f"{tool.name} does not answer at {url}")
+            time.sleep(0.2)
+
+
+def scrape(tool: Tool, ended: threading.Event) -> None:
+    """Scrape a tool once a second, as one Prometheus does, and time it."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while not ended.wait(1.0):
+        began = time.perf_counter()
+        with opener.open(tool.parts[0].url, timeout=30) as answer:
+            body = answer.read()
+        tool.took.append(time.perf_counter() - began)
+        tool.body_bytes = len(body)
+        tool.series = sum(line[:1] not in (b"#", b"") for line in body.splitlines())
+        if found := re.search(
+            rb'^wslgpud_source_duration_seconds\{source="sampler"\} (\S+)', body, re.MULTILINE
+        ):
+            tool.ticks.append(float(found[1]))
+
+
+def ours(folder: Path, library: Path | None) -> Tool:
+    port = free_port()
+    variables = [("WSLGPUD_SERVER__PORT", str(port)), ("HOME", str(folder))]
+    if library is not None:
+        variables.append(("WSLGPUD_SAMPLING__NVML_LIBRARY", str(library)))
+    command = [sys.executable, "-m", "wslgpud", "run", "--state", str(folder / "state")]
+    variables.append(("PYTHONPATH", str(Path(__file__).parents[2])))
+    started = Started(command, f"http://127.0.0.1:{port}/metrics", tuple(variables))
+    return Tool("wslgpud", "host, GPU, history, forecasts, alerts", [started])
+
+
+def others(folder: Path) -> tuple[list[Tool], list[str]]:
+    """Return the peers that are here, and the names of those that are not."""
+    tools, missing = [], []
+
+    def add(name: str, has: str, *parts: Started | None, scraped: bool = True) -> None:
+        here = [part for part in parts if part is not None]
+        if len(here) == len(parts):
+            tools.append(Tool(name, has, here, scraped))
+        else:
+            missing.append(name)
+
+    def room(name: str) -> Path:
+        (folder / name).mkdir()
+        return folder / name
+
+    add("node_exporter", "host", peers.node_exporter(folder))
+    add("nvitop-exporter", "GPU, some of the host", peers.nvitop_exporter(folder))
+    host, gpu = peers.node_exporter(folder), peers.nvitop_exporter(folder)
+    urls = [part.url for part in (host, gpu) if part]
+    add(
+        "Prometheus + node_exporter + nvitop-exporter", "host, GPU, history",
+        peers.prometheus(room("prometheus"), urls), host, gpu, scraped=False,
+    )  # fmt: skip
+    add("netdata", "host, history, alarms", peers.netdata(room("netdata")))
+    add("Glances", "host, GPU", peers.glances(room("glances")))
+    return tools, missing
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[int(len(values) * share)] if values else 0.0
+
+
+def measure(tools: list[Tool], seconds: float) -> list[dict[str, Any]]:
+    """Look at all of them over the same time, first left alone, then scraped."""
+    start, began = [spent(tool.pids) for tool in tools], time.monotonic()
+    time.sleep(seconds)
+    idle, middle = [spent(tool.pids) for tool in tools], time.monotonic()
+    ended = threading.Event()
+    scrapers = [threading.Thread(target=scrape, args=(t, ended)) for t in tools if t.scraped]
+    for scraper in scrapers:
+        scraper.start()
+    time.sleep(seconds)
+    last, end = [spent(tool.pids) for tool in tools], time.monotonic()
+    ended.set()
+    for scraper in scrapers:
+        scraper.join()
+    rows = []
+    for tool, a, b, c in zip(tools, start, idle, last, strict=True):
+        alone = (b.cpu_seconds - a.cpu_seconds) / (middle - began)
+        asked = (c.cpu_seconds - b.cpu_seconds) / (end - middle)
+        written = (c.written_bytes - a.written_bytes) / (end - began)
+        rows.append(
+            {
+                "name": tool.name,
+                "has": tool.has,
+                "cpu_ratio": alone,
+                "cpu_scraped_ratio": asked if tool.scraped else None,
+                "pss_bytes": c.pss_bytes,
+                "processes": c.processes,
+                "threads": c.threads,
+                "handles": c.handles,
+                "written_bytes_a_day": written * 86_400,
+                "series": tool.series,
+                "body_bytes": tool.body_bytes,
+                "scrape_p50_seconds": quantile(tool.took, 0.5),
+                "scrape_p99_seconds": quantile(tool.took, 0.99),
+                "tick_p50_seconds": quantile(tool.ticks, 0.5),
+                "tick_p99_seconds": quantile(tool.ticks, 0.99),
+            }
+        )
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Write the rows as the README shows them; in brackets how many times ours."""
+    mine = rows[0]
+    heads = ("", "it has", "CPU of one core", "scraped every second", "memory (PSS)")
+    heads += ("processes, threads, handles", "written a day", "scrape p50 / p99")
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+
+        def against(key: str, text: str, row: dict[str, Any] = row) -> str:
+            if row is mine or not row[key] or not mine[key]:
+                return text
+            return f"{text} ({row[key] / mine[key]:.1f}x)"
+
+        cpu = against("cpu_ratio", f"{row['cpu_ratio']:.2%}")
+        scraped, latency = "", ""
+        if row["cpu_scraped_ratio"] is not None:
+            scraped = against("cpu_scraped_ratio", f"{row['cpu_scraped_ratio']:.2%}")
+            latency = f"{row['scrape_p50_seconds'] * 1e3:.1f} / {row['scrape_p99_seconds'] * 1e3:.1f} ms"
+        memory = against("pss_bytes", f"{row['pss_bytes'] / 2**20:.0f} MiB")
+        held = f"{row['processes']}, {row['threads']}, {row['handles']}"
+        written = f"{row['written_bytes_a_day'] / 1e6:.0f} MB"
+        cells = (row["name"], row["has"], cpu, scraped, memory, held, written, latency)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Fetch the peers, or measure."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--fetch", action="store_true", help="get the peers")
+    options.add_argument("--seconds", type=float, default=300, help="of each of the two parts")
+    options.add_argument("--warm-up-seconds", type=float, default=60)
+    options.add_argument("--real-gpu", action="store_true", help="this machine's NVML, not the stand-in")
+    options.add_argument("--json", type=Path)
+    chosen = options.parse_args()
+    if chosen.fetch:
+        peers.fetch()
+        return
+    if not chosen.real_gpu and not shutil.which("cc"):
+        raise SystemExit("no C compiler (cc) for the stand-in of NVIDIA's library")
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        folder = Path(scratch)
+        library = None if chosen.real_gpu else fake_library(folder)
+        theirs, missing = others(folder)
+        tools = [ours(folder, library), *theirs]
+        for tool in tools:
+            stack.enter_context(running(tool, library, folder))
+        for tool in tools:
+            wait_until_answering(tool)
+        time.sleep(chosen.warm_up_seconds)
+        rows = measure(tools, chosen.seconds)
+    print(table(rows))
+    mine = rows[0]
+    p50, p99 = (mine[f"tick_{name}_seconds"] * 1e3 for name in ("p50", "p99"))
+    print(f"\nwslgpud's ticks, all sources: p50 {p50:.1f}, p99 {p99:.1f} ms; {mine['series']} series scraped")
+    for name in missing:
+        print(f"{name} is not here: python -m tests.bench.bench_cost --fetch")
+    if chosen.json:
+        chosen.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a user would run instead of wslgpud, and how it is fetched and started for ``bench_cost``.
+
+Peers lie outside of the repository, in ``~/.cache/wslgpud-peers``: Debian's packages unpacked, not installed
+(they would start with the machine), and an environment of Python's for what comes from PyPI.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.servers import UNPACKED, free_port
+
+FOLDER = Path.home() / ".cache" / "wslgpud-peers"
+DEBIAN = (
+    "prometheus-node-exporter", "prometheus", "netdata-core", "netdata-plugins-bash", "netdata-web",
+    "libjson-c5", "libmnl0", "libnetfilter-acct1", "libuv1",
+)  # fmt: skip
+PYPI = ("glances[gpu]", "prometheus-client", "nvitop-exporter")
+
+
+@dataclass(frozen=True)
+class Started:
+    """What runs: the command, where it is scraped (none: nowhere), variables beside the environment."""
+
+    command: list[str]
+    url: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+Maker = Callable[[Path], Started | None]
+
+
+def fetch() -> None:
+    """Unpack and install the peers; takes a minute and 300 MB."""
+    packages = FOLDER / "packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["apt-get", "download", *DEBIAN], cwd=packages, check=True)
+    for package in packages.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, FOLDER / "debian"], check=True)
+    subprocess.run([sys.executable, "-m", "venv", FOLDER / "python"], check=True)
+    subprocess.run([FOLDER / "python" / "bin" / "pip", "install", "--quiet", *PYPI], check=True)
+
+
+def found(name: str) -> str | None:
+    """Return a program of Debian's: unpacked by us, by ./tests/run, or installed."""
+    places = [FOLDER / "debian" / "usr" / "bin" / name, FOLDER / "debian" / "usr" / "sbin" / name]
+    places += UNPACKED.glob(f"*/usr/bin/{name}")
+    return next((str(place) for place in places if place.exists()), shutil.which(name))
+
+
+def python_module(module: str) -> list[str] | None:
+    """Return the command that runs a module of the peers' Python, if it is there."""
+    python = FOLDER / "python" / "bin" / "python"
+    installed = list((FOLDER / "python").glob(f"lib/python*/site-packages/{module}"))
+    return [str(python), "-m", module] if installed else None
+
+
+def node_exporter(_: Path) -> Started | None:
+    program, port = found("prometheus-node-exporter"), free_port()
+    options = [f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]
+    return Started([program, *options], f"http://127.0.0.1:{port}/metrics") if program else None
+
+
+def nvitop_exporter(_: Path) -> Started | None:
+    command, port = python_module("nvitop_exporter"), free_port()
+    options = ["--bind-address", "127.0.0.1", "--port", str(port), "--interval", "1"]
+    return Started([*command, *options], f"http://127.0.0.1:{port}/metrics") if command else None
+
+
+def glances(folder: Path) -> Started | None:
+    command, port = python_module("glances"), free_port()
+    settings = folder / "glances.conf"
+    settings.write_text(f"[prometheus]\nhost=127.0.0.1\nport={port}\nprefix=glances\n")
+    options = ["-C", str(settings), "-q", "-t", "1", "--export", "prometheus", "--disable-check-update"]
+    return Started([*command, *options], f"http://127.0.0.1:{port}/metrics") if command else None
+
+
+def netdata(folder: Path) -> Started | None:
+    program, port, debian = found("netdata"), free_port(), FOLDER / "debian"
+    if program is None or not (debian / "usr/lib/netdata").exists():
+        return None
+    for name in ("lib", "cache", "log", "etc"):
+        (folder / name).mkdir()
+    (folder / "etc" / ".opt-out-from-anonymous-statistics").touch()
+    stock = debian / "usr/lib/netdata"
+    settings = folder / "netdata.conf"
+    settings.write_text(
+        f"[global]\n run as user = root\n"
+        f"[directories]\n config = {folder}/etc\n stock config = {stock}/conf.d\n"
+        f" plugins = {stock}/plugins.d\n web = {debian}/usr/share/netdata/web\n lib = {folder}/lib\n"
+        f" cache = {folder}/cache\n log = {folder}/log\n"
+        f"[web]\n bind to = 127.0.0.1:{port}\n[cloud]\n enabled = no\n"
+    )
+    libraries = (("LD_LIBRARY_PATH", f"{debian}/usr/lib/x86_64-linux-gnu"),)
+    url = f"http://127.0.0.1:{port}/api/v1/allmetrics?format=prometheus"
+    return Started([program, "-D", "-c", str(settings)], url, libraries)
+
+
+def prometheus(folder: Path, targets: list[str]) -> Started | None:
+    """Start Prometheus that scrapes ``targets`` once a second."""
+    program, port = found("prometheus"), free_port()
+    hosts = ", ".join(f"'{url.split('/')[2]}'" for url in targets)
+    settings = folder / "prometheus.yml"
+    settings.write_text(
+        "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n  - job_name: all\n"
+        f"    static_configs: [{{targets: [{hosts}]}}]\n"
+    )
+    options = [f"--config.file={settings}", f"--storage.tsdb.path={folder / 'tsdb'}", "--log.level=error"]
+    return Started([program, *options, f"--web.listen-address=127.0.0.1:{port}"]) if program else None
