@@ -94,7 +94,8 @@ def key_of(command: Sequence[str]) -> str:
 def short_name(command: Sequence[str]) -> str:
     """Return program and first word that is no option (a script, a target) for all to read."""
     words = [PurePosixPath(word).name or word for word in command]
-    first = next((word for word in words[1:] if not word.startswith("-")), "")
+    given = words[1 : words.index("-c") if "-c" in words else None]  # what follows it is a program's text
+    first = next((word for word in given if not word.startswith("-")), "")
     return f"{words[0]} {first}".strip()[:60]
 
 
