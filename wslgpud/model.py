@@ -93,21 +93,6 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
 
 
-class Expected(NamedTuple):
-    """A running command that will want what it wanted before, as far as it does not hold that yet.
-
-    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words. Bytes are of all that it has
-    started: of RAM what lies in swap included, of a card what was taken beyond what others held when it
-    began. ``pids`` are its processes.
-    """
-
-    resource: str
-    who: str
-    peak_bytes: int
-    used_bytes: int
-    pids: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one read of a source gave."""
