@@ -101,7 +101,6 @@ class Sample:
     processes: tuple[ProcessSample, ...] | None = None
     gpus: tuple[GpuSample, ...] | None = None
     events: tuple[Event, ...] = ()
-    expected: tuple[Expected, ...] = ()
 
 
 EMPTY = Sample()
@@ -169,11 +168,6 @@ class Snapshot:
     def gpus(self) -> tuple[GpuSample, ...]:
         """GPUs as last seen; empty when there is none or the driver is silent."""
         return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
-
-    @property
-    def expected(self) -> tuple[Expected, ...]:
-        """What running commands are known to come to."""
-        return tuple(e for r in self.reports for e in r.sample.expected)
 
     @property
     def events(self) -> tuple[Event, ...]:
