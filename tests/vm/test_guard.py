@@ -17,7 +17,7 @@ from .conftest import BootMachine
 from .image import SUITE
 from .machine import Machine, Result
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(1800)]
 
 PROGRAM = "/opt/wslgpud/bin/wslgpud"
 #: Each file takes g++ some 110 MB, and but a quarter of a second where nothing is emulated; few sources
