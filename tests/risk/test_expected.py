@@ -10,6 +10,7 @@ from wslgpud.risk.trace import observation_from_row, row_from_observation
 
 GIB = 1 << 30
 TOTAL = 24
+SHELL = ProcessSample(9, 1, "bash", GIB // 100, 0, command="bash")
 
 
 class Desk:
@@ -21,9 +22,12 @@ class Desk:
 
     def sample(self, *running, **more):
         used = self.others + sum(gib for _, gib in running)
-        processes = tuple(
-            ProcessSample(self.pid + i, 1, "python", int(gib * GIB), 0, command=command)
-            for i, (command, gib) in enumerate(running)
+        processes = (
+            SHELL,
+            *(
+                ProcessSample(self.pid + i, 1, "python", int(gib * GIB), 0, command=command)
+                for i, (command, gib) in enumerate(running)
+            ),
         )
         ram = RamState(TOTAL * GIB, int((TOTAL - used) * GIB))
         seen = self.engine.observe(Observation(self.t, ram, processes=processes, **more))
@@ -48,7 +52,7 @@ def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_me
     desk.run("python train.py", 12.5)
     assert max(desk.levels) < Level.WARNING
     desk.others = 14.0  # somebody else has come meanwhile
-    for _ in range(3):
+    for _ in range(4):
         desk.sample(("python train.py", 0.2))
     found = desk.forecast
     assert (found.level, found.cause) == (Level.WARNING, "expected")
@@ -64,7 +68,7 @@ def test_one_run_is_not_enough_and_neither_is_a_command_that_names_no_program():
         for _ in range(runs):
             desk.run(command, 14.0)
         desk.others = 12.0
-        for _ in range(3):
+        for _ in range(4):
             desk.sample((command, 0.2))
         assert desk.forecast.level < Level.WARNING
 
@@ -75,7 +79,7 @@ def test_what_is_expected_is_the_least_that_every_run_came_to():
     desk.run("python train.py", 3.0)
     desk.run("python train.py", 12.0)
     desk.others = 14.0
-    for _ in range(3):
+    for _ in range(4):
         desk.sample(("python train.py", 0.2))
     assert desk.forecast.level == Level.OK
 
@@ -89,7 +93,7 @@ def test_a_run_that_was_killed_for_want_of_memory_is_remembered_at_once():
         desk.sample()
     assert desk.forecast.level == Level.OK
     desk.others = 6.0
-    for _ in range(3):
+    for _ in range(4):
         desk.sample(("python train.py", 0.2))
     assert (desk.forecast.level, desk.forecast.cause) == (Level.WARNING, "expected")
 
@@ -117,7 +121,7 @@ def test_what_was_learned_survives_a_restart_as_json_and_nonsense_in_it_is_left_
     kept = json.loads(json.dumps(desk.engine.lessons()[COMMANDS]))
     later.engine.recall(COMMANDS, kept | {"a": 7, "b": [{}], "c": [{"age_seconds": "x"}]}, 60.0)
     later.others = 12.0
-    for _ in range(3):
+    for _ in range(4):
         later.sample(("python train.py", 0.2))
     assert (later.forecast.level, later.forecast.cause) == (Level.WARNING, "expected")
 
@@ -128,7 +132,7 @@ def test_what_is_older_than_a_month_is_forgotten():
     desk.run("python train.py", 14.0)
     later.engine.recall(COMMANDS, desk.engine.lessons()[COMMANDS], 31 * 24 * 3600.0)
     later.others = 12.0
-    for _ in range(3):
+    for _ in range(4):
         later.sample(("python train.py", 0.2))
     assert later.forecast.level == Level.OK
 
@@ -140,7 +144,7 @@ def announced(peak, used=0.5, pids=()):
 @pytest.mark.parametrize(("peak", "level"), [(10.0, Level.OK), (19.0, Level.INFO), (22.0, Level.WARNING)])
 def test_what_guard_announces_is_compared_with_what_is_left(peak, level):
     desk = Desk()
-    for _ in range(3):
+    for _ in range(4):
         desk.sample(expected=announced(peak))
     assert desk.forecast.level == level
     assert desk.forecast.who == ("make (pid 7)" if level else "")
@@ -150,7 +154,7 @@ def test_a_process_that_guard_speaks_for_is_not_counted_twice():
     desk = Desk()
     desk.run("python train.py", 11.0)
     desk.run("python train.py", 11.0)
-    for _ in range(3):
+    for _ in range(4):
         desk.sample(("python train.py", 0.5), expected=announced(11.0, pids=(desk.pid,)))
     assert desk.forecast.level == Level.OK
 
@@ -165,7 +169,7 @@ def test_vram_is_expected_of_the_card_it_was_on():
                       processes=(GpuProcess(7, "python", int(held * GIB)),) if i and held else ())
             for i in range(2)
         )  # fmt: skip
-        seen = engine.observe(Observation(t, gpus=gpus, processes=(process,) if held else ()))
+        seen = engine.observe(Observation(t, gpus=gpus, processes=(SHELL, process) if held else (SHELL,)))
         forecasts.update({f.resource: f for f in seen.forecasts})
 
     for start in (0.0, 400.0):
@@ -173,7 +177,7 @@ def test_vram_is_expected_of_the_card_it_was_on():
             sample(start + i, 1.0 + 15.0 * i / 19, 2.0)
         for i in range(20, 200):
             sample(start + i, 0.0, 2.0)
-    for i in range(3):
+    for i in range(4):
         sample(1000.0 + i, 1.0, 12.0)
     assert (forecasts["gpu1"].level, forecasts["gpu1"].cause) == (Level.WARNING, "expected")
     assert forecasts["gpu0"].level == Level.OK

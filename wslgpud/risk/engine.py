@@ -275,8 +275,7 @@ class RiskEngine:
             for key in keys
             if key in self._watches
         }
-        commands = self._commands.document(max((watch.t for watch in self._watches.values()), default=0.0))
-        return found | ({COMMANDS: commands} if commands else {})
+        return found | ({COMMANDS: self._commands.document} if self._commands.document else {})
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take up what an earlier run had to say of a resource so long ago."""

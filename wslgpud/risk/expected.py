@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from wslgpud.risk.headroom import Room, gpu_key
 KEPT_RUNS = 5
 KEPT_COMMANDS = 100
 KEPT_SECONDS = 30 * 24 * 3600.0
+LOOK_SECONDS = 1.9
 LEAST_SHARE = 0.05
 """Of a resource's capacity: peaks below it matter to nobody."""
 LATE = 2.0
@@ -75,10 +76,12 @@ class Commands:
     """The commands that run, and the peaks of those that ran."""
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
+        """Start with nothing seen; ``document`` is what is worth keeping over a restart."""
+        self.document: dict[str, Any] = {}
         self._runs: dict[str, list[_Run]] = {}
         self._lives: dict[str, _Life] = {}
         self._seen: tuple[ProcessSample, ...] | None = None
+        self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
         self._recalled: tuple[Mapping[str, Any], float] | None = None
 
@@ -92,9 +95,10 @@ class Commands:
             for command, life in self._lives.items():
                 if life.held.get(key, 0) >= LEAST_SHARE * self._capacity.get(key, 0):
                     self._keep(command, t, life, killed=True)
-        # Processes are read every few seconds; in between nothing has changed.
-        if observation.processes is not self._seen:
-            self._seen = observation.processes
+        # Processes are read every few seconds; in between nothing has changed. None at all are not known.
+        new = observation.processes and observation.processes is not self._seen
+        if new and t - self._seen_t >= LOOK_SECONDS:
+            self._seen, self._seen_t = observation.processes, t
             self._capacity.update((room.key, room.capacity) for room in rooms)
             self._follow(t, self._held(observation), {room.key: room.headroom for room in rooms})
 
@@ -116,11 +120,11 @@ class Commands:
         first: dict[str, int] = {}
         by_pid: dict[int, str] = {}
         for process in observation.processes:
-            if not (command := signature(process)):
-                continue
-            by_pid[process.pid] = command
-            first[command] = min(process.pid, first.get(command, process.pid))
-            sums[command]["ram"] += process.rss_bytes + process.swap_bytes
+            command = signature(process)
+            if command:
+                by_pid[process.pid] = command
+                first[command] = min(process.pid, first.get(command, process.pid))
+                sums[command]["ram"] += process.rss_bytes + process.swap_bytes
         for gpu in observation.gpus:
             for user in gpu.processes:
                 if user.used_bytes is not None and user.pid in by_pid:
@@ -142,9 +146,12 @@ class Commands:
         self._runs[command] = [run for run in runs if t - run.ended <= KEPT_SECONDS][-KEPT_RUNS:]
         for oldest in list(self._runs)[:-KEPT_COMMANDS]:
             del self._runs[oldest]
+        self._write_down(t)
 
-    def wish(self, t: float, room: Room, announced: Iterable[Expected]) -> Wish | None:
+    def wish(self, t: float, room: Room, announced: Sequence[Expected]) -> Wish | None:
         """Return what is still to come of a resource, where anything is known of it."""
+        if not announced and not self._runs:
+            return None
         rests: list[Wish] = []
         spoken: set[int] = set()
         for expected in announced:
@@ -161,8 +168,8 @@ class Commands:
 
     def _own(self, t: float, key: str) -> Iterator[tuple[int, Wish]]:
         """Yield what the running commands have not come to yet in this run, by their first pid."""
-        for command, life in self._lives.items():
-            runs = [run for run in self._runs.get(command, ()) if key in run.peaks]
+        for command in self._runs.keys() & self._lives.keys():
+            life, runs = self._lives[command], [run for run in self._runs[command] if key in run.peaks]
             killed = any(run.killed for run in runs[-1:])
             if key not in life.held or (len(runs) < 2 and not killed):
                 continue
@@ -177,11 +184,12 @@ class Commands:
 
         What is still to come up to their highest peak must fit, and the command must be who has grown.
         """
-        for command, life in self._lives.items():
+        for command in self._runs.keys() & self._lives.keys():
+            life = self._lives[command]
             held, before = life.held.get(room.key, 0), life.room.get(room.key)
             if before is None or held < 0.5 * (before - room.headroom) or held < LEAST_SHARE * room.capacity:
                 continue
-            runs = [run for run in self._runs.get(command, ()) if room.key in run.peaks]
+            runs = [run for run in self._runs[command] if room.key in run.peaks]
             if not runs or runs[-1].killed:
                 continue
             highest = max(run.peaks[room.key] for run in runs)
@@ -189,9 +197,12 @@ class Commands:
                 return len(runs)
         return 0
 
-    def document(self, t: float) -> dict[str, Any]:
-        """Return what is remembered, as JSON can hold it, with the age of each run in seconds."""
-        return {
+    def _write_down(self, t: float) -> None:
+        """Note what is remembered, with the age of each run now, as JSON can hold it.
+
+        Only when it changes: what has not changed need not be written to the database again.
+        """
+        self.document = {
             command: [
                 {
                     "age_seconds": round(t - run.ended, 1),
@@ -215,6 +226,7 @@ class Commands:
                 run.ended = t - run.ended - age_seconds
             if known := [run for run in known if t - run.ended <= KEPT_SECONDS]:
                 self._runs.setdefault(command, known[-KEPT_RUNS:])
+        self._write_down(t)
 
 
 def _read(row: Any) -> _Run | None:

@@ -12,7 +12,7 @@ class RiskSettings:
     Where a number comes from is told in ``risk/README.md``; change one there too.
     """
 
-    warn_probability: float = 0.35
+    warn_probability: float = 0.40
     """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
 
     warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
@@ -65,7 +65,7 @@ class RiskSettings:
     swing: float = 0.04
     """A fall of at least this ends an excursion, whose peak is then known to be survivable."""
 
-    doubt: float = 1.6
+    doubt: float = 1.3
     """How much one peak that did no harm counts against a growth: it is believed 1 / (1 + doubt x peaks) as
     much, so that after one it must be as good as at the end."""
 
