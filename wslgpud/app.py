@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, stress_unit, systemd
-from wslgpud.alerts import blackbox, build
+from wslgpud.advise.rounds import Rounds
+from wslgpud.alerts import blackbox, build, runbook
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
@@ -30,6 +31,7 @@ from wslgpud.monitor import Monitor, State
 from wslgpud.running import FOLDER as RUNNING
 from wslgpud.running import running
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import runbook as runbook_page
 from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
@@ -156,6 +158,10 @@ class Daemon:
         )  # fmt: skip
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
+        rounds = Rounds(self.checkup)
+        publisher.include(rounds.readings)
+        rounds.start()
+        stack.callback(rounds.close)
         self._desk.dispatcher.start()
         self._leave_note(stack)
 
@@ -186,6 +192,7 @@ class Daemon:
         return [
             *routes(publisher, self.status, lambda: self._standing),
             *api.routes(publisher, catalogue(), archive, present),
+            *runbook_page.routes(runbook.sections),
         ]
 
     def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:
@@ -277,11 +284,13 @@ class Daemon:
         return {**self.status(), "metrics": self._publisher.text(CLASSIC).decode()}
 
     def checkup(self) -> list[dict[str, Any]]:
-        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
+
+        What people read is there in Chinese, too: the page has a language of its own.
+        """
         from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
 
-        found = doctor.run(self._host, self._config, None, str(self._folder))
-        return [asdict(finding) for finding in found]
+        return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
 
     def now(self) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""

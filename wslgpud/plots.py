@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.units import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,16 +38,6 @@ class Panel(NamedTuple):
     name: str
     capacity_bytes: float
     points: Sequence[tuple[float, float, Level]]
-
-
-class Try(NamedTuple):
-    """One value of a sweep: the seconds and bytes it took (VRAM None: not told), and whether it failed."""
-
-    value: str
-    seconds: float
-    ram_bytes: int
-    vram_bytes: int | None
-    failed: bool
 
 
 def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str, text: str) -> None:
@@ -211,36 +200,53 @@ def plot_curves(
     _save(figure, path)
 
 
-def plot_sweep(command: str, tries: Sequence[Try], path: Path) -> None:
-    """Draw what each value of a sweep took: peaks of RAM and VRAM beside each other, and the time.
+class Trial(NamedTuple):
+    """What a command took with one value: bytes, None where not known, and seconds."""
+
+    value: str
+    ram_bytes: int
+    vram_bytes: int | None
+    seconds: float
+    failed: bool
+
+
+def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
+    """Draw what a command took with each value: memory above, time below; a line marks what failed.
+
+    Numbers keep their distances, words are set side by side. ``path`` is a PNG, SVG or HTML to write.
 
     Raises:
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
-    if not tries:
+    if not trials:
         raise PlotError("nothing to draw: no value was tried")
-    figure = _figure(max(6.0, 1.2 * len(tries)), 5.2)
-    peaks, times = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (2, 1)})
-    kinds: dict[str, list[int | None]] = {"peak RAM": [one.ram_bytes for one in tries]}
-    if any(one.vram_bytes is not None for one in tries):
-        kinds["peak VRAM"] = [one.vram_bytes for one in tries]
-    scale, unit = _scale("bytes", (value or 0 for values in kinds.values() for value in values))
-    for number, (name, values) in enumerate(kinds.items()):
-        left = [at + (number - (len(kinds) - 1) / 2) * 0.4 for at in range(len(tries))]
-        bars = peaks.bar(left, [(value or 0) / scale for value in values], 0.38, label=name)
-        for one, value, tried in zip(bars, values, tries, strict=True):
-            one.set_hatch("//" if tried.failed else "")
-            text = "n/a" if value is None else size(value)
-            peaks.annotate(text, (one.get_x() + 0.19, one.get_height()), ha="center", va="bottom", fontsize=8)
-    times.bar(range(len(tries)), [one.seconds for one in tries], 0.5, color=LINES[5].light)
-    times.set_xticks(range(len(tries)), [one.value + " failed" * one.failed for one in tries])
-    peaks.set_title(command, fontsize=10, loc="left", wrap=True)
-    peaks.set_ylabel(unit)
-    times.set_ylabel("seconds")
-    peaks.margins(y=0.12)
-    _finish(peaks)
-    _finish(times)
-    _save(figure, path)
+    try:
+        places = [float(trial.value) for trial in trials]
+    except ValueError:
+        places = [float(number) for number in range(len(trials))]
+    figure = _figure(8, 5.6)
+    memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    memory.plot(places, [trial.ram_bytes / 2**30 for trial in trials], "o-", label="peak RAM")
+    on_card = [
+        (x, trial.vram_bytes / 2**30)
+        for x, trial in zip(places, trials, strict=True)
+        if trial.vram_bytes is not None
+    ]
+    if on_card:
+        memory.plot([x for x, _ in on_card], [gib for _, gib in on_card], "o-", label="peak VRAM")
+    time.plot(places, [trial.seconds for trial in trials], "o-", color=LINES[5].light)
+    for x, trial in zip(places, trials, strict=True):
+        if trial.failed:
+            for axes in (memory, time):
+                axes.axvline(x, color=LEVELS[Level.EMERGENCY].fill, linestyle="--", linewidth=1)
+    memory.set_ylabel("GiB")
+    time.set_ylabel("seconds")
+    time.set_xticks(places, [trial.value for trial in trials])
+    for axes in (memory, time):
+        axes.set_ylim(bottom=0)
+        _finish(axes)
+    memory.set_title(title, fontsize=10, loc="left")
+    _save(figure, path, (title, ""))
 
 
 def _figure(width: float, height: float) -> Figure:

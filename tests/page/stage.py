@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
@@ -120,7 +120,7 @@ class Stage:
 
     def checkup(self) -> list[dict[str, Any]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return [asdict(finding) for finding in doctor.run(machine, config.Config())]
+        return doctor.document(doctor.run(machine, config.Config()))
 
     def now(self) -> dict[str, Any]:
         if self.known is None:

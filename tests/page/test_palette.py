@@ -33,7 +33,7 @@ def test_the_page_has_the_colours_of_the_palette(theme: str) -> None:
 
 def test_the_page_without_scripts_has_them_too() -> None:
     for ink in ("ink", "dim", "link", "good", "bad"):
-        assert all(colour in pages._STYLE for colour in palette.INKS[ink])
+        assert all(colour in pages.STYLE for colour in palette.INKS[ink])
 
 
 @pytest.mark.parametrize("path", [PACKAGE / "plots.py", *sorted((PACKAGE / "cli").rglob("*.py"))], ids=str)

@@ -96,21 +96,20 @@ def _step(
     return Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
 
 
+def _draw(command: str, steps: list[Step], file: Path) -> None:
+    from wslgpud.plots import PlotError, Trial, plot_sweep  # noqa: PLC0415 - only for a picture
+
+    trials = [Trial(s.value, s.ram_bytes, s.vram_bytes, s.seconds, bool(s.code)) for s in steps]
+    try:
+        plot_sweep(command[:90], trials, file)
+    except PlotError as error:
+        raise Fault(str(error)) from error
+
+
 def _tail(log: BinaryIO) -> str:
     log.seek(0)
     lines = log.read()[-4096:].decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
     return "\n".join(f"  {line}" for line in lines)
-
-
-def _draw(command: str, steps: list[Step], file: Path) -> None:
-    from wslgpud.plots import PlotError, Try, plot_sweep  # noqa: PLC0415 - only for a picture
-
-    tries = [Try(s.value, s.seconds, s.ram_bytes, s.vram_bytes, s.code != 0) for s in steps]
-    try:
-        plot_sweep(command, tries, file)
-    except PlotError as error:
-        raise Fault(str(error)) from error
-    print(f"drawn: {file}", file=sys.stderr)
 
 
 def _print(steps: list[Step], end: str) -> None:
