@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,7 +104,7 @@ class Soak:
         self.cases: list[Case] = []
         self.sampled = bytearray(1_000_000)  # by tick; a set of numbers would grow by megabytes itself
         self.marks: list[dict[str, float]] = []
-        self.traces: list[tracemalloc.Snapshot] = []
+        self.held: list[Counter[str]] = []
 
     def run(self, ticks: int, days: float) -> None:
         """Play until there have been so many ticks and days."""
@@ -195,8 +194,9 @@ class Soak:
             "threads": int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[17]),
             "quiet": not self._playing(),
         }
-        if tracemalloc.is_tracing() and mark["share"] >= WARM_SHARE:
-            self.traces = [*self.traces[:1], tracemalloc.take_snapshot()]
+        if mark["share"] >= WARM_SHARE:
+            held = Counter(type(one).__qualname__ for one in gc.get_objects())
+            self.held = [*self.held[:1], held]
         self.marks.append(mark)
 
     def broken(self) -> list[str]:
@@ -236,12 +236,9 @@ def main() -> int:
     options.add_argument("--days", type=float, default=30.0)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--most-growth-bytes", type=int, default=4 << 20, help="of RSS after the warm-up")
-    options.add_argument("--trace", action="store_true", help="also say which lines hold more memory")
     chosen = options.parse_args()
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     logging.basicConfig(level=logging.CRITICAL)
-    if chosen.trace:
-        tracemalloc.start()
     began, cpu = time.monotonic(), time.process_time()
     with tempfile.TemporaryDirectory() as folder, webhook() as hook:
         hook.got = type("Forgetful", (list,), {"append": lambda *_: None})()  # or we would grow ourselves
@@ -261,9 +258,8 @@ def main() -> int:
     print("after the warm-up: " + ", ".join(f"{name} {value:+,.0f}" for name, value in growth.items()))
     held = soak.marks[-1]["rss_bytes"] / 2**20
     print(f"RSS {held:.1f} MiB at the end; {len(soak.kept):,} samples in the history")
-    if len(soak.traces) == 2:
-        for line in soak.traces[1].compare_to(soak.traces[0], "lineno")[:25]:
-            print(line)
+    more = (soak.held[-1] - soak.held[0]).most_common(8)
+    print("objects that have become more: " + (", ".join(f"{name} {n:+,}" for name, n in more) or "none"))
     for promise in broken:
         print("BROKEN: " + promise)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
