@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, stress_unit, systemd
-from wslgpud.alerts import blackbox, build
+from wslgpud.alerts import blackbox, build, runbook
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
@@ -28,6 +28,7 @@ from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import runbook as runbook_page
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -181,6 +182,7 @@ class Daemon:
         return [
             *routes(publisher, self.status, lambda: self._standing),
             *api.routes(publisher, catalogue(), archive, present),
+            *runbook_page.routes(runbook.sections),
         ]
 
     def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:

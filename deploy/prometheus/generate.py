@@ -12,17 +12,21 @@ import yaml
 
 from deploy.prometheus.expressions import WATCHES, Watch
 from deploy.prometheus.own_health import ALERTS, RECORDINGS
+from wslgpud.alerts import runbook
 from wslgpud.alerts.channels.alertmanager import alert_name
 from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
 from wslgpud.alerts.texts.english import MEMORY as MEMORY_TEXT
 from wslgpud.alerts.texts.english import RULES as TEXTS
 from wslgpud.model import Level
+from wslgpud.serve.runbook import PATH
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "wslgpud.rules.yml"
 GRAFANA = "http://localhost:3000"
+#: the daemon that was scraped serves the runbook of its own version, without the internet
+DAEMON = "http://{{ $labels.instance }}"
 HEADER = """\
-# Generated from wslgpud's own rules by: python -m deploy.prometheus.generate [--grafana URL]
+# Generated from wslgpud's own rules by: python -m deploy.prometheus.generate [--grafana URL] [--daemon URL]
 # Do not edit; warning and critical share a name, and alertmanager.yml lets the one silence the other.
 """
 
@@ -51,11 +55,12 @@ ELSEWHERE = ("wslgpud-overview", "Open incidents")
 
 
 class Links:
-    """Finds dashboards by title of panel in the committed JSON."""
+    """Finds dashboards by title of panel in the committed JSON, and pages of runbooks by rule."""
 
-    def __init__(self, grafana: str) -> None:
+    def __init__(self, grafana: str, daemon: str) -> None:
         """Read the dashboards."""
-        self._grafana = grafana.rstrip("/")
+        self._grafana, self._daemon = grafana.rstrip("/"), daemon.rstrip("/")
+        self._served = runbook.sections()
         self._panels: dict[tuple[str, str], int] = {}
         for file in sorted((ROOT / "grafana" / "dashboards").glob("*.json")):
             document = json.loads(file.read_text())
@@ -81,8 +86,14 @@ class Links:
             "summary": summary,
             "description": description,
             "dashboard": self.to(*panel),
-            "runbook_url": f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}",
+            "runbook_url": self._runbook(rule),
         }
+
+    def _runbook(self, rule: str) -> str:
+        # What is wrong with the daemon itself is not looked up there: it may be what is gone.
+        if rule in self._served:
+            return f"{self._daemon}{PATH}#{rule}"
+        return f"{self._grafana}/d/{RUNBOOK}?viewPanel={self._panels[RUNBOOK, rule]}"
 
 
 def duration(seconds: float) -> str:
@@ -152,13 +163,14 @@ def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[t
         yield step.level, condition
 
 
-def document(grafana: str = GRAFANA) -> dict[str, Any]:
+def document(grafana: str = GRAFANA, daemon: str = DAEMON) -> dict[str, Any]:
     """Return all rules as Prometheus reads them.
 
     Args:
         grafana: address at which people reach Grafana, for the links in alerts.
+        daemon: address at which they reach the daemon that an alert is about.
     """
-    links = Links(grafana)
+    links = Links(grafana, daemon)
     known = {rule.name: rule for rule in RULES}
     names = [MEMORY, *known, *(name for name in LEVELS if name != MEMORY)]
     own = [
@@ -188,10 +200,10 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def text(grafana: str = GRAFANA) -> str:
+def text(grafana: str = GRAFANA, daemon: str = DAEMON) -> str:
     """Return the file."""
     return HEADER + yaml.dump(
-        document(grafana), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True
+        document(grafana, daemon), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True
     )
 
 
@@ -199,7 +211,12 @@ def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grafana", default=GRAFANA, metavar="URL", help="where people reach Grafana")
-    FILE.write_text(text(parser.parse_args().grafana))
+    parser.add_argument(
+        "--daemon", default=DAEMON, metavar="URL",
+        help="where people reach the daemon, which serves the runbook (%(default)s: as Prometheus does)",
+    )  # fmt: skip
+    asked = parser.parse_args()
+    FILE.write_text(text(asked.grafana, asked.daemon))
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def _machines() -> list[Panel]:
         ask(f"{_BY} ({metric('gpu_utilization_ratio')}) or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('alert_level')}) or {level} * 0", rows=True),
         columns={"instance": "Machine", "Value #A": "Risk", "Value #B": "Time left", "Value #C": "RAM and swap",
-                 "Value #D": "VRAM", "Value #E": "GPU load", "Value #F": "Incidents"}, height=9,
+                 "Value #D": "VRAM", "Value #E": "GPU load", "Value #F": "Incidents"}, height=7,
     )  # fmt: skip
     painted = {"type": "color-background", "mode": "basic"}
     na = [{"type": "value", "options": {"-1": {"text": "N/A", "color": "#8e8e8e", "index": 0}}}]

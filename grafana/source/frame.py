@@ -80,6 +80,19 @@ def happenings() -> list[Any]:
     ]  # fmt: skip
 
 
+def _row(name: str) -> Any:
+    return builders.Row(name).id(zlib.crc32(f"row {name}".encode()) % 1_000_000)
+
+
+def _close_ranks(panels: list[Any]) -> None:
+    """Put each folded row right below the one before: the SDK leaves room for what is folded away."""
+    folded = [row for row in panels if row.get("panels")]
+    for below, row in zip(folded[1:], folded, strict=False):
+        up = below["gridPos"]["y"] - row["gridPos"]["y"] - 1
+        for panel in (below, *below["panels"]):
+            panel["gridPos"]["y"] -= up
+
+
 def dashboard(
     uid: str,
     title: str,
@@ -87,11 +100,16 @@ def dashboard(
     contents: Iterable[tuple[str, list[Panel]]],
     *,
     chosen: list[Any],
+    folded: Iterable[tuple[str, list[Panel]]] = (),
     since: str = "now-1h",
     refresh: str = "10s",
     notes: bool = True,
 ) -> str:
-    """Return a dashboard as JSON; ``contents`` are rows: title ("" for none) and panels."""  # fmt: skip
+    """Return a dashboard as JSON.
+
+    ``contents`` are rows, title ("" for none) and panels; ``folded`` ones come last, and Grafana asks their
+    queries only when somebody opens them.
+    """  # fmt: skip
     board = (
         builders.Dashboard(title).uid(uid).description(text).tags([TAG]).timezone("browser").readonly()
         .tooltip(models.DashboardCursorSync.CROSSHAIR).time(since, "now").refresh(refresh).variables(chosen)
@@ -104,12 +122,19 @@ def dashboard(
         board = board.annotations(happenings())
     for name, panels in contents:
         if name:
-            board = board.with_row(builders.Row(name).id(zlib.crc32(f"row {name}".encode()) % 1_000_000))
+            board = board.with_row(_row(name))
         for panel in panels:
             board = board.with_panel(panel)
+    for name, panels in folded:
+        row = _row(name)
+        for panel in panels:
+            row = row.with_panel(panel)
+        board = board.with_row(row)
     document = json.loads(JSONEncoder(sort_keys=True, indent=2).encode(board.build()))
     document["id"] = None
-    for panel in document["panels"]:
+    _close_ranks(document["panels"])
+    inner = [panel for row in document["panels"] for panel in row.get("panels", [])]
+    for panel in [*document["panels"], *inner]:
         panel.get("options", {}).pop("footer", None)  # the SDK's default; Grafana 13 knows none
     document["schemaVersion"] = 41  # what 42 adds we do not use, and Grafana 11.6 and 12.0 know 41
     return json.dumps(document, indent=1, sort_keys=True) + "\n"

@@ -8,6 +8,7 @@ from grafana.source.kit import (
     GOOD,
     NEUTRAL,
     NOT_HERE,
+    NOTE,
     WARNING,
     Panel,
     ask,
@@ -24,13 +25,19 @@ from grafana.source.kit import (
 
 CHOSEN = '{job=~"$job", instance=~"$instance"}'
 WRITES = words({0: ("writes", GOOD), 1: ("cannot write", CRITICAL)})
+NOT_YET = words({-1: ("not yet", NOT_HERE)})
+SET_ASIDE = words({0: ("no", GOOD), 1: ("yes", CRITICAL)})
 UP = words({1: ("up", GOOD), 0: ("down", CRITICAL)})
 SOURCE = words({1: ("answers", GOOD), 0: ("silent", CRITICAL), -1: ("not on this machine", NOT_HERE)})
+#: a forecast this old, and so many messages at once, are more than a moment's delay
+HELD_SECONDS, WAITING = 30, 10
+PROTECTED = steps((None, GOOD), (0, NOTE), (1, WARNING))
 #: the goals that the README measures
 PROCESSOR_GOAL_RATIO, MEMORY_GOAL_BYTES = 0.005, 60 << 20
 
 
 def _now() -> list[Panel]:
+    no_library = f'label_replace(max({metric("build")}) * 0, "version", "none", "", "")'
     return [
         figure("Daemon", "Does Prometheus reach it?", ask(f"min(up{CHOSEN})", now=True), mappings=UP,
                background=True, width=3),
@@ -49,6 +56,22 @@ def _now() -> list[Panel]:
                ask(f"max({metric('store_failing')})", now=True), mappings=WRITES, background=True, width=3),
         figure("Queue", "Samples that wait to be written; many of them: the disk takes none.",
                ask(f"max({metric('store_queue_ticks')})", now=True), width=3, decimals=0),
+        figure("Age of forecasts", "Of the sample that the oldest rests on; above 0 one is held because no new sample "
+               "comes.", ask(f"max({metric('risk_forecast_age_seconds')})", now=True), unit="s", width=4, decimals=0,
+               thresholds=steps((None, GOOD), (HELD_SECONDS, WARNING))),
+        figure("OOM score", "Whom the kernel would kill (oom_score_adj): below 0 others before this daemon, "
+               "-1000 never it. 0: it is not protected, as without the systemd service.",
+               ask(f"max({metric('oom_score_adjust')})", now=True), width=4, decimals=0, thresholds=PROTECTED),
+        figure("NVML", "Version of NVIDIA's management library in use; or that there is none.",
+               ask(f"max by (version) ({metric('gpu_library')}) or on () {no_library}", "{{version}}", now=True),
+               names=True, width=4, colour=NEUTRAL),
+        figure("Waiting messages", "That a channel has not taken yet; many of them: it is down, or quiet hours.",
+               ask(f"sum({metric('alert_deliveries_waiting')}) or max({metric('build')}) * 0", now=True), width=4,
+               decimals=0, thresholds=steps((None, GOOD), (WAITING, WARNING))),
+        figure("Connections", "Open HTTP connections.", ask(f"max({metric('http_connections')})", now=True), width=4,
+               decimals=0),
+        figure("Writing metrics", "How long it took to write them as text the last time.",
+               ask(f"max({metric('exposition_duration_seconds')})", now=True), unit="s", width=4, decimals=1),
     ]  # fmt: skip
 
 
@@ -58,30 +81,55 @@ def _sampling() -> list[Panel]:
         states("Sources", "Each part of the machine that is looked at. Not on this machine: no fault.",
                ask(f"max by (source) ({metric('source_success')} or {absent})", "{{source}}"), SOURCE, height=11),
         lines("Time of a source", "How long its last look took. Rises when a driver or a disk hangs.",
-              ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"), unit="s", fill=0),
+              ask(f"max by (source) ({metric('source_duration_seconds')})", "{{source}}"), unit="s", fill=0, height=9),
+        lines("Age of values", "How old what a source says was at the last sample: some are asked rarely by design.",
+              ask(f"max by (source) ({metric('source_age_seconds')})", "{{source}}"), unit="s", fill=0, height=9, soft_most=5),
         lines("Rhythm", "Planned time between two samples, shorter while memory shrinks fast; and how much later than "
               "planned they came: the machine stalls.",
               ask(f"max({metric('tick_interval_seconds')})", "planned"),
               ask(f"max({metric('tick_lateness_seconds')})", "too late"), unit="s"),
+        lines("Samples", "Taken, and given up because the disk took none for too long.",
+              ask(rate(metric("ticks")), "taken"), ask(rate(metric("store_dropped_ticks")), "given up"), unit="cps"),
         lines("NVML's process", "Starts, hangs and crashes of the child that asks the driver.",
               *(ask(f"sum({metric(f'gpu_probe_{what}')})", what) for what in ("starts", "hangs", "crashes")),
               unit="none", width=8, height=7, decimals=0),
         lines("Calls that failed", "By NVML's error.", ask(rate(metric("gpu_nvml_errors")), "{{error}}"),
               unit="cps", width=8, height=7, soft_most=1),
-        lines("Failed looks", "By source.", ask(f"sum by (source) ({rate(metric('source_failures'))}) > 0 or "
+        lines("Failed looks", "By source; and messages of the kernel that were overwritten before we read them.",
+              ask(f"sum by (source) ({rate(metric('source_failures'))}) > 0 or "
               f"label_replace(sum({rate(metric('source_failures'))}), \"source\", \"all\", \"\", \"\")", "{{source}}"),
+              ask(f"sum({rate(metric('kernel_log_lost_records'))}) or max({metric('build')}) * 0", "lost kernel messages"),
               unit="cps", width=8, height=7, soft_most=1),
     ]  # fmt: skip
 
 
 def _history() -> list[Panel]:
+    def since_start(title: str, text: str, name: str, colour: str = CRITICAL) -> Panel:
+        return figure(title, text, ask(f"max({metric(name)})", now=True), width=4, decimals=0,
+                      thresholds=steps((None, GOOD), (1, colour)))  # fmt: skip
+
+    not_yet = f"max({metric('build')}) * 0 - 1"
     return [
+        figure("Last look through", "Since the whole database file was last checked; it is done at night.",
+               ask(f"time() - max({metric('store_last_check_timestamp_seconds')}) or {not_yet}", now=True), unit="s",
+               mappings=NOT_YET, width=4, decimals=0),
+        figure("Faults found", "What that look found wrong in the file.",
+               ask(f"max({metric('store_check_findings')}) or {not_yet}", now=True), mappings=NOT_YET, width=4,
+               decimals=0, thresholds=steps((None, GOOD), (1, CRITICAL))),
+        figure("Set aside", "Was a damaged file set aside since the start, and what could be read taken over?",
+               ask(f"max({metric('store_set_aside')})", now=True), mappings=SET_ASIDE, width=4),
+        since_start("Given up", "Samples that the disk took too long to take.", "store_dropped_ticks"),
+        since_start("Failed writes", "Tried again until they succeeded.", "store_write_errors", WARNING),
+        since_start("Refused values", "Not finite, beyond 64 bits, or of more series than one machine may have.",
+                    "store_rejected_values", WARNING),
         lines("Files", "The database, its write-ahead log, and the room inside that new data uses first.",
               ask(metric("store_file_bytes"), "database"), ask(metric("store_wal_bytes"), "log"),
-              ask(metric("store_free_bytes"), "room inside"), unit="bytes"),
+              ask(metric("store_free_bytes"), "room inside"), unit="bytes", width=8),
         lines("Commits", "How long the last one took, and how long ago it was.",
               ask(metric("store_commit_duration_seconds"), "took"), ask(metric("store_commit_age_seconds"), "ago"),
-              unit="s"),
+              unit="s", width=8),
+        lines("Deleted rows", "For their age, or for the size of the whole.",
+              ask(rate(metric("store_purged_rows")), "deleted"), unit="cps", width=8, soft_most=1),
     ]  # fmt: skip
 
 
@@ -96,17 +144,24 @@ def _messages() -> list[Panel]:
     override(table, "Messages", custom__width=110)
     warned = f"max({metric('exhaustions', warned='yes')}) or max({metric('build')}) * 0"
     missed = f"max({metric('exhaustions', warned='no')}) or max({metric('build')}) * 0"
+    ahead = f"max({metric('warning_lead_seconds')}) or max({metric('build')}) * 0 - 1"
+    pushes = f'label_replace(max({metric("build")}) * 0, "outcome", "no collector", "", "")'
     return [
-        table,
         figure("Warned in time", "Processes killed for lack of memory after a warning at least 5 s before.",
-               ask(warned, now=True), width=3, height=7, decimals=0, colour=GOOD),
-        figure("Missed", "Kills that no warning had announced.", ask(missed, now=True), width=3, height=7,
+               ask(warned, now=True), width=6, decimals=0, colour=GOOD),
+        figure("Missed", "Kills that no warning had announced.", ask(missed, now=True), width=6,
                decimals=0, thresholds=steps((None, GOOD), (1, WARNING))),
         figure("False alarms", "Warnings that ended without a kill and with more than 10 % left all the time.",
-               ask(f"max({metric('false_alarms')})", now=True), width=3, height=7, decimals=0, colour=NEUTRAL),
+               ask(f"max({metric('false_alarms')})", now=True), width=6, decimals=0, colour=NEUTRAL),
+        figure("Ahead of the last kill", "How long before it the warning came.", ask(ahead, now=True), unit="s",
+               mappings=words({-1: ("no kill yet", GOOD)}), width=6, decimals=0, colour=NEUTRAL),
+        table,
         lines("Requests", "HTTP requests answered, by path and status.",
               ask(f"sum by (path, code) ({rate(metric('http_requests'))})", "{{path}} {{code}}"), unit="reqps",
-              width=7, height=7),
+              width=8, height=7),
+        lines("Pushes to OpenTelemetry", "By outcome; none where no collector is set up.",
+              ask(f"sum by (outcome) ({rate(metric('otlp_pushes'))}) or on () {pushes}", "{{outcome}}"), unit="cps",
+              width=8, height=7, soft_most=1),
     ]  # fmt: skip
 
 

@@ -292,7 +292,8 @@ def rows(
     title: str, text: str, *queries: Any, columns: Mapping[str, str], width: int = 24, height: int = 8
 ) -> Panel:
     """Return a table; ``columns`` are the labels shown and their headings, in order, all others are hidden."""
-    panel = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM)
+    # Grafana's own 150 would push the last columns of a narrow table out of sight.
+    panel = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM).min_width(50)
     if len(queries) > 1:
         panel = panel.with_transformation(models.DataTransformerConfig(id_val="merge", options={}))
     order = {name: index for index, name in enumerate(columns)}

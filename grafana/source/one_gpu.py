@@ -6,6 +6,7 @@ from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
     GOOD,
+    NOT_HERE,
     NOT_HERE_WORDS,
     NOTE,
     TIME_LEFT_STEPS,
@@ -20,6 +21,7 @@ from grafana.source.kit import (
     lines,
     metric,
     or_not_here,
+    override,
     rows,
     states,
     steps,
@@ -28,8 +30,13 @@ from grafana.source.kit import (
 from grafana.source.overview import vram
 
 ALIVE = words({1: ("answers", GOOD), 0: ("lost", CRITICAL)})
-YES_NO = words({1: ("yes", WARNING), 0: ("no", GOOD), -1: ("N/A", "#8e8e8e")})
+YES_NO = words({1: ("yes", WARNING), 0: ("no", GOOD), -1: ("N/A", NOT_HERE)})
 ON_OFF = words({1: ("on", NOTE), 0: ("off", "#5a5a5a33")})
+REPAIR = words({
+    0: ("nothing to do", GOOD), 1: ("at next reset", WARNING), 2: ("replace card", CRITICAL), -1: ("N/A", NOT_HERE),
+})  # fmt: skip
+DISPLAY = words({1: ("yes", NOTE), 0: ("no", GOOD), -1: ("N/A", NOT_HERE)})
+DIVIDED = words({1: ("divided", NOTE), 0: ("whole", GOOD), -1: ("N/A", NOT_HERE)})
 
 
 def _now() -> list[Panel]:
@@ -95,10 +102,14 @@ def _work() -> list[Panel]:
 
 
 def _health() -> list[Panel]:
-    def one(title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none") -> Panel:
+    def one(
+        title: str, text: str, name: str, field: str, *matchers: str, unit: str = "none", width: int = 3
+    ) -> Panel:
         return figure(title, text, ask(f"max({or_not_here(gpu(name, *matchers), field)})", now=True), unit=unit,
-                      mappings=NOT_HERE_WORDS, width=4, decimals=0)  # fmt: skip
+                      mappings=NOT_HERE_WORDS, width=width, decimals=0)  # fmt: skip
 
+    failed, pending = gpu("gpu_row_remap_failed"), gpu("gpu_row_remap_pending")
+    energy = gpu("gpu_energy_joules")
     known = rows(
         "What this card answers", "Calls of the driver, and whether this card supports them: N/A elsewhere is this.",
         ask(gpu("gpu_field_supported"), rows=True), columns={"field": "Call", "Value": "Supported"}, width=10,
@@ -109,17 +120,25 @@ def _health() -> list[Panel]:
             "compute_capability": "Compute",
         }, width=14,
     )  # fmt: skip
+    override(who, "Name", custom__width=260)
     return [
-        one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit"),
+        one("Fan", "Intended speed.", "gpu_fan_speed_ratio", "fan", unit="percentunit", width=2),
         one("ECC uncorrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_uncorrected",
-            'type="uncorrected"'),
+            'type="uncorrected"', width=4),
         one("ECC corrected", "Memory errors since the driver was loaded.", "gpu_ecc_errors", "ecc_corrected",
             'type="corrected"'),
         one("Remapped rows", "Memory rows replaced by spare ones, for good.", "gpu_remapped_rows", "remapped_rows"),
-        one("MIG", "1 when the card is divided into instances.", "gpu_mig_enabled", "mig"),
-        figure("Energy a day", "At the mean power of the time shown.",
-               ask(f"max(avg_over_time({gpu('gpu_power_watts')}[$__range])) * 24 / 1000 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
-                   now=True), unit="kwatth", decimals=1, mappings=NOT_HERE_WORDS, width=4),
+        figure("Row repair", "Is a faulty row waiting to be replaced (at the next reset), or could none be?",
+               ask(f"max({or_not_here(f'2 * {failed} > 0 or {pending}', 'remapped_rows')})", now=True),
+               mappings=REPAIR, width=3),
+        figure("Display", "Does this card drive one? Then the desktop takes a part of its memory.",
+               ask(f"max({or_not_here(gpu('gpu_display_active'), 'display')})", now=True), mappings=DISPLAY, width=3),
+        figure("MIG", "Is the card divided into instances?",
+               ask(f"max({or_not_here(gpu('gpu_mig_enabled'), 'mig')})", now=True), mappings=DIVIDED, width=3),
+        figure("Energy a day", "At the rate of the time shown: by the card's own counter, else from its power.",
+               ask(f"(max(rate({energy}[$__range])) or max(avg_over_time({gpu('gpu_power_watts')}[$__range])))"
+                   f" * 24 / 1000 or max(({gpu('gpu_field_supported', field='power')} == 0) - 1)",
+                   now=True), unit="kwatth", decimals=1, mappings=NOT_HERE_WORDS, width=3),
         known, who,
     ]  # fmt: skip
 
@@ -128,7 +147,7 @@ def supported() -> list[object]:
     """Return how the column of supported calls looks."""
     from grafana_foundation_sdk.models.dashboard import DynamicConfigValue as Value  # noqa: PLC0415
 
-    meanings = words({1: ("yes", GOOD), 0: ("N/A", "#8e8e8e")})
+    meanings = words({1: ("yes", GOOD), 0: ("N/A", NOT_HERE)})
     return [
         Value(id_val="mappings", value=[m.to_json() for m in meanings]),
         Value(id_val="custom.cellOptions", value={"type": "color-text"}),

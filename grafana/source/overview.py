@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grafana.source import in_depth
 from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
@@ -32,12 +33,16 @@ from grafana.source.kit import (
     states,
     steps,
     steps_of,
+    words,
 )  # fmt: skip
+from wslgpud.model import Level
 
 #: for how long the present rate is carried on in the picture of VRAM
 FORECAST_SECONDS = 300
+CHANCES = {300: "5 min", 3600: "an hour"}
 #: an integrated GPU lives in shared memory: there it means nothing
 NVIDIA = 'adapter=~".*NVIDIA.*"'
+OFFERED = words({1: ("yes", GOOD), 0: ("no", CRITICAL), -1: ("N/A", NOT_HERE)})
 _ALIVE = f"max by (job, instance) ({metric('build')})"
 
 
@@ -102,16 +107,24 @@ def _memory() -> list[Panel]:
     )  # fmt: skip
     level = states(
         "Level", "How each resource was judged over time.",
-        ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"), LEVELS, width=12, height=7,
+        ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"), LEVELS, width=8, height=7,
+    )  # fmt: skip
+    chance = lines(
+        "Chance of exhaustion", "Probability that nothing is left within five minutes, and within an hour.",
+        *(
+            ask(f'max by (resource) ({metric("exhaustion_probability_ratio", within_seconds=str(seconds))})',
+                f"{{{{resource}}}} in {words}")
+            for seconds, words in CHANCES.items()
+        ), unit="percentunit", most=1, width=8, height=7,
     )  # fmt: skip
     programs = lines(
         "Programs", "RAM of the programs that matter; shared pages count in each.",
         ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"), unit="bytes",
-        height=7,
+        width=8, height=7,
     )  # fmt: skip
     return [
         ram, coloured(pressure, {"all wait": CRITICAL, "some wait": WARNING}),
-        coloured(traffic, {"from swap": NOTE, "into swap": "purple"}), level, programs,
+        coloured(traffic, {"from swap": NOTE, "into swap": "purple"}), level, chance, programs,
     ]  # fmt: skip
 
 
@@ -120,21 +133,25 @@ def vram(width: int = 24) -> Panel:
     used, total = f"max({gpu('gpu_memory_used_bytes')})", f"max({gpu('gpu_memory_total_bytes')})"
     reserved = f"max({gpu('gpu_memory_reserved_bytes')})"
     usable = f"max({for_gpu(metric('headroom_bytes'))})"
-    shrinking = f"max({for_gpu(metric('consumption_bytes_per_second'))})"
-    # Only where the forecast sees an end that is near: a rate alone is noise.
+    growing = f"clamp_min(max({for_gpu(metric('consumption_bytes_per_second'))}), 0)"
+    learnt = f"max({for_gpu(metric('learned_ceiling_bytes'))})"
+    kept = f"({reserved} or {used} * 0)"
+    # Only where the forecast sees an end that is near, and believes in it: a rate alone is noise.
     foreseen = (
         f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
     )
-    soon = f"({used} + ({reserved} or {used} * 0) + {FORECAST_SECONDS} * {shrinking} and {foreseen})"
+    felt = f"max({for_gpu(metric('risk_level'))}) >= {int(Level.INFO)}"
+    soon = f"({used} + {kept} + {FORECAST_SECONDS} * {growing} and {foreseen} and {felt})"
     panel = lines(
         "VRAM by layer",
         "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
-        "usable, as wslgpud has learnt it; what looks free and is not. Dashed: the card's size, and use in five "
-        "minutes if it goes on like this.",
+        "usable, as wslgpud has learnt it; what looks free and is not. Dashed: the card's size, where an allocation "
+        "has failed before, and use in five minutes if it goes on like this.",
         ask(reserved, "reserved by the driver"), ask(used, "in use"), ask(usable, "really usable"),
-        ask(f"clamp_min({total} - ({used} + {usable} + ({reserved} or {used} * 0)), 0)", "free in name only"),
+        ask(f"clamp_min({total} - ({used} + {usable} + {kept}), 0)", "free in name only"),
         ask(f"{soon} < {total} or {total} and {soon}", "in 5 min"),
-        ask(total, "size of the card"), unit="bytes", stacked=True, width=width, height=9, table_legend=width > 12,
+        ask(f"{learnt} + {kept}", "failed before"), ask(total, "size of the card"), unit="bytes", stacked=True,
+        width=width, height=9, table_legend=width > 12,
     )  # fmt: skip
     layers = {
         "reserved by the driver": NOT_HERE,
@@ -145,7 +162,9 @@ def vram(width: int = 24) -> Panel:
     coloured(panel, layers)
     override(panel, "really usable", custom__fillOpacity=15)
     override(panel, "free in name only", custom__fillOpacity=25)
-    return limit_line(limit_line(panel, "in 5 min", WARNING), "size of the card", CRITICAL)
+    for name, colour in (("in 5 min", WARNING), ("failed before", "purple"), ("size of the card", CRITICAL)):
+        limit_line(panel, name, colour)
+    return panel
 
 
 def _cards() -> list[Panel]:
@@ -184,11 +203,18 @@ def _trouble() -> list[Panel]:
     return [
         table,
         lines(
-            "Kills and errors", "Processes killed for lack of memory, and errors of the GPU's drivers.",
-            ask(f"increase({metric('oom_kills')}[$__rate_interval])", "OOM kills"),
-            ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's GPU driver"),
-            ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid errors"),
-            unit="short", height=7, decimals=0, soft_most=4,
+            "Kills", "Processes killed for lack of memory: as the kernel counts them, and by what its log says ran out, "
+            "the whole machine's memory or a group's.",
+            ask(f"increase({metric('oom_kills')}[$__rate_interval])", "counted"),
+            ask(f"sum by (scope) (increase({metric('kernel_oom_kills')}[$__rate_interval]))", "{{scope}}, by the log"),
+            unit="short", width=6, height=7, decimals=0, soft_most=4,
+        ),
+        lines(
+            "Errors of GPU drivers", "Of WSL's (dxgkrnl) and of NVIDIA's (Xid). Notices are usually harmless.",
+            ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's driver"),
+            ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "its notices"),
+            ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
+            unit="short", width=6, height=7, decimals=0, soft_most=4,
         ),
     ]  # fmt: skip
 
@@ -207,6 +233,7 @@ def _machine() -> list[Panel]:
     processor = lines(
         "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
         *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True, width=10,
+        height=7,
     )  # fmt: skip
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
@@ -214,23 +241,32 @@ def _machine() -> list[Panel]:
         "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
         "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
         ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
-        width=7, height=8, thresholds=steps_of("windows_disk_full"), full=None,
+        width=7, height=7, thresholds=steps_of("windows_disk_full"), full=None,
     )  # fmt: skip
     wsl = f"max by (version, distro, networking) ({metric('wsl')})"
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
     under = figure(
         "WSL", "Distribution, version and networking mode of WSL; or that this is no WSL.",
-        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=12, colour=NEUTRAL,
+        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=8, colour=NEUTRAL,
+    )  # fmt: skip
+    offered = figure(
+        "GPU for WSL", "Does WSL offer a GPU (/dev/dxg)? No: an old driver in Windows, or gpuSupport=false.",
+        ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True), mappings=OFFERED, width=4,
     )  # fmt: skip
     since = figure(
         "Up for", "How long the machine (under WSL2: its virtual machine) runs; a small value is a restart.",
-        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=6, decimals=1,
+        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=4, decimals=1,
+    )  # fmt: skip
+    last_jump = figure(
+        "Last jump", "How far the clock jumped the last time.",
+        ask(f"max({metric('clock_last_jump_seconds')}) or max({metric('build')}) * 0", now=True), unit="s",
+        mappings=words({0: ("never", GOOD)}), width=4, decimals=1, colour=NEUTRAL,
     )  # fmt: skip
     jumps = figure(
         "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
-        ask(f"max({metric('clock_jumps')})", now=True), width=6, decimals=0,
+        ask(f"max({metric('clock_jumps')})", now=True), width=4, decimals=0,
     )  # fmt: skip
-    return [under, since, jumps, processor, disks, *_windows()]
+    return [under, offered, since, jumps, last_jump, processor, disks, *_windows()]
 
 
 def _windows() -> list[Panel]:
@@ -238,10 +274,11 @@ def _windows() -> list[Panel]:
     limit, committed = metric("windows_memory_commit_limit_bytes"), metric("windows_memory_committed_bytes")
     memory = lines(
         "Memory of Windows",
-        "What WSL's virtual machine holds of it, how much of that Linux has freed and Windows has not got back, and "
-        "what Windows has left for all its programs.",
+        "What WSL's virtual machine holds of it, how much of that Linux has freed and Windows has not got back, what "
+        "Windows' kernel and drivers hold for good (growing for days: a leak), and what is left for all programs.",
         ask(metric("windows_vm_resident_bytes"), "held by WSL"),
         ask(metric("windows_vm_unreturned_bytes"), "of that not in use"),
+        ask(metric("windows_memory_pool_nonpaged_bytes"), "kernel and drivers"),
         ask(available, "left"), ask(total, "RAM of Windows"), unit="bytes",
     )  # fmt: skip
     left = bars(
@@ -252,18 +289,22 @@ def _windows() -> list[Panel]:
             f'label_replace(({limit} - {committed}) / {limit}, "of", "RAM and page files", "", "")',
             "{{of}}", now=True,
         ),
-        unit="percentunit", width=7, height=8, thresholds=steps_of("windows_memory_low"), full=1,
+        unit="percentunit", width=7, height=7, thresholds=steps_of("windows_memory_low"), full=1,
     )  # fmt: skip
     seen = lines(
         "VRAM as Windows sees it",
         "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been moved out: "
-        "nothing fails, everything gets many times slower.",
+        "nothing fails, everything gets many times slower. Promised: what programs could claim.",
         ask(f"sum({metric('windows_gpu_dedicated_bytes', NVIDIA)})", "on the card"),
         ask(f"sum({metric('windows_gpu_shared_bytes', NVIDIA)})", "in shared RAM"),
+        ask(f"sum({metric('windows_gpu_committed_bytes', NVIDIA)})", "promised"),
         ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"), unit="bytes",
     )  # fmt: skip
-    coloured(memory, {"held by WSL": NOTE, "of that not in use": "purple", "left": GOOD})
-    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL})
+    coloured(
+        memory,
+        {"held by WSL": NOTE, "of that not in use": "purple", "kernel and drivers": "yellow", "left": GOOD},
+    )
+    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "promised": NOT_HERE})
     return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card")]
 
 
@@ -279,5 +320,6 @@ def overview() -> str:
             ("Trouble", _trouble()),
             ("WSL and Windows", _machine()),
         ),
+        folded=(("Memory in depth", in_depth.memory()), ("Processors, disks and network", in_depth.machine())),
         chosen=variables(cards="several"),
     )  # fmt: skip

@@ -6,11 +6,14 @@ from grafana.source.frame import dashboard, variables
 from grafana.source.kit import (
     CRITICAL,
     GOOD,
+    NEUTRAL,
     NOT_HERE,
+    NOT_HERE_WORDS,
     NOTE,
     WARNING,
     Panel,
     ask,
+    bars,
     coloured,
     figure,
     gpu,
@@ -42,6 +45,11 @@ def _age(name: str) -> str:
     return f"time() - max({gpu(name)})"
 
 
+def _or_not_here(expression: str) -> str:
+    """Return a figure of the last complete run, or -1 when there was one and the card could not tell."""
+    return f"{expression} or max({gpu('vram_stress_run')}) * 0 - 1"
+
+
 def _size(kind: str) -> str:
     return f"max({gpu('vram_stress_bytes', kind=kind)})"
 
@@ -56,12 +64,29 @@ def _last() -> list[Panel]:
                ask(_age("vram_stress_last_success_timestamp_seconds"), now=True), unit="s", width=4,
                thresholds=steps((None, GOOD), (3 * DAY, WARNING))),
         figure("Usable", "What could be taken without any of it landing in shared memory.",
-               ask(_size("usable"), now=True), unit="bytes", width=4),
+               ask(_size("usable"), now=True), unit="bytes", width=4, decimals=1),
         figure("Verified", "Share of the free memory of which every byte was written and read back.",
                ask(f"max({gpu('vram_stress_coverage_ratio')})", now=True), unit="percentunit", width=4, decimals=1),
         figure("Wrong words", "In all runs kept. Any at all: take back overclocking, test again, replace the card.",
                ask(f"max({gpu('vram_stress_errors')})", now=True), width=4, decimals=0,
                thresholds=steps((None, GOOD), (1, CRITICAL))),
+        figure("Usable share", "Of the card's memory as it is sold.",
+               ask(_or_not_here(f"max({gpu('vram_stress_usable_ratio')})"), now=True), unit="percentunit", width=4,
+               decimals=1, mappings=NOT_HERE_WORDS),
+        figure("Reading speed", "As a share of what clock and width of the card's memory allow.",
+               ask(_or_not_here(f"max({gpu('vram_stress_bandwidth_ratio', op='read')})"), now=True),
+               unit="percentunit", width=4, decimals=1, mappings=NOT_HERE_WORDS),
+        figure("ECC errors", "That the card saw in the last complete run; those it corrected count.",
+               ask(_or_not_here(f"sum({gpu('vram_stress_ecc_errors')})"), now=True), width=4, decimals=0,
+               mappings=NOT_HERE_WORDS, thresholds=steps((None, GOOD), (1, WARNING))),
+        figure("Hottest", "Highest temperature of the core in the last complete run.",
+               ask(_or_not_here(f"max({gpu('vram_stress_temperature_celsius')})"), now=True), unit="celsius", width=4,
+               mappings=NOT_HERE_WORDS),
+        figure("Slowed down", "Share of that run in which heat or the power supply held the clocks down.",
+               ask(_or_not_here(f"max({gpu('vram_stress_slowed_ratio')})"), now=True), unit="percentunit", width=4,
+               decimals=0, mappings=NOT_HERE_WORDS),
+        figure("Took", "How long the card was in use for the last complete run.",
+               ask(f"max({gpu('vram_stress_duration_seconds')})", now=True), unit="s", width=4, decimals=1),
     ]  # fmt: skip
 
 
@@ -88,6 +113,12 @@ def _nights() -> list[Panel]:
              "turns red, a new driver or somebody else's load.",
              ask(f"max by (region) ({gpu('vram_stress_region_bandwidth_bytes_per_second')})", "{{region}}"),
              unit="Bps"),
+        lines("Share of peak bandwidth", "Median bandwidth as a share of what clock and width of the memory allow.",
+              ask(gpu("vram_stress_bandwidth_ratio"), "{{op}}"), unit="percentunit", most=1, width=8, height=7, fill=0),
+        lines("Usable share by night", "Share of the card's memory that programs can take.",
+              ask(gpu("vram_stress_usable_ratio"), "GPU {{gpu}}"), unit="percentunit", most=1, width=8, height=7),
+        lines("Heat", "Highest temperature of the core in each run.",
+              ask(gpu("vram_stress_temperature_celsius"), "GPU {{gpu}}"), unit="celsius", least=20, width=8, height=7),
     ]  # fmt: skip
 
 
@@ -106,7 +137,7 @@ def _drivers() -> list[Panel]:
     asked.append(ask(mean(gpu("vram_stress_bytes", kind="usable")), rows=True))
     table = rows(
         "By driver", "Means over the time shown, for each driver and torch: what an update has brought or cost.",
-        *asked, width=14, height=7,
+        *asked, width=12, height=7,
         columns={"driver": "Driver", "torch": "torch", "Value #A": "Write", "Value #B": "Read and write",
                  "Value #C": "Read", "Value #D": "Usable"},
     )  # fmt: skip
@@ -117,9 +148,14 @@ def _drivers() -> list[Panel]:
         "Findings", "What the last complete run found, by kind; `wslgpud stress show` has the words.",
         ask(f'{gpu("vram_stress_findings")} or label_replace(max by (gpu, uuid) ({gpu("vram_stress_last_run_timestamp_seconds")}) * 0,'
             ' "kind", "nothing", "", "")', rows=True),
-        columns={"gpu": "GPU", "kind": "Kind", "Value": "Number"}, width=10, height=7,
+        columns={"gpu": "GPU", "kind": "Kind", "Value": "Number"}, width=6, height=7,
     )  # fmt: skip
-    return [table, found]
+    kept = bars(
+        "Runs", "All that are kept, by verdict.",
+        ask(f"sum by (verdict) ({gpu('vram_stress_runs')})", "{{verdict}}", now=True), unit="none", width=6, height=7,
+        thresholds=steps((None, NEUTRAL)), full=None,
+    )  # fmt: skip
+    return [table, found, coloured(kept, COLOURS)]
 
 
 def stress() -> str:

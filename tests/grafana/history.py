@@ -19,6 +19,7 @@ from tests.hosts.conftest import report
 from tests.hosts.machines import HERE
 from tests.stress.support import MIB, night
 from tests.support.servers import program
+from wslgpud import systemd
 from wslgpud.alerts import metrics as alert_metrics
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
@@ -91,6 +92,7 @@ class Evening:
         swapped = (wanted - in_ram) * self._ram
         yield "memory_available_bytes", (), self._ram * (1 - in_ram)
         yield "memory_anon_bytes", (), self._ram * in_ram * 0.96
+        yield "memory_free_bytes", (), self._ram * max(0.01, 0.93 - in_ram)
         yield "swap_free_bytes", (), max(0.0, 20 * GIB - swapped)
         thrash = _ramp(in_ram, 0.88, 0.96) * leak
         yield "swap_in_bytes", (), self.add("in", thrash * 40e6 * abs(1 + self.noise(0.5)))
@@ -214,20 +216,25 @@ def evening(
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
+    taken = 0.0
+    if leaks:  # an allocation failed there on an earlier evening
+        engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
     for t in range(0, last + 1, TICK):
         wall = end - EVENING + t
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
         forecasts = engine.observe(observe(snapshot)).forecasts
-        if t % SCRAPE:
-            continue
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
+        taken += TICK / interval
+        if t % SCRAPE:
+            continue
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
         windows = invented.windows(values, metrics) if leaks else []
         yield wall, [
             *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
             Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
+            Reading(gpu_own["gpu_library"], 1, ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "13.591.44")),
             *snapshot.readings(), *windows, *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
             Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
             *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
@@ -236,7 +243,14 @@ def evening(
             Reading(own["store_free_bytes"], 9e6, ()), Reading(own["store_queue_ticks"], t % 11, ()),
             Reading(own["store_failing"], 0, ()), Reading(own["store_commit_age_seconds"], 10 * _NOISE.random(), ()),
             Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
-            Reading(own["ticks"], t, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+            Reading(own["store_last_check_timestamp_seconds"], end - 8.3 * 3600, ()),
+            *(Reading(own[name], 0, ()) for name in (
+                "store_check_findings", "store_set_aside", "store_dropped_ticks", "store_write_errors",
+                "store_rejected_values")),
+            Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
+            Reading(own["http_connections"], 2, ()),
+            Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
+            Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
             Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
             Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
             Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
@@ -259,7 +273,8 @@ def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
             write_min=801e9 * factor, read_min=(74e9 if spilled else 812e9 * factor), total_bytes=16303 * MIB,
             reserved_bytes=326 * MIB, foreign_bytes=foreign, context_bytes=410 * MIB, spilled_bytes=spilled,
             free_bytes=15100 * MIB - foreign, verified_bytes=15080 * MIB - foreign,
-            usable_bytes=14600 * MIB - foreign - spilled,
+            usable_bytes=14600 * MIB - foreign - spilled, spec_bytes=16384 * MIB, peak_bandwidth=896e9,
+            temperature_max_celsius=round(58 + 3 * chance.gauss(0, 1)), slowed_ratio=0.0,
         )  # fmt: skip
         slow = range(48, 56) if spilled else range(0)
         rows = [{**row, "read": row["read"] / (1.13 * factor)} for row in chunks(slow)]

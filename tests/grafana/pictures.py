@@ -145,7 +145,9 @@ def main(names: list[str]) -> None:
     """Draw the dashboards."""
     components()
     PICTURES.mkdir(exist_ok=True)
-    end = float(int(time.time()) // 60 * 60)
+    end = float(
+        (int(time.time()) - 3120) // 3600 * 3600 + 3120
+    )  # 52 past: no label of the axis is cut at the edge
     with tempfile.TemporaryDirectory() as folder:
         history.backfill(Path(folder), end)
         for name in names or CHOSEN:

@@ -13,19 +13,24 @@ pytestmark = pytest.mark.servers
 
 HOSTS = ("wsl2-vram-full", "two-gpus", "h200-training", "bare-linux")
 GROWTH = "a recorded machine stands still, so nothing grows"
+NO_FAILURE = "no allocation has failed yet"
 NO_GPU = "this machine has no GPU"
 #: (dashboard, panel, query; "" stands for all) that have nothing to show, and why
-EMPTY = {
-    ("wslgpud-overview", "VRAM by layer", "E"): GROWTH,
-    ("wslgpud-gpu", "VRAM by layer", "E"): GROWTH,
+STILL = {("wslgpud-overview", "Chance of exhaustion", ""): GROWTH}
+EMPTY = STILL | {
+    (board, "VRAM by layer", ref): why
+    for board in ("wslgpud-overview", "wslgpud-gpu")
+    for ref, why in (("E", GROWTH), ("F", NO_FAILURE))
 }
+#: of single machines
+ALONE = {"two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"}}
 NO_WINDOWS = "this machine does not run under WSL"
 WINDOWS = {
     ("wslgpud-overview", "Memory of Windows", ""): NO_WINDOWS,
     ("wslgpud-overview", "Windows' memory left", ""): NO_WINDOWS,
     ("wslgpud-overview", "VRAM as Windows sees it", ""): NO_WINDOWS,
 }
-EMPTY_WITHOUT_GPU = {
+EMPTY_WITHOUT_GPU = STILL | {
     ("wslgpud-gpu", "", ""): NO_GPU,
     ("wslgpud-stress", "", ""): NO_GPU,
     ("wslgpud-overview", "VRAM by layer", ""): NO_GPU,
@@ -49,6 +54,7 @@ def reason(query: Query, host: str) -> str | None:
     known = EMPTY if host in CARDS else EMPTY_WITHOUT_GPU
     if "wsl" not in host:
         known = known | WINDOWS
+    known = known | ALONE.get(host, {})
     ways = ((query.panel, query.ref), (query.panel, ""), ("", ""))
     return next((known[k] for way in ways if (k := (query.dashboard, *way)) in known), None)
 
@@ -63,7 +69,8 @@ def test_every_query_has_data_or_a_reason_for_having_none(seen, host):
     server, instances = seen
     found = {query: answers(server, query, instances[host], host) for query in QUERIES}
 
-    assert [query for query, series in found.items() if not series and reason(query, host) is None] == []
+    missing = [query for query, series in found.items() if not series and reason(query, host) is None]
+    assert [(query.dashboard, query.panel, query.ref) for query in missing] == []
     if host in CARDS:  # what is on the list has really nothing, else the list grows old
         assert [query for query, series in found.items() if series and reason(query, host)] == []
 
@@ -74,21 +81,53 @@ def test_annotations_can_be_asked_for(seen):
         answers(server, query, instances["wsl2-vram-full"], "wsl2-vram-full")
 
 
-def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(tmp_path):
-    """What recorded machines cannot show because they stand still: minutes of history in which use grows."""
-    end = 1.8e9
-    history.backfill_part(
-        tmp_path, [(history.PC, history.evening("wsl2-vram-full", 1, end, leaks=True, last=2700))]
-    )
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """Ask of minutes in which a model fills the card: recorded machines stand too still for that."""
+    end, folder = 1.8e9, tmp_path_factory.mktemp("grown")
+    start = end - history.EVENING
+    evening = history.evening("wsl2-vram-full", 1, end, leaks=True, last=2700)
+    history.backfill_part(folder, [(history.PC, evening)])
     options = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=20s")
-    with prometheus(tmp_path, "{}", *options) as server:
-        wanted = ("wslgpud-overview", "VRAM by layer", "E")
-        (query,) = (q for q in QUERIES if (q.dashboard, q.panel, q.ref) == wanted)
-        asked = query.asked(history.PC, CARDS["wsl2-vram-full"])
-        start = end - history.EVENING
-        answer = server.ask("query_range", query=asked, start=str(start), end=str(start + 2700), step="15")
-        size = server.ask("query", query="wslgpud_gpu_memory_total_bytes", time=str(start + 2700))
-    drawn = {float(at) - start: float(value) for at, value in answer["result"][0]["values"]}
+    with prometheus(folder, "{}", *options) as server:
+
+        def ask(expression: str) -> list[dict[float, float]]:
+            answer = server.ask(
+                "query_range", query=expression, start=str(start), end=str(start + 2700), step="15"
+            )
+            return [{float(at) - start: float(v) for at, v in one["values"]} for one in answer["result"]]
+
+        yield ask
+
+
+def of(board: str, panel: str, ref: str) -> str:
+    (query,) = (q for q in QUERIES if (q.dashboard, q.panel, q.ref) == (board, panel, ref))
+    return query.asked(history.PC, CARDS["wsl2-vram-full"])
+
+
+def test_the_forecast_of_vram_is_drawn_while_a_model_fills_the_card(grown):
+    (drawn,) = grown(of("wslgpud-overview", "VRAM by layer", "E"))
+    (size,) = grown("max(wslgpud_gpu_memory_total_bytes)")
 
     assert 2400 <= min(drawn) <= 2500  # it loads from 2400 s on
-    assert max(drawn.values()) == float(size["result"][0]["value"][1])  # never beyond the card
+    assert max(drawn.values()) == max(size.values())  # never beyond the card
+
+
+def test_where_an_allocation_has_failed_before_is_a_line_across_the_layers(grown):
+    (drawn,) = grown(of("wslgpud-gpu", "VRAM by layer", "F"))
+    (reserved,) = grown("max(wslgpud_gpu_memory_reserved_bytes)")
+
+    assert set(drawn.values()) == {int(14.6 * history.GIB) + reserved[0]}
+
+
+def test_the_chance_of_exhaustion_rises_while_a_model_fills_the_card(grown):
+    soon, later = (grown(of("wslgpud-overview", "Chance of exhaustion", ref)) for ref in "AB")
+
+    assert 0 < max(max(one.values()) for one in soon) <= 1
+    assert max(max(one.values()) for one in later) >= max(max(one.values()) for one in soon)
+
+
+def test_every_query_that_recorded_machines_cannot_fill_is_tried_above():
+    tried = {("VRAM by layer", "E"), ("VRAM by layer", "F"), ("Chance of exhaustion", "")}
+
+    assert {(panel, ref) for _, panel, ref in EMPTY} == tried

@@ -17,6 +17,7 @@ from deploy.prometheus.expressions import WATCHES
 from tests.grafana.panels import DASHBOARDS, panels
 from tests.prometheus.cases import CASES, MEASURED, TICK, Case
 from tests.support.servers import program
+from wslgpud.alerts import runbook
 from wslgpud.alerts.rules import RULES, rule_named
 from wslgpud.catalogue import catalogue
 
@@ -169,15 +170,21 @@ def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
             r"http://localhost:3000/d/([\w-]+)\?.*viewPanel=(\d+)", texts["dashboard"]
         ).groups()
         assert (uid, panel) in boards, name
-        (book,) = re.findall(r"/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"])
-        section = boards["wslgpud-runbook", book]
-        assert section == (rule or re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower())
+        if rule:
+            assert texts["runbook_url"] == f"http://{{{{ $labels.instance }}}}/runbook#{rule}"
+            assert rule in runbook.sections()
+        else:  # about the daemon, which may be gone: Grafana has these
+            (book,) = re.findall(
+                r"^http://localhost:3000/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"]
+            )
+            assert boards["wslgpud-runbook", book] == re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
-def test_another_address_of_grafana_is_in_every_link() -> None:
-    links = re.findall(r"https?://\S+/d/", generate.text("https://grafana.example/"))
+def test_other_addresses_of_grafana_and_the_daemon_are_in_every_link() -> None:
+    text = generate.text("https://grafana.example/", "https://pc.example:9655/")
 
-    assert set(links) == {"https://grafana.example/d/"}
+    assert set(re.findall(r"https?://\S+/d/", text)) == {"https://grafana.example/d/"}
+    assert set(re.findall(r"https?://\S+/runbook", text)) == {"https://pc.example:9655/runbook"}
 
 
 def test_rules_name_only_what_the_daemon_says() -> None:

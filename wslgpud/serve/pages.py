@@ -20,7 +20,7 @@ from wslgpud.sources.memory import MEMINFO
 
 _GIB = 1 << 30
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --dim: #5b6678; --back: #f6f7f9; --card: #fff;
   --line: #dde2ea; --link: #0b5fc1; --good: #1a7f45; --bad: #c0392b; --warn: #9a6700; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6eaf1; --dim: #98a3b5; --back: #11151c;
@@ -43,12 +43,20 @@ meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-num
 .absent, .info { color: var(--dim); } .warning { color: var(--warn); }
 """
 
-#: The page's only style is inline and named by its digest; scripts, frames and other hosts are shut out.
-_STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-PAGE_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+
+def policy(style: str) -> str:
+    """Return the Content-Security-Policy of a page whose only style is inline.
+
+    The style is named by its digest; scripts, frames and other hosts are shut out.
+    """
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+PAGE_POLICY = policy(STYLE)
 
 
 class Incident(Protocol):
@@ -193,7 +201,7 @@ def first_page(
     return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>wslgpud on {machine}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
+<title>wslgpud on {machine}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>
 <body>
 <header><h1>wslgpud <span class="dim">on {machine}</span></h1>
 <p class="dim">Version {__version__}. {html.escape(state)}</p>

@@ -138,7 +138,7 @@ async function main() {
     table { border-collapse: collapse; width: 100%; } ul, p { margin: 0 0 8px; } a { color: ${c.text.link}; }
     table th { font-weight: 500; text-align: left; } button { background: none; border: 0; color: inherit; font: inherit; padding: 0; }
     h1,h2,h3,h4,h5,h6 { font-weight: 500; font-size: 14px; margin: 0; } .markdown-html { font-size: 14px; overflow: hidden; } code { background: ${c.background.canvas}; padding: 1px 4px; }
-    .u-legend { font-size: 12px; }`;
+    .u-legend { font-size: 12px; } .sr-only { position: absolute; width: 1px; height: 1px; overflow: hidden; clip: rect(0 0 0 0); }`;
   document.head.append(style);
   createRoot(document.getElementById('root')!).render(
     <ThemeContext.Provider value={theme}>

@@ -1,0 +1,45 @@
+"""Where links in alerts lead: the daemon's own runbook, offline and of its own version."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.support.daemons import daemon
+from wslgpud.alerts.runbook import sections
+from wslgpud.serve.runbook import page, paragraphs
+
+
+def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
+    with daemon(tmp_path) as running:
+        served = running.get("/runbook")
+
+    for rule, text in sections().items():
+        assert f'<section id="{rule}"><h2>{rule}</h2><p>' in served
+        assert f'href="#{rule}"' in served
+        assert paragraphs(text) in served
+
+
+def test_the_page_needs_no_script_and_fetches_nothing_from_elsewhere() -> None:
+    served = page(sections())
+
+    assert not re.search(r'<script|style="|src=|<img|@import|url\(', served)
+    assert set(re.findall(r'href="([a-z]+:)', served)) <= {"https:", "data:"}
+
+
+@pytest.mark.parametrize("rule", sections())
+def test_the_texts_come_out_as_markdown_means_them(rule: str) -> None:
+    """What the page does not know of Markdown (lists, emphasis) must not be in the runbook."""
+    meant = MarkdownIt().render(sections()[rule])
+    here = re.sub(r'<a href="(?!https)[^"]*">(.*?)</a>', r"\1", meant).replace("</p>\n<p>", "</p><p>")
+
+    assert paragraphs(sections()[rule]).replace("&#x27;", "'") == here.strip()
+
+
+def test_a_text_cannot_smuggle_markup_into_the_page() -> None:
+    evil = paragraphs('<script>x</script> `<b>` [<i>](https://x.example/"><u>) [no](javascript:alert)')
+
+    assert not re.search(r"<(script|b|i|u)>", evil)
+    assert "javascript" not in evil
