@@ -7,7 +7,8 @@ All run at once, over the same time: first nobody scrapes (but the Prometheus of
 history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
 processes, ended ones included, so that what else the machine does changes it little. The GPU is
 ``tests/fake_nvml`` with the latencies that an H200 showed; it takes part of the processor time that a driver
-takes. On a machine with a GPU: ``--real-gpu``.
+takes. On a machine with a GPU: ``--real-gpu``. On a machine that does other things, ``chrt -r 10`` before it
+keeps their time slices out of the latencies.
 """
 
 from __future__ import annotations
