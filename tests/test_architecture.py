@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "__init__"),
+    ("metrics", "units", "documents", "__init__"),
     ("model",),
     ("config", "host"),
     ("probes",),

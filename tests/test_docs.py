@@ -1,60 +1,137 @@
-"""What is written down is true: tables are generated, commands and keys exist."""
+"""What is written down is true: tables are generated, commands are run, keys and links exist."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+import typer
+
+from tests.docs import commands, tables
+from tests.support.film import film_svg
 from tests.support.pictures import monitor_svg, status_svg
-from wslgpud.catalogue import catalogue, table
+from wslgpud import config
+from wslgpud.catalogue import catalogue
 from wslgpud.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = sorted(
+    path for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
+) + sorted(path for folder in ("wslgpud", "deploy", "grafana") for path in (ROOT / folder).rglob("*.md"))
+STORY_BYTES = 150_000
 
 
-def test_the_readmes_table_of_metrics_is_the_catalogue() -> None:
+def test_every_table_of_the_readme_is_made_of_what_it_tells_about() -> None:
     """After a change: ./tests/renew."""
-    shown = re.search(r"<!-- metrics[^>]*-->\n(.*)<!-- end -->", README, re.DOTALL)[1]
+    assert tables.found(README) == {name: make() for name, make in tables.TABLES.items()}
+    by_hand = re.sub(r"<!-- \w+: generated.*?<!-- end -->", "", README, flags=re.DOTALL)
+    assert re.findall(r"^\|.*", by_hand, re.MULTILINE) == []
 
-    assert shown == table()
 
-
-def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
-    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py. After a change: ./tests/renew."""
-    document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
-    picture = ROOT / "deploy/pictures/status.svg"
+def _drawn(name: str, picture: str) -> None:
+    """Hold a picture against what it was made of; with WSLGPUD_RENEW (./tests/renew), write it first."""
+    file = ROOT / "deploy/pictures" / name
     if os.environ.get("WSLGPUD_RENEW"):
-        picture.write_text(status_svg(document))
+        file.write_text(picture)
 
-    assert picture.read_text() == status_svg(document)
+    assert file.read_text() == picture
 
 
 def test_the_readmes_picture_of_the_live_view_is_what_monitor_draws_of_a_real_warning() -> None:
-    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py. After a change: ./tests/renew."""
-    saved = json.loads((ROOT / "tests/gpu/monitor-warning.json").read_text())
-    picture = ROOT / "deploy/pictures/monitor.svg"
-    if os.environ.get("WSLGPUD_RENEW"):
-        picture.write_text(monitor_svg(saved))
-
-    assert picture.read_text() == monitor_svg(saved)
+    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py."""
+    _drawn("monitor.svg", monitor_svg(json.loads((ROOT / "tests/gpu/monitor-warning.json").read_text())))
 
 
-def test_every_command_in_the_readme_exists() -> None:
-    known = {c.name or c.callback.__name__ for c in app.registered_commands}
-    known |= {group.name for group in app.registered_groups}
-    named = set(re.findall(r"^wslgpud (\w+)", README, re.MULTILINE))
-
-    assert named
-    assert named <= known
+def test_the_readmes_picture_is_what_status_prints_of_a_real_warning() -> None:
+    """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py."""
+    _drawn("status.svg", status_svg(json.loads((ROOT / "tests/gpu/status-warning.json").read_text())))
 
 
-def test_every_link_in_the_readme_leads_somewhere() -> None:
-    targets = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+def test_the_readmes_film_is_what_the_terminal_of_a_real_machine_has_shown() -> None:
+    """Recorded by ``WSLGPUD_RENEW=1 ./tests/run -n0 tests/vm/test_story.py``."""
+    scenes = json.loads((ROOT / "tests/vm/story.json").read_text())
+    picture = film_svg(scenes, "wslgpud from its installation to the report after a power cut")
+    _drawn("story.svg", picture)
 
-    assert [t for t in targets if not (ROOT / t).exists()] == []
+    assert len(picture.encode()) < STORY_BYTES
+
+
+@pytest.mark.parametrize("page", commands.PAGES)
+def test_every_command_that_a_page_shows_is_run_by_a_test(page: str) -> None:
+    for command in commands.commands(page):
+        if command in commands.ELSEWHERE:
+            file, _, name = commands.ELSEWHERE[command].partition("::")
+            tests = {
+                node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")
+            }
+            assert name in tests, f"{command!r} is said to be run by {name}, which is not in {file}"
+        else:
+            assert command in commands.typed() or command in commands.CANNOT
+
+
+def test_no_command_is_excused_that_no_page_shows() -> None:
+    shown = {command for page in commands.PAGES for command in commands.commands(page)}
+
+    assert {*commands.ELSEWHERE, *commands.CANNOT} - shown == set()
+
+
+def _known(words: list[str]) -> str:
+    """Say what is wrong with a command line of ours; nothing if its commands and options exist."""
+    command: typer.core.TyperCommand | typer.core.TyperGroup = typer.main.get_command(app)  # type: ignore[assignment]
+    options: set[str] = set()
+    for word in words:
+        if word == "--":
+            break
+        found = getattr(command, "commands", {})
+        if word in found:
+            command = found[word]
+        elif found and getattr(command, "no_args_is_help", False) and not word.startswith("-"):
+            return f"there is no command {word}"
+        options |= {
+            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        if word.startswith("--") and word.partition("=")[0] not in {*options, "--help", "--version"}:
+            return f"there is no option {word}"
+    return ""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_of_ours_that_a_page_names_exists_with_its_options(path: Path) -> None:
+    text = path.read_text()
+    lines = [m[1] for m in re.finditer(r"^(?:sudo )?(wslgpud .*?)(?:\s+#.*)?$", text, re.MULTILINE)]
+    lines += [m[1] for m in re.finditer(r"`(?:sudo )?(wslgpud [^`]+)`", text)]
+
+    assert {line: wrong for line in lines if (wrong := _known(shlex.split(line)[1:]))} == {}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_piece_of_configuration_that_a_page_shows_can_be_used(path: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(
+        re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
+    ):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        config.load(file, {})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = path.read_text()
+    places = {
+        re.sub(r"[^\w -]", "", m[1]).strip().lower().replace(" ", "-")
+        for m in re.finditer(r"^#+ (.*)", text, re.MULTILINE)
+    }
+    files = re.findall(r"\]\((?!http|#)([^)#]+)", text)
+    jumps = re.findall(r"\]\(#([^)]+)\)", text)
+
+    assert [target for target in files if not (path.parent / target).exists()] == []
+    assert set(jumps) <= places
 
 
 def test_every_metric_says_what_it_means_in_sentences() -> None:

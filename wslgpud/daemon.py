@@ -69,5 +69,5 @@ def host_at(folder: Path | None) -> Host:
         return Host()
     try:
         return RecordedHost(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoRecording(f"{folder} is not a machine recorded by 'wslgpud capture': {error}") from error

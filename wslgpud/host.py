@@ -6,7 +6,6 @@ recorded machine behind it, as node_exporter does with ``--path.procfs``.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -15,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from wslgpud import documents
 
 _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
@@ -241,7 +242,7 @@ class RecordedHost(Host):
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
         """Open the recording in ``folder``."""
         self.folder = Path(folder).resolve()  # the NVML probe runs in another folder
-        facts = json.loads((self.folder / "host.json").read_text())
+        facts = documents.parsed((self.folder / "host.json").read_text())
         super().__init__(self.folder / "root", clock or StoppedClock(facts["wall"], facts["mono"]))
         self._links: Mapping[str, str] = facts.get("links", {})
         self._disks: Mapping[str, list[int]] = facts.get("disks", {})

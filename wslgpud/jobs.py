@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from wslgpud import documents
 from wslgpud.alerts.rules import VRAM_STRESS
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
@@ -219,7 +220,7 @@ class Nightly:
             return
         for file in sorted(folder.glob("*.json")):
             try:
-                self._news.put(from_json(json.loads(file.read_text())))
+                self._news.put(from_json(documents.parsed(file.read_text())))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("%s is no stress run: %s", file, error)
             file.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wslgpud import documents
 from wslgpud.host import Clock
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.store.stress_rows import from_json, to_json
@@ -71,7 +72,7 @@ class Asker:
     def _answer(self) -> StressResult | None:
         file = self.folder / ANSWER
         try:
-            document = json.loads(file.read_text())
+            document = documents.parsed(file.read_text())
         except FileNotFoundError:
             return None
         file.unlink()
@@ -88,10 +89,10 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     """
     file = folder / REQUEST
     try:
-        document = json.loads(file.read_text())
+        document = documents.parsed(file.read_text())
         gpu, mode = int(document["gpu"]), document["mode"]
         file.unlink()  # while it lies there systemd starts us again
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise NoRequestError(f"{file} holds no request: {error}") from error
     if mode not in ("quick", "nightly", "full"):
         raise NoRequestError(f"{file}: there is no mode {mode!r}")

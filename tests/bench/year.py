@@ -162,7 +162,7 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
         with store._read().connected() as connection:
             known = {
                 f"{ref.metric}{tuple(value for _, value in ref.labels)}": number
-                for number, (ref, _, _) in store._read()._all_series(connection).items()
+                for number, (ref, _, _) in store._read()._known(connection).by_id.items()
             }
         engine = engines.writer_engine(str(file))
     with engine.begin() as connection:

@@ -78,11 +78,13 @@ def test_who_filled_a_card_last_night_is_named(tmp_path, monkeypatch):
 
 
 def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_given(night, monkeypatch):
-    file, _ = night
+    file, start = night
     monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
     result = CliRunner().invoke(app, ["--from", "3h"])
     assert result.exit_code == 0, result.output
-    assert "history: 600 samples" in result.stdout
+    title, span, *_ = result.stdout.splitlines()
+    assert title.startswith("history: 600 samples")
+    assert span.startswith(f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(start))} to ")
     assert "RAM full in ~" in result.stdout
     assert "python (pid 77)" in result.stdout
 

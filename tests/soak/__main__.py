@@ -103,8 +103,9 @@ class Soak:
         self.dice = random.Random(seed)
         self.hook = hook
         self.cases: list[Case] = []
-        self.sampled: set[float | None] = set()
+        self.sampled = bytearray(1_000_000)  # by tick; a set of numbers would grow by megabytes itself
         self.marks: list[dict[str, float]] = []
+        self.traces: list[tracemalloc.Snapshot] = []
 
     def run(self, ticks: int, days: float) -> None:
         """Play until there have been so many ticks and days."""
@@ -132,7 +133,6 @@ class Soak:
             (series,) = reader.series("page_major_faults")
             _, values = reader.columns(series, 0.0, 4e9)
             self.kept = Counter(int(value) for value in values)
-            self.sampled.discard(None)
 
     @property
     def days(self) -> float:
@@ -143,7 +143,7 @@ class Soak:
         self.daemon._tick()
         memory = next(r for r in self.daemon._state.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
-            self.sampled.add(self.daemon._state.snapshot.value(MAJOR_FAULTS))
+            self.sampled[int(self.daemon._state.snapshot.value(MAJOR_FAULTS))] = 1
         self.clock.mono_now += self.daemon._monitor.delay_seconds
         # Their waits are in the machine's time, which passes without them.
         self.daemon._desk.dispatcher.wake()
@@ -195,14 +195,14 @@ class Soak:
             "threads": int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[17]),
             "quiet": not self._playing(),
         }
-        if tracemalloc.is_tracing():
-            mark["traced_bytes"] = tracemalloc.get_traced_memory()[0]
+        if tracemalloc.is_tracing() and mark["share"] >= WARM_SHARE:
+            self.traces = [*self.traces[:1], tracemalloc.take_snapshot()]
         self.marks.append(mark)
 
     def broken(self) -> list[str]:
         """Return the promises that were broken."""
         found = list(self.heard.complaints)
-        if missing := sorted(self.sampled - self.kept.keys()):
+        if missing := [tick for tick, seen in enumerate(self.sampled) if seen and tick not in self.kept]:
             found.append(f"{len(missing)} samples are not in the history, the first {missing[:5]}")
         if extra := [value for value, times in self.kept.items() if times > 1]:
             found.append(f"{len(extra)} samples are in the history twice, the first {extra[:5]}")
@@ -259,9 +259,11 @@ def main() -> int:
     )
     print(f"{soak.heard.transitions} changes of level; messages {soak.outcomes}; {soak.hook.asked} requests")
     print("after the warm-up: " + ", ".join(f"{name} {value:+,.0f}" for name, value in growth.items()))
-    print(
-        f"RSS {soak.marks[-1]['rss_bytes'] / 2**20:.1f} MiB at the end; {len(soak.kept):,} samples in the history"
-    )
+    held = soak.marks[-1]["rss_bytes"] / 2**20
+    print(f"RSS {held:.1f} MiB at the end; {len(soak.kept):,} samples in the history")
+    if len(soak.traces) == 2:
+        for line in soak.traces[1].compare_to(soak.traces[0], "lineno")[:25]:
+            print(line)
     for promise in broken:
         print("BROKEN: " + promise)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

@@ -22,6 +22,9 @@ from wslgpud.config import StoreSettings
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")
 
+TIMESCALE = any(Path("/usr/share/postgresql").glob("*/extension/timescaledb.control"))
+SERVERS = ("server_target", "timescale_target")[: 1 + TIMESCALE]
+
 
 def _load(name):
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
@@ -74,18 +77,21 @@ def postgresql(tmp_path_factory):
             cwd=folder,
         )
 
+    preload = " -c shared_preload_libraries=timescaledb" if TIMESCALE else ""
     run(programs / "initdb", "-D", folder / "data", "-A", "trust", "--no-sync", "-E", "UTF8")
-    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+    settings = (
+        f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off{preload}"
+    )
     run(programs / "pg_ctl", "-D", folder / "data", "-w", "-o", settings, "-l", folder / "log", "start")
     yield f"postgresql+psycopg://postgres@127.0.0.1:{port}"
     run(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop")
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.servers)])
+@pytest.fixture(params=["file", *(pytest.param(name, marks=pytest.mark.servers) for name in SERVERS)])
 def target(request):
-    """Where a history lies, on either engine."""
-    return request.getfixturevalue("file" if request.param == "sqlite" else "server_target")
+    """Where a history lies, on any engine."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -96,6 +102,17 @@ def server_target(postgresql):
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
     return f"{postgresql}/{name}"
+
+
+@pytest.fixture
+def timescale_target(server_target):
+    """The same with the extension, as an administrator puts it there."""
+    if not TIMESCALE:
+        pytest.skip("TimescaleDB is not installed")
+    engine = create_engine(server_target, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("CREATE EXTENSION timescaledb")
+    return server_target
 
 
 @pytest.fixture

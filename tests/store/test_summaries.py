@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wslgpud.model import ProcessSample
 from wslgpud.store import Store, tiers, upkeep
 from wslgpud.store.limits import MAX_TICKS
-from wslgpud.store.rollup import merge, stretches, summarise, summary
+from wslgpud.store.rollup import Steps, merge, stretches, summarise, summary
 
 HOUR = 3600
 
@@ -30,7 +30,7 @@ NUMBERS = st.integers(-(2**62), 2**62)
 @given(st.dictionaries(st.integers(0, 14), st.lists(NUMBERS, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    assert dict(tiers.unpacked(**tiers.packed(known))) == known
+    assert dict(tiers.unpacked(**tiers.packed(known)).rows()) == known
 
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -39,7 +39,7 @@ DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 @given(st.dictionaries(st.integers(0, 14), st.lists(DOUBLES, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_of_doubles_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    back = dict(tiers.unpacked(**tiers.packed(known)))
+    back = dict(tiers.unpacked(**tiers.packed(known)).rows())
     for minute, found in back.items():
         assert found[:3] + found[4:] == known[minute][:3] + known[minute][4:]
         assert found.total == known[minute].total or math.isinf(known[minute].total)
@@ -51,7 +51,8 @@ def test_summaries_of_minutes_make_the_summaries_of_hours(moments, data):
     times = sorted(moments)
     values = data.draw(st.lists(NUMBERS, min_size=len(times), max_size=len(times)))
     minutes = summarise(times, values, 60_000)
-    assert merge(minutes.items(), 3_600_000) == summarise(times, values, 3_600_000)
+    in_columns = Steps(list(minutes), *zip(*minutes.values(), strict=True))
+    assert merge(in_columns, 3_600_000) == summarise(times, values, 3_600_000)
 
 
 @given(MOMENTS, st.data())

@@ -33,6 +33,8 @@ PACKAGES = (
     "systemd-sysv",
     "udev",
     "dbus",
+    "dbus-user-session",  # with the next: a systemd of each user's own
+    "libpam-systemd",
     "python3",
     "python3-venv",
 )

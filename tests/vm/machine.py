@@ -108,7 +108,7 @@ class Machine:
         """Whether the machine has power."""
         return self._qemu is not None and self._qemu.poll() is None
 
-    def boot(self, timeout_seconds: float = 300) -> str:
+    def boot(self, timeout_seconds: float = 600) -> str:
         """Start the machine, wait until systemd has settled, and return the boot id.
 
         Raises:

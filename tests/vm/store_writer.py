@@ -1,7 +1,8 @@
 """Writes a history inside a machine, a tick after the other, and says what is on disk; see test_store.py.
 
 ``store_writer.py FILE FIRST LAST`` marks each confirmed tick in the log of writes of the device "watched".
-With ``-`` for LAST it obeys lines instead: ``write N``, ``flush``, ``stats``, ``end``.
+With ``-`` for LAST it obeys lines instead: ``write N``, ``flush SECONDS``, ``fail`` (ask for a flush until it
+is done or an error is known), ``end``.
 """
 
 from __future__ import annotations
@@ -63,7 +64,13 @@ def obey(file: str, number: int) -> None:
                     number += 1
             elif what == "end":
                 break
-            answer = {"flushed": store.flush(float(rest[0]))} if what == "flush" else {}
+            answer = {}
+            if what == "flush":
+                answer["flushed"] = store.flush(float(rest[0]))
+            elif what == "fail":
+                answer["flushed"] = False
+                while not (store.stats().error or answer["flushed"]):
+                    answer["flushed"] = store.flush(0.5)
             stats = store.stats()
             answer |= {"error": stats.error, "queue": stats.queue_ticks, "errors": stats.write_errors_total}
             sys.stdout.write(json.dumps(answer) + "\n")

@@ -25,8 +25,11 @@ case "$*" in
 *is-active*) [ -e /tmp/active ] ;;
 *is-enabled*) [ -e /tmp/enabled ] ;;
 *enable*) touch /tmp/enabled ;;
-*restart*) touch /tmp/active && [ ! -e /broken ] ;;
+*restart*) touch /tmp/active && [ ! -e /opt/wslgpud/broken ] ;;
 esac
+"""
+JOURNALCTL = """#!/bin/sh
+echo "its last words"
 """
 POWERSHELL = """#!/bin/sh
 cat >>/asked
@@ -67,6 +70,11 @@ class Admin:
         file = self.folder / "upper" / path
         return file.exists() or file.is_symlink()
 
+    def release(self) -> str:
+        """Return the name that the release of the clone has."""
+        ask = f". '{CLONE}/deploy/environment.sh' && release_of '{CLONE}' ''"
+        return self._newcomer.start("sh", "-euc", ask, environment=PATHS).communicate()[0].strip()
+
     def does(
         self, name: str, *arguments: str, uid: int = 0, **environment: str
     ) -> subprocess.CompletedProcess[str]:
@@ -82,8 +90,9 @@ class Admin:
 @pytest.fixture
 def admin(newcomer: Newcomer) -> Admin:
     one = Admin(newcomer)
-    for name in ("systemctl", "loginctl", "journalctl"):
+    for name in ("systemctl", "loginctl"):
         one.put(f"stand-ins/{name}", SYSTEMCTL)
+    one.put("stand-ins/journalctl", JOURNALCTL)
     one.put("systemctl.log", mode=0o666)
     one.put("run/systemd/system/.keep")
     # What the daemon would leave.
@@ -138,6 +147,28 @@ def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
     )
     assert "wslgpud" not in Path(image().kernel.parents[1] / "etc/passwd").read_text()
     assert not admin.has("etc/passwd")  # no user was made
+
+
+def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admin) -> None:
+    new = admin.release()
+    for release, more in (("before", "complete"), (new, "complete"), (new, "broken")):
+        admin.put(f"opt/wslgpud.releases/{release}/{more}")
+        admin.put(f"opt/wslgpud.releases/{release}/bin/wslgpud", "#!/bin/sh\n")
+    (admin.folder / "upper/opt/wslgpud").symlink_to("/opt/wslgpud.releases/before")
+    admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
+    done = admin.does("install")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "its last words\n"
+        "The new version does not start, its last words are above. The one before runs again.\n"
+    )
+    assert (admin.folder / "upper/opt/wslgpud").readlink() == Path("/opt/wslgpud.releases/before")
+    assert admin.read("etc/systemd/system/wslgpud.service") == "the unit before"
+    units = "wslgpud.service wslgpud-stress.path"
+    *_, again, last = admin.read("systemctl.log").splitlines()
+    assert (again, last) == ("daemon-reload", f"restart {units}")
+    assert admin.has(f"opt/wslgpud.releases/{new}/complete")
 
 
 def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when_asked(in_wsl: Admin) -> None:

@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from wslgpud import documents
 
 FILE = "alerts.json"
 _MOST = 200
@@ -41,7 +42,7 @@ class Control:
 
 def _read(path: Path) -> Control:
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document = documents.parsed(path.read_text(encoding="utf-8"))
         return Control(
             tuple(
                 Silence(str(s["rule"]), str(s["resource"]), float(s["until_wall"]))
@@ -74,7 +75,7 @@ class ControlFile:
             self._stamp = stamp
             try:
                 self._known = _read(self.path)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 self._known = Control()
                 self._complain(f"{self.path} cannot be read, so nothing is silenced: {error}")
         return self._known

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from wslgpud import documents
+
 FILE = "stopped.json"
 
 
@@ -38,11 +40,11 @@ class StoppedFile:
         Start times count from the boot: those of an earlier one could name somebody else now.
         """
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
+            document = documents.parsed(self.path.read_text(encoding="utf-8"))
             if document["boot_id"] != _boot_id():
                 return set()
             return {Stopped(*(int(number) for number in entry)) for entry in document["stopped"]}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return set()
 
     def write(self, stopped: Iterable[Stopped]) -> None:

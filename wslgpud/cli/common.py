@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud import daemon, logs
+from wslgpud import daemon, documents, logs
 from wslgpud.host import Host
 
 
@@ -84,7 +83,7 @@ def database_of(config: Path | None, state: Path | None) -> str:
 def ask_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        note = json.loads((folder / "daemon.json").read_text())
+        note = documents.parsed((folder / "daemon.json").read_text())
         url = str(note["url"])
     except (OSError, ValueError, KeyError):
         return None
@@ -96,7 +95,7 @@ def ask_daemon(folder: Path) -> dict[str, Any] | None:
         # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(url + "/api/v1/status", timeout=3) as answer:
-            document: dict[str, Any] = json.load(answer)
+            document = documents.parsed(answer.read())
     except PermissionError:
         print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
         return None

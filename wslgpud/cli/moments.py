@@ -7,6 +7,7 @@ from datetime import datetime
 
 from wslgpud.cli.common import Fault
 
+_LENGTH = r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|m|h|d|w)"
 _UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -19,7 +20,7 @@ def moment(text: str, now: float) -> float:
     Raises:
         Fault: it is neither.
     """
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip()):
+    if ago := re.fullmatch(_LENGTH, text.strip()):
         return now - float(ago[1]) * _UNITS[ago[2]]
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
@@ -33,7 +34,7 @@ def seconds(text: str) -> float:
     Raises:
         Fault: it is none.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|m|h|d|w)", text.strip())
+    found = re.fullmatch(_LENGTH, text.strip())
     if found is None or not float(found[1]):
         raise Fault(f"{text!r} is no length of time: write 10s, 5min, 1h or 1d")
     return float(found[1]) * _UNITS[found[2]]

@@ -162,7 +162,9 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
 def _print_timeline(result: Replay, truth: Truth | None) -> None:
     print(f"{result.name}: {result.samples} samples, {duration(result.seconds)}")
     if result.start_wall is not None:
-        span = (result.start_wall, result.start_wall + result.seconds)
+        # The history may begin long after the moment that was asked for.
+        begin = result.start_wall + min(points[0][0] for points in result.points.values())
+        span = (begin, begin + result.seconds)
         print(f"  {' to '.join(_clock(wall) for wall in span)}")
     for resource, points in result.points.items():
         start, end = points[0][0], points[-1][0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -210,4 +211,5 @@ def parse_duration(text: Any) -> float | None:
     parts: Sequence[tuple[str, str]] = _DURATION_PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
-    return sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+    seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+    return seconds if math.isfinite(seconds) else None

@@ -91,7 +91,7 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
         for row in connection.execute(query):
             kept |= {
                 (row.part + minute * MINUTE, row.series): known
-                for minute, known in unpacked(row.unit, row.base, row.data)
+                for minute, known in unpacked(row.unit, row.base, row.data).rows()
             }
     wrong = [
         (time, series_id)

@@ -50,6 +50,10 @@ class NightlyCheck:
         self._thread = threading.Thread(target=self._look, name="wslgpud-check", daemon=True)
         self._thread.start()
 
+    def soon(self) -> None:
+        """Let it be time for a look: there is a reason for doubt."""
+        self._due_wall = self._wall()
+
     def join(self) -> None:
         """Wait for a look that is under way."""
         if self._thread is not None:

@@ -251,23 +251,11 @@ def _writer_pragmas(connection: Any, _: object) -> None:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA wal_autocheckpoint = 32")
+    # what SQLite hears from the disk while it does so by itself it tells nobody
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA journal_size_limit = 131072")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
-
-
-def set_synced(connection: Connection, *, synced: bool) -> None:
-    """Choose whether the next commits wait until the disk has them."""
-    if connection.dialect.name == "sqlite":
-        # past SQLAlchemy, which would begin a transaction first, in which SQLite refuses the change
-        run_outside(connection, f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-
-
-def sync(connection: Connection) -> None:
-    """Wait until the disk has everything that is committed: a checkpoint begins with the log's fsync."""
-    if connection.dialect.name == "sqlite":
-        run_outside(connection, "PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def run_outside(connection: Connection, script: str) -> None:
@@ -309,10 +297,24 @@ def explain(error: DBAPIError, target: str) -> StoreError:
     if "locked" in text:
         return LockedError(f"{name}: held by another process ({text}); close that one")
     if "readonly" in text or "unable to open" in text:
-        return UnwritableError(f"{name}: {text}; check the owner of the file and of its folder")
+        remedy = "check the owner of the file and of its folder"
+        if _forbidden(target):
+            remedy = "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
+        return UnwritableError(f"{name}: {text}; {remedy}")
     if "full" in text:
         return StoreError(f"{name}: {text}; free some space or name another folder in store.path")
     return StoreError(f"{name}: {text}")
+
+
+def _forbidden(target: str) -> bool:
+    """Tell whether the file is there, or may be, and is not ours to read."""
+    try:
+        Path(target).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(target, os.R_OK)
 
 
 def belongs_to_us(connection: Connection) -> bool:

@@ -23,6 +23,10 @@ class UnwritableError(StoreError):
     """The folder or the file cannot be written."""
 
 
+class UnkeptError(StoreError):
+    """The disk has failed to keep what it had taken."""
+
+
 class MissingDriverError(StoreError):
     """The address names a database for which no driver is installed."""
 

@@ -7,6 +7,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import compress, pairwise, repeat
+from operator import add, mul, sub, truediv
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import BigInteger, Connection, Table, func, literal, select
@@ -16,7 +17,7 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
-from wslgpud.store.rollup import Summary, merge, summarise
+from wslgpud.store.rollup import Steps, Summary, merge, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, unpacked
 
 log = logging.getLogger(__name__)
@@ -25,8 +26,9 @@ log = logging.getLogger(__name__)
 _WIDTH = 26 * MAX_BATCH
 
 Values = tuple[list[int], list[Number]]
-#: gives (beginning in ms, summary) of a series, in order
-Tier = Callable[[Connection, "Asked"], list[tuple[int, Summary]]]
+#: gives the summaries of a series, by their beginning in ms
+Tier = Callable[[Connection, "Asked"], Steps]
+_NONE = Steps([], [], [], [], [], [])
 
 
 class Asked(NamedTuple):
@@ -78,25 +80,28 @@ def best(connection: Connection, asked: Asked, *, counter: bool) -> Values:
 
     That is the last value of a counter and the mean of anything else, at the beginning of its step.
     """
-    before = list(_coarser(connection, asked, _minutes, _hours))
+    before = _coarser(connection, asked, _minutes, _hours)
     times, values = raw(connection, asked)
-    if not before:
+    if not before.times:
         return times, values
-    summed = [known.last if counter else known.total / known.n for _, known in before]
-    return [ms for ms, _ in before] + times, summed + values
+    summed = before.last if counter else map(truediv, before.total, before.n)
+    return [*before.times, *times], [*summed, *values]
 
 
-def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Iterator[tuple[int, Summary]]:
+def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
     raw_from, minute_from, _ = oldest(connection, asked.number >> schema.SERIES_BITS)
     begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
+    found = _NONE
     for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
         if tier in tiers:
             # a step that reaches into the finer tier is that one's
             known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
             end = min((asked.end_ms, *known))
             if asked.start_ms <= end:
-                yield from tier(connection, asked._replace(end_ms=end))
+                more = tier(connection, asked._replace(end_ms=end))
+                found = found.then(more) if found.times else more
+    return found
 
 
 def _pieces(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
@@ -181,14 +186,14 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
         found = merge(_coarser(connection, asked, _minutes, _hours), step_ms)
         newest = raw(connection, asked)
     else:
-        by_hour = not step_ms % (HOUR * 1000)
-        found = {} if by_hour else merge(_coarser(connection, asked, _hours), step_ms)
-        tier = _hours if by_hour else _minutes
+        tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
+        found = {} if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
         steps = tier(connection, asked)
-        _join(found, dict(steps) if step_ms == HOUR * 1000 else merge(steps, step_ms))
+        _join(found, dict(steps.rows()) if step_ms == width * 1000 else merge(steps, step_ms))
         newest = _columns(list(_newest(connection, asked)))
     _join(found, summarise(*newest, step_ms))
-    return {ms: found[ms] for ms in sorted(found)}
+    times = list(found)
+    return found if times == sorted(times) else {ms: found[ms] for ms in sorted(times)}
 
 
 def _join(found: dict[int, Summary], later: Mapping[int, Summary]) -> None:
@@ -199,35 +204,27 @@ def _join(found: dict[int, Summary], later: Mapping[int, Summary]) -> None:
         found[key] = found[key].then(known) if key in found else known
 
 
-def _minutes(connection: Connection, asked: Asked) -> list[tuple[int, Summary]]:
-    found = []
+def _minutes(connection: Connection, asked: Asked) -> Steps:
+    found: tuple[list[Any], ...] = ([], [], [], [], [], [])
     for part, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
-        for minute, known in unpacked(*packed):
-            ms = (part + minute * MINUTE) * 1000
-            if asked.start_ms <= ms <= asked.end_ms:
-                found.append((ms, known))
-    return found
+        times, *columns = unpacked(*packed)
+        found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
+        for column, more in zip(found[1:], columns, strict=True):
+            column.extend(more)
+    return Steps(*found).between(asked.start_ms, asked.end_ms)
 
 
-def _hours(connection: Connection, asked: Asked) -> list[tuple[int, Summary]]:
+def _hours(connection: Connection, asked: Asked) -> Steps:
     rows = _by_part(connection, asked, schema.rollup_hour, DAY)
-    # a year is 9,000 of them: no call is made for each
+    if not rows:
+        return _NONE
+    parts, hours, n, last, below, above, extra = zip(*rows, strict=True)
+    times = [(part + hour * HOUR) * 1000 for part, hour in zip(parts, hours, strict=True)]
+    found = Steps(times, n, below, above, extra, last)
     if asked.whole:
-        found = [
-            (
-                (part + hour * HOUR) * 1000,
-                Summary(n, last - below, last + above, n * last + extra, last),
-            )
-            for part, hour, n, last, below, above, extra in rows
-        ]
-    else:
-        found = [
-            ((part + hour * HOUR) * 1000, Summary(n, low, high, total, last))
-            for part, hour, n, last, low, high, total in rows
-        ]
-    if found and (found[0][0] < asked.start_ms or found[-1][0] > asked.end_ms):
-        found = [step for step in found if asked.start_ms <= step[0] <= asked.end_ms]
-    return found
+        total = list(map(add, map(mul, n, last), extra))
+        found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
+    return found.between(asked.start_ms, asked.end_ms)
 
 
 def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Sequence[Any]:

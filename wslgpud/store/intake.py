@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
+from wslgpud.store.backlog import Backlog
 from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
@@ -65,8 +65,10 @@ class Intake:
         self._unsaved: list[tuple[int, SeriesKey]] = []
         self._open = OpenBatch()
         self._pending = Pending(buffer_bytes)
-        self._events: deque[EventRow] = deque()
+        self._events: Backlog[EventRow] = Backlog()
         self._next_row = 1
+        self._committed_row = 0
+        self._synced_row = 0
         self.dropped_events = 0
         self.rejected_values = 0
 
@@ -94,8 +96,9 @@ class Intake:
                     moved[number] = self._series_id(key)
             self._next_row = max(self._next_row, last_row + 1, schema.row_range(host_id)[0] + 1)
             if not same_file:
-                self._pending.replace([self._renumbered(batch, moved) for batch in self._pending])
-                self._events = deque(e._replace(id=self._row_ids(1)) for e in self._events)
+                self._committed_row = self._synced_row = last_row
+                self._pending.renumber(lambda batch: self._renumbered(batch, moved))
+                self._events = Backlog(e._replace(id=self._row_ids(1)) for e in self._events)
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         """Keep the fresh, stored readings, the processes and the events of a tick."""
@@ -126,19 +129,41 @@ class Intake:
             self._close_batch()
             return Waiting(list(self._unsaved), self._pending.first(ticks), list(self._events))
 
-    def written(self, done: Waiting) -> None:
-        """Forget what was committed."""
+    def committed(self, done: Waiting) -> None:
+        """Note what was committed."""
         with self._lock:
             del self._unsaved[: len(done.series)]
-            self._pending.written(done.batches[-1].id if done.batches else 0)
-            last = done.events[-1].id if done.events else 0
-            while self._events and self._events[0].id <= last:
-                self._events.popleft()
+            self._pending.committed(done.batches)
+            if done.batches:
+                newest = done.batches[-1]
+                self._committed_row = newest.id + len(newest.rows) - 1
+            self._events.committed(done.events)
+
+    def synced(self) -> None:
+        """Forget what is committed: the disk has it."""
+        with self._lock:
+            self._pending.synced()
+            self._synced_row = self._committed_row
+            self._events.synced()
+
+    def again(self) -> None:
+        """Have everything committed again that the disk may not have."""
+        with self._lock:
+            self._pending.again()
+            self._events.again()
 
     @property
     def host_id(self) -> int:
         """Id of the host whose rows these are."""
         return self._host_id
+
+    @property
+    def synced_row(self) -> int:
+        """Last id of our ticks that the disk is known to have: only such may be sealed.
+
+        Those after it may have to be committed once more, and what is sealed already would be there twice.
+        """
+        return self._synced_row
 
     @property
     def queue(self) -> tuple[int, int]:
@@ -216,12 +241,9 @@ class Intake:
 
     def _keep_event(self, event: Event) -> None:
         if len(self._events) >= BUFFER_EVENTS:
-            self._events.popleft()
-            self.dropped_events += 1
+            self.dropped_events += self._events.give_up()[1]
         fields = json.dumps(dict(event.fields), ensure_ascii=False)
-        self._events.append(
-            EventRow(self._row_ids(1), round(event.wall * 1000), event.kind, event.text, fields)
-        )
+        self._events.put(EventRow(self._row_ids(1), round(event.wall * 1000), event.kind, event.text, fields))
 
 
 def _scaled(value: float, divisor: int) -> int | float | None:

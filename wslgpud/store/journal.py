@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, select, update
 
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.store import schema
+from wslgpud.store.backlog import Backlog
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
 
@@ -48,7 +48,7 @@ class Journal:
         self._next_id = next_id
         self._wall = wall
         self._unsent: dict[int, Delivery] = {}
-        self._writes: deque[Write] = deque()
+        self._writes: Backlog[Write] = Backlog()
         self._loaded = False
         self.lost = 0
 
@@ -138,11 +138,20 @@ class Journal:
         with self._lock:
             return list(self._writes)
 
-    def written(self, count: int) -> None:
-        """Forget the oldest ``count`` writes: they are committed."""
+    def committed(self, writes: Iterable[Write]) -> None:
+        """Note which were committed; committed again they change nothing."""
         with self._lock:
-            for _ in range(min(count, len(self._writes))):
-                self._writes.popleft()
+            self._writes.committed(writes)
+
+    def synced(self) -> None:
+        """Forget what is committed: the disk has it."""
+        with self._lock:
+            self._writes.synced()
+
+    def again(self) -> None:
+        """Have everything committed again that the disk may not have."""
+        with self._lock:
+            self._writes.again()
 
     def _change(self, delivery_id: int, *, done: bool, error: str) -> None:
         with self._lock:
@@ -164,6 +173,5 @@ class Journal:
     def _write(self, write: Callable[[Connection], object]) -> None:
         with self._lock:
             if len(self._writes) >= MAX_WAITING:
-                self._writes.popleft()
-                self.lost += 1
-            self._writes.append(lambda connection: (write(connection), None)[1])
+                self.lost += self._writes.give_up()[1]
+            self._writes.put(lambda connection: (write(connection), None)[1])

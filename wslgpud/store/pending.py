@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wslgpud.model import Number
+from wslgpud.store.backlog import Backlog
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 
 #: what a row costs in memory beside its text
@@ -92,36 +93,39 @@ class OpenBatch:
 
 
 class Pending:
-    """Batches that wait, within a bound of memory."""
+    """Batches on their way to the disk, within a bound of memory."""
 
     def __init__(self, limit_bytes: int) -> None:
         """Keep at most about ``limit_bytes``."""
         self._limit = limit_bytes
-        self._batches: deque[Batch] = deque()
+        self._batches: Backlog[Batch] = Backlog()
         self.bytes = 0
-        self.ticks = 0
         self.dropped_ticks = 0
 
     def __len__(self) -> int:
-        """Count the batches."""
+        """Count the batches that wait to be committed."""
         return len(self._batches)
 
+    @property
+    def ticks(self) -> int:
+        """Ticks that wait to be committed."""
+        return sum(batch.ticks for batch in self._batches)
+
     def put(self, batch: Batch) -> None:
-        """Keep a batch; if that is too much, give up calm ones first, oldest first.
+        """Keep a batch; if that is too much, give up committed ones, then calm ones, oldest first.
 
         The seconds before an exhaustion of memory are what the history is for.
         """
-        self._batches.append(batch)
+        self._batches.put(batch)
         self.bytes += batch.size
-        self.ticks += batch.ticks
         while self.bytes > self._limit and len(self._batches) > 1:
-            index = next((i for i, b in enumerate(self._batches) if not b.urgent), 0)
-            self._forget(self._batches[index])
-            self.dropped_ticks += self._batches[index].ticks
-            del self._batches[index]
+            calm = next((i for i, b in enumerate(self._batches) if not b.urgent), 0)
+            given_up, waited = self._batches.give_up(calm)
+            self.bytes -= given_up.size
+            self.dropped_ticks += given_up.ticks if waited else 0
 
     def first(self, ticks: int) -> list[Batch]:
-        """Return the oldest batches up to about so many ticks."""
+        """Return the oldest batches that wait, up to about so many ticks."""
         found: list[Batch] = []
         for batch in self._batches:
             if ticks <= 0:
@@ -130,19 +134,19 @@ class Pending:
             ticks -= batch.ticks
         return found
 
-    def written(self, last_id: int) -> None:
-        """Forget the batches up to this one."""
-        while self._batches and self._batches[0].id <= last_id:
-            self._forget(self._batches.popleft())
+    def committed(self, batches: Iterable[Batch]) -> None:
+        """Note which were committed."""
+        self._batches.committed(batches)
 
-    def replace(self, batches: list[Batch]) -> None:
-        """Have other batches wait instead: the same under new numbers."""
-        self._batches = deque(batches)
+    def synced(self) -> None:
+        """Forget what is committed: the disk has it."""
+        self._batches.synced()
+        self.bytes = sum(batch.size for batch in self._batches)
 
-    def __iter__(self) -> Any:
-        """Iterate over what waits, oldest first."""
-        return iter(self._batches)
+    def again(self) -> None:
+        """Have everything committed again that the disk may not have."""
+        self._batches.again()
 
-    def _forget(self, batch: Batch) -> None:
-        self.bytes -= batch.size
-        self.ticks -= batch.ticks
+    def renumber(self, renumbered: Callable[[Batch], Batch]) -> None:
+        """Have the same batches wait under new numbers."""
+        self._batches = Backlog(map(renumbered, self._batches))

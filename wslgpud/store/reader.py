@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from operator import itemgetter, truediv
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
-from sqlalchemy import Connection, Engine, inspect, select
+from sqlalchemy import Connection, Engine, func, inspect, select
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Event, Level, Number, StressResult, Transition
@@ -24,6 +24,8 @@ from wslgpud.store.records import (
     Point,
     ProcessPoint,
     SeriesRef,
+    new_bucket,
+    new_point,
 )
 from wslgpud.store.rollup import Summary
 from wslgpud.store.select import matcher
@@ -31,6 +33,30 @@ from wslgpud.store.select import matcher
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
 LATEST_ROWS = 150
+
+
+class _Series(NamedTuple):
+    """A series by its id."""
+
+    ref: SeriesRef
+    kind: str
+    divisor: int
+
+
+class _Id(NamedTuple):
+    """The other way round; one series has several ids if its precision was changed."""
+
+    number: int
+    kind: str
+    divisor: int
+
+
+class _Known(NamedTuple):
+    """The series of a database; ``mark`` is another when there are others."""
+
+    mark: object
+    by_id: dict[int, _Series]
+    by_ref: dict[SeriesRef, list[_Id]]
 
 
 @final
@@ -48,6 +74,7 @@ class Reader:
         self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
+        self._series: _Known | None = None
         self._engine: Engine = engines.reader_engine(target)
         try:
             with self.connected() as connection:
@@ -105,10 +132,6 @@ class Reader:
                 self._engine = engines.reader_engine(self._target)
             self.identity = (found.st_dev, found.st_ino)
 
-    def _kind(self, series: SeriesRef) -> str:
-        with self.connected() as connection:
-            return next((kind for ref, kind, _ in self._all_series(connection).values() if ref == series), "")
-
     def series(self, pattern: str = "*") -> list[SeriesRef]:
         """Return the series that a pattern means: see ``select.matcher``."""
         return sorted(filter(matcher(pattern), self.kinds()))
@@ -116,7 +139,7 @@ class Reader:
     def kinds(self) -> dict[SeriesRef, str]:
         """Return all series with the kinds (gauge, counter) of their metrics."""
         with self.connected() as connection:
-            return {ref: kind for ref, kind, _ in self._all_series(connection).values()}
+            return {ref: kind for ref, kind, _ in self._known(connection).by_id.values()}
 
     def oldest(self) -> Oldest:
         """Return since when there are samples, minutes and hours, of whichever host has them longest."""
@@ -136,11 +159,12 @@ class Reader:
         ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
         """
         if step is not None:
-            counter = self._kind(series) == "counter"
-            known = self._stepped(series, start_wall, end_wall, step)
-            return [Point(ms / 1000, unscaled(s.last if counter else s.total / s.n, d)) for ms, s, d in known]
+            kind, known = self._stepped(series, start_wall, end_wall, step)
+            if kind == "counter":
+                return [new_point((ms / 1000, unscaled(s.last, d))) for ms, s, d in known]
+            return [new_point((ms / 1000, unscaled(s.total / s.n, d))) for ms, s, d in known]
         times, values = self.columns(series, start_wall, end_wall)
-        return list(map(Point._make, zip(times, values, strict=True)))
+        return list(map(new_point, zip(times, values, strict=True)))
 
     def columns(
         self, series: SeriesRef, start_wall: float, end_wall: float
@@ -150,12 +174,11 @@ class Reader:
         times: list[int] = []
         values: list[Number] = []
         with self.connected() as connection:
-            for number, (ref, kind, divisor) in self._all_series(connection).items():
-                if ref == series:
-                    asked = history.Asked(number, divisor > 0, start, end)
-                    more, kept = history.best(connection, asked, counter=kind == "counter")
-                    times += more
-                    values += map(truediv, kept, repeat(divisor)) if divisor > 1 else kept
+            for number, kind, divisor in self._known(connection).by_ref.get(series, ()):
+                asked = history.Asked(number, divisor > 0, start, end)
+                more, kept = history.best(connection, asked, counter=kind == "counter")
+                times += more
+                values += map(truediv, kept, repeat(divisor)) if divisor > 1 else kept
         return list(map(truediv, times, repeat(1000))), values
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
@@ -163,29 +186,30 @@ class Reader:
 
         Steps of whole minutes and hours come from the summaries kept for a year and for ten.
         """
+        _, steps = self._stepped(series, start_wall, end_wall, step)
         return [
-            Bucket(ms / 1000, *known)
-            if divisor <= 1
-            else Bucket(ms / 1000, known[0], *(number / divisor for number in known[1:]))
-            for ms, known, divisor in self._stepped(series, start_wall, end_wall, step)
+            new_bucket((ms / 1000, n, low / divisor, high / divisor, total / divisor, last / divisor))
+            if divisor > 1
+            else new_bucket((ms / 1000, n, low, high, total, last))
+            for ms, (n, low, high, total, last), divisor in steps
         ]
 
     def _stepped(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float
-    ) -> list[tuple[int, Summary, int]]:
-        """Return (milliseconds, summary as it is kept, divisor) of each step, by time."""
+    ) -> tuple[str, list[tuple[int, Summary, int]]]:
+        """Return the series' kind; of each step, by time: milliseconds, summary as it is kept, divisor."""
         step_ms = max(1, round(step * 1000))
         found: list[tuple[int, Summary, int]] = []
         with self.connected() as connection:
-            for number, (ref, _, divisor) in self._all_series(connection).items():
-                if ref == series:
-                    asked = history.Asked(
-                        number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000)
-                    )
-                    known = history.summaries(connection, asked, step_ms)
-                    found += zip(known, known.values(), repeat(divisor))
-        # by time alone; of a step in which the precision was changed, the newer series counts
-        return sorted({step[0]: step for step in found}.values(), key=itemgetter(0))
+            ids = self._known(connection).by_ref.get(series, ())
+            for number, _, divisor in ids:
+                asked = history.Asked(number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000))
+                known = history.summaries(connection, asked, step_ms)
+                found += zip(known, known.values(), repeat(divisor))
+        if len(ids) > 1:
+            # by time alone; of a step in which the precision was changed, the newer series counts
+            found = sorted({step[0]: step for step in found}.values(), key=itemgetter(0))
+        return ids[0].kind if ids else "", found
 
     def latest(self) -> dict[SeriesRef, Point]:
         """Return the last known value of every series that is still recorded, each with its own time.
@@ -196,7 +220,7 @@ class Reader:
         table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
-            known = self._all_series(connection)
+            known = self._known(connection).by_id
             for host in {number >> schema.SERIES_BITS for number in known}:
                 low, high = schema.row_range(host)
                 mine = table.c.id.between(low, high)
@@ -215,7 +239,7 @@ class Reader:
                     for key, given in json.loads(readings).items():
                         found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
         return {
-            known[number][0]: Point(ms / 1000, unscaled(value, known[number][2]))
+            known[number].ref: Point(ms / 1000, unscaled(value, known[number].divisor))
             for number, (ms, value) in found.items()
         }
 
@@ -293,18 +317,20 @@ class Reader:
         with self.connected() as connection:
             return stress_rows.select(connection, since_wall)
 
-    @staticmethod
-    def _all_series(connection: Connection) -> dict[int, tuple[SeriesRef, str, int]]:
-        """Map ids to (series, kind, divisor); one series has several ids if its precision was changed."""
-        query = select(schema.series, schema.host.c.name).join(
-            schema.host, schema.host.c.id == schema.series.c.host
-        )
-        return {
-            row.id: (
-                SeriesRef(row.metric, tuple(json.loads(row.labels).items()), row.name), row.kind, row.divisor
-            )
-            for row in connection.execute(query)
-        }  # fmt: skip
+    def _known(self, connection: Connection) -> _Known:
+        """Return all series; they are read anew when there is one more of them, or another file."""
+        table = schema.series
+        newest, count = connection.execute(select(func.max(table.c.id), func.count())).one()
+        found, mark = self._series, (self.identity, newest, count)
+        if found is None or found.mark != mark:
+            query = select(table, schema.host.c.name).join(schema.host, schema.host.c.id == table.c.host)
+            found = _Known(mark, {}, {})
+            for row in connection.execute(query.order_by(table.c.id)):
+                ref = SeriesRef(row.metric, tuple(json.loads(row.labels).items()), row.name)
+                found.by_id[row.id] = _Series(ref, row.kind, row.divisor)
+                found.by_ref.setdefault(ref, []).append(_Id(row.id, row.kind, row.divisor))
+            self._series = found
+        return found
 
 
 def unscaled(number: Number, divisor: int) -> Number:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from wslgpud.model import Number
@@ -42,6 +44,13 @@ class Bucket(NamedTuple):
     def mean(self) -> float:
         """Mean of the values."""
         return self.total / self.n
+
+
+#: made from one tuple: NamedTuple's own constructor runs as Python, which shows where there are thousands
+new_point: Callable[[tuple[float, Number]], Point] = partial(tuple.__new__, Point)
+new_bucket: Callable[[tuple[float, int, Number, Number, Number, Number]], Bucket] = partial(
+    tuple.__new__, Bucket
+)
 
 
 class Oldest(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from wslgpud.model import Number
@@ -31,6 +33,34 @@ class Summary(NamedTuple):
     def constant(self) -> bool:
         """Tell whether all values were the same."""
         return self.low == self.high
+
+
+class Steps(NamedTuple):
+    """Summaries by time, column by column: a year has 9,000 hours, and no call is made for each."""
+
+    times: Sequence[int]
+    n: Sequence[int]
+    low: Sequence[Number]
+    high: Sequence[Number]
+    total: Sequence[Number]
+    last: Sequence[Number]
+
+    def rows(self) -> Iterable[tuple[int, Summary]]:
+        """Return (beginning of the step, what is known of it)."""
+        new = partial(tuple.__new__, Summary)  # NamedTuple's own runs as Python
+        return zip(self.times, map(new, zip(*self[1:], strict=True)), strict=True)
+
+    def between(self, start: int, end: int) -> Steps:
+        """Return those that begin from ``start`` to ``end``, both included."""
+        first, last = bisect_left(self.times, start), bisect_right(self.times, end)
+        if (first, last) == (0, len(self.times)):
+            return self
+        return Steps(self.times[first:last], self.n[first:last], *(c[first:last] for c in self[2:]))
+
+    def then(self, later: Steps) -> Steps:
+        """Return these and later ones."""
+        values = ([*mine, *theirs] for mine, theirs in zip(self[2:], later[2:], strict=True))
+        return Steps([*self.times, *later.times], [*self.n, *later.n], *values)
 
 
 def summary(values: Sequence[Number]) -> Summary:
@@ -62,10 +92,12 @@ def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]
         first = end
 
 
-def merge(parts: Iterable[tuple[int, Summary]], step: int) -> dict[int, Summary]:
-    """Return the summaries of longer steps from those of shorter ones, given in order of arrival."""
-    found: dict[int, Summary] = {}
-    for time, part in parts:
-        begin = time // step * step
-        found[begin] = found[begin].then(part) if begin in found else part
-    return found
+def merge(steps: Steps, step: int) -> dict[int, Summary]:
+    """Return the summaries of longer steps from those of shorter ones."""
+    _, n, low, high, total, last = steps
+    return {
+        begin: Summary(
+            sum(n[first:end]), min(low[first:end]), max(high[first:end]), sum(total[first:end]), last[end - 1]
+        )
+        for begin, first, end in stretches(steps.times, step)
+    }

@@ -26,6 +26,7 @@ from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.sql import insert_new
+from wslgpud.store.timescale import make_hypertables
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
 
@@ -88,6 +89,7 @@ class Store:
             self._journal,
             attach=self._attach,
             upkeep=self._keep_up,
+            suspect=self._check.soon,
             wall=self._clock.wall,
             commit_seconds=self._settings.commit_seconds,
         )
@@ -264,10 +266,9 @@ class Store:
                     f"{name}: belongs to another program; name another file in store.path"
                 )
         migrations.migrate(connection, name)
-        # That this run has begun must be known even if the power goes in the next second.
-        engines.set_synced(connection, synced=True)
         with connection.begin():
             engines.serialise(connection)
+            make_hypertables(connection)
             host_id = _host_id(connection, self._host_name)
             engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)

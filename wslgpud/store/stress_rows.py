@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from sqlalchemy import Connection, inspect
@@ -11,6 +12,11 @@ from sqlalchemy import select as selecting
 from wslgpud.model import Finding, StressResult
 from wslgpud.store import schema
 from wslgpud.store.sql import insert_new
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "wall": (int, float), "uuid": str, "gpu": int, "name": str, "verdict": str, "reason": str,
+    "findings": list, "key": dict, "values": dict, "detail": dict,
+}  # fmt: skip
 
 
 def to_json(result: StressResult) -> dict[str, Any]:
@@ -23,9 +29,20 @@ def to_json(result: StressResult) -> dict[str, Any]:
 
 
 def from_json(document: dict[str, Any]) -> StressResult:
-    """Return the result of its JSON; fields of other versions are ignored."""
+    """Return the result of its JSON; fields of other versions are ignored.
+
+    Raises:
+        KeyError, TypeError: something of it is not there, or is something else.
+    """
     known = {name: value for name, value in document.items() if name in StressResult.__slots__}
-    findings = tuple(Finding(row["kind"], row["text"]) for row in known.get("findings", ()))
+    for name, value in known.items():
+        if not isinstance(value, _KINDS[name]):
+            raise TypeError(f"{name} is {value!r}")
+    if not math.isfinite(known["wall"]) or not all(
+        isinstance(value, (int, float)) for value in known.get("values", {}).values()
+    ):
+        raise TypeError("a figure is none")
+    findings = tuple(Finding(row["kind"], str(row["text"])) for row in known.get("findings", ()))
     return StressResult(**known | {"findings": findings})
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.pending import dumps
-from wslgpud.store.rollup import Summary
+from wslgpud.store.rollup import Steps, Summary
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 #: seconds whose minutes share a row: those of a chunk, so that rows are written once
@@ -73,7 +73,7 @@ def _minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator
     """Return (time, series, summary), by series in order of time."""
     table = schema.rollup_minute
     for row in connection.execute(select(table).where(where).order_by(table.c.part, table.c.series)):
-        for minute, known in unpacked(row.unit, row.base, row.data):
+        for minute, known in unpacked(row.unit, row.base, row.data).rows():
             yield row.part + minute * MINUTE, row.series, known
 
 
@@ -104,17 +104,25 @@ def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
     return {"unit": unit, "base": base, "data": dumps(columns)}
 
 
-def unpacked(unit: int, base: int, data: str) -> Iterator[tuple[int, Summary]]:
+def unpacked(unit: int, base: int, data: str) -> Steps:
     """Return the minutes that the columns of a row hold, in order."""
     columns = [c if isinstance(c, list) else [c] * _MINUTES for c in json.loads(data)]
-    for minute, (n, last, below, above, extra) in enumerate(zip(*columns, strict=True)):
-        if n is None:
-            continue
-        if not unit:
-            yield minute, Summary(n, below, above, extra, last)
-            continue
-        end = base + last * unit
-        yield minute, Summary(n, end - below * unit, end + above * unit, n * end + extra * unit, end)
+    minutes: Sequence[int] = range(_MINUTES)
+    if None in columns[0]:
+        minutes = [minute for minute in minutes if columns[0][minute] is not None]
+        columns = [[column[minute] for minute in minutes] for column in columns]
+    n, last, below, above, extra = columns
+    if not unit:
+        return Steps(minutes, n, below, above, extra, last)
+    ends = [base + distance * unit for distance in last]
+    return Steps(
+        minutes,
+        n,
+        [end - distance * unit for end, distance in zip(ends, below, strict=True)],
+        [end + distance * unit for end, distance in zip(ends, above, strict=True)],
+        [count * end + more * unit for count, end, more in zip(n, ends, extra, strict=True)],
+        ends,
+    )
 
 
 def _kept(known: Summary) -> dict[str, Number]:

@@ -78,9 +78,9 @@ class Upkeep:
         return False
 
     def _seal(self, connection: Connection) -> bool:
-        low, high = schema.row_range(self._intake.host_id)
+        low, _ = schema.row_range(self._intake.host_id)
         with connection.begin():
-            stretch = seal.due(connection, low, high)
+            stretch = seal.due(connection, low, self._intake.synced_row)
         if stretch is not None:
             started = time.monotonic()
             seal.seal(connection, stretch, self._intake.next_row())

@@ -14,13 +14,14 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, recovery, schema
+from wslgpud.store import migrations, recovery, schema, wal
 from wslgpud.store.errors import (
     ForeignDatabaseError,
     MissingDriverError,
     NewerSchemaError,
     NotADatabaseError,
     StoreError,
+    UnkeptError,
     UnwritableError,
 )
 from wslgpud.store.intake import Intake, Waiting
@@ -57,17 +58,19 @@ class Writer:
         *,
         attach: Attach,
         upkeep: Upkeep,
+        suspect: Callable[[], None],
         wall: Callable[[], float],
         commit_seconds: float,
     ) -> None:
         """Prepare; ``attach`` is called with each newly opened database.
 
         ``upkeep`` is called when nothing waits: it does one slice of work and tells whether there is more.
+        ``suspect`` is told when the file can be written again after a disk that lost what it had taken.
         """
         self._target = target
         self._path = engines.sqlite_path(target)
         self._intake, self._journal = intake, journal
-        self._attach, self._upkeep = attach, upkeep
+        self._attach, self._upkeep, self._tell_suspect = attach, upkeep, suspect
         self._commit_seconds = commit_seconds
         self._wall = wall
         self._engine: Engine | None = None
@@ -75,7 +78,7 @@ class Writer:
         self._salvage: Iterator[int] | None = None
         self._connection: Connection | None = None
         self._inode: tuple[int, int] | None = None
-        self._log_inode: tuple[int, int] | None = None
+        self._wal: wal.Wal | None = None
         self._wake = threading.Condition()
         self._stopping = False
         self._urgent = False
@@ -86,6 +89,7 @@ class Writer:
         self.write_errors = 0
         self._last_row = 0
         self._unsynced = False
+        self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
         self.error = ""
         self.set_aside = ""
@@ -175,26 +179,36 @@ class Writer:
         if problem and damaged is not None and damaged == self._inode:
             raise StoreError(f"{self._target}: is damaged ({problem})")
         # before anything is taken to be written: a new file may need other numbers
-        self._open()
+        _, log_file = self._open()
+        started, some = time.monotonic(), False
         while True:
             waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
             if not waiting and not writes:
-                if synced and self._unsynced:
-                    # What was urgent may have slipped into a commit that was under way when it was said so.
-                    engines.sync(self._open())
-                    self._unsynced = False
-                return True
-            started = time.monotonic()
-            self._commit(waiting, writes, synced=synced)
-            self._unsynced = not synced
+                break
+            self._commit(waiting, writes)
+            self._intake.committed(waiting)
+            self._journal.committed(writes)
+            some = self._unsynced = True
+        if synced or log_file.long:
+            self._sync()
+        if some:
             self.last_commit_mono = time.monotonic()
             self.last_commit_seconds = self.last_commit_mono - started
-            self._intake.written(waiting)
-            self._journal.written(len(writes))
+        return True
 
-    def _commit(self, waiting: Waiting, writes: list[Write], *, synced: bool) -> None:
-        connection = self._open()
-        engines.set_synced(connection, synced=synced)
+    def _sync(self) -> None:
+        """Have the disk keep what is committed."""
+        _, log_file = self._open()
+        if self._unsynced:
+            log_file.sync()
+            self._intake.synced()
+            self._journal.synced()
+            self._unsynced = False
+        if log_file.long:
+            log_file.checkpoint()
+
+    def _commit(self, waiting: Waiting, writes: list[Write]) -> None:
+        connection, log_file = self._open()
         with connection.begin():
             for write in writes:
                 write(connection)
@@ -204,14 +218,21 @@ class Writer:
             )
             insert_new(connection, schema.batch, list(_rows(waiting.batches)))
             insert_new(connection, schema.event, [e._asdict() for e in waiting.events])
+        log_file.grew(sum(batch.size for batch in waiting.batches))
 
     def _upkeep_slice(self) -> bool:
-        connection = self._open()
-        if self._salvage is not None:
-            if next(self._salvage, None) is None:
-                self._salvage = None
-            return True
-        return self._upkeep(connection)
+        connection, log_file = self._open()
+        if self._salvage is None:
+            more = self._upkeep(connection)
+        elif next(self._salvage, None) is None:
+            self._salvage, more = None, True
+        else:
+            more = True
+        if more:
+            self._unsynced = True
+            log_file.grew(wal.CHECKPOINT_PAGES * wal.PAGE)
+            self._sync()
+        return more
 
     def _try(self, act: Callable[[], bool]) -> bool:
         """Act; on any trouble with the database note it, let the connection go and return False."""
@@ -235,9 +256,15 @@ class Writer:
         self.write_errors += 1
         self._failures_in_a_row += 1
         text = str(engines.explain(error, self._target) if isinstance(error, DBAPIError) else error)
+        unkept = isinstance(error, UnkeptError) or "I/O error" in text
+        if self._path is not None and unkept:
+            reason, remedy = wal.refusal(self._path)
+            text += (f" ({reason})" if reason and reason not in text else "") + (remedy and f"; {remedy}")
         if text != self.error:
             log.error("history is kept in memory: %s", text)
         self.error = text
+        # what SQLite was told of the disk nobody tells us again
+        self._suspect = self._suspect or unkept
         self._close_connection()
         if self._path is not None and self._salvage is None and recovery.is_damage(str(error)):
             self._set_aside(self._path)
@@ -252,20 +279,30 @@ class Writer:
         self.set_aside = str(self._aside)
         log.error("%s was damaged; it is kept as %s and a new one begun", path, self._aside)
 
-    def _open(self) -> Connection:
-        if self._connection is None:
+    def _open(self) -> tuple[Connection, wal.Wal]:
+        if self._connection is None or self._wal is None:
             self._engine = self._engine or engines.writer_engine(self._target)
-            connection = self._engine.connect()
+            if self._suspect and self._path is not None and self._stat() == self._inode:
+                wal.write_again(self._path)
+            connection, log_file = self._engine.connect(), None
             try:
                 if self._aside is not None:
                     self._begin_salvage(connection, self._aside)
                 self._attach(connection, self._last_row, same_file=self._inode == self._stat())
+                log_file = wal.Wal(connection, self._path)
+                # that this run has begun must be known even if the power goes in the next second
+                log_file.sync()
             except BaseException:
                 connection.close()
+                if log_file is not None:
+                    log_file.close()
                 raise
             self._aside = None
-            self._connection, self._inode, self._log_inode = connection, self._stat(), self._stat("-wal")
-        return self._connection
+            self._connection, self._wal, self._inode = connection, log_file, self._stat()
+            if self._suspect:
+                self._suspect = False
+                self._tell_suspect()
+        return self._connection, self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
         """Take over from a damaged file what all else refers to; the rest follows in slices."""
@@ -284,6 +321,11 @@ class Writer:
                 connection.close()
             except SQLAlchemyError as error:
                 log.debug("closing after a failure: %s", error)
+        if self._wal is not None:
+            self._wal.close()
+            self._wal = None
+        self._intake.again()
+        self._journal.again()
         if final and self._engine is not None:
             self._engine.dispose()
 
@@ -304,8 +346,9 @@ class Writer:
         if self._path is None or self._connection is None or self._stat() == self._inode:
             return
         log.warning("%s was deleted or replaced; going on with the file of that name", self._path)
+        ours = self._wal is not None and self._stat("-wal") == self._wal.inode
         self._close_connection()
-        if self._log_inode is not None and self._stat("-wal") == self._log_inode:
+        if ours:
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
 

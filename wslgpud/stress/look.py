@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
+from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, GpuSample, Number, Reading
 from wslgpud.sources import gpu as gpu_source
@@ -244,7 +245,7 @@ class HungNote:
     def stands(self) -> bool:
         """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
         try:
-            note = json.loads(self._file.read_text())
+            note = documents.parsed(self._file.read_text())
             if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
                 return True
             self._file.unlink()

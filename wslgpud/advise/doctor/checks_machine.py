@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
+from wslgpud import documents
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
 from wslgpud.host import NoData, SourceError
@@ -136,10 +136,10 @@ def docker(look: Look) -> Outcome:
     if any(look.host.exists(p) for p in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")):
         return good("by CDI")
     try:
-        runtimes = json.loads(look.read("/etc/docker/daemon.json") or "{}").get("runtimes", {})
-    except (ValueError, AttributeError):
+        runtimes = documents.parsed(look.read("/etc/docker/daemon.json") or "{}").get("runtimes")
+    except ValueError:
         return problem("/etc/docker/daemon.json is not valid JSON", "sudo dockerd --validate")
-    if "nvidia" in runtimes:
+    if isinstance(runtimes, dict) and "nvidia" in runtimes:
         return good("by NVIDIA's runtime")
     if look.host.exists("/mnt/wsl/docker-desktop") or look.host.exists("/usr/bin/com.docker.cli"):
         return good("by Docker Desktop")
@@ -198,7 +198,7 @@ def service(look: Look) -> Outcome:
     for folder in (look.state_folder, "/var/lib/wslgpud"):
         text = look.read(f"{folder}/daemon.json")
         try:
-            document = json.loads(text or "{}")
+            document = documents.parsed(text or "{}")
         except ValueError:
             continue
         if look.host.exists(f"/proc/{document.get('pid')}"):

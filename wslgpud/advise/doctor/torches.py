@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from wslgpud import documents
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
@@ -56,7 +57,7 @@ def _ask(python: Path, environment: Mapping[str, str], seconds: float) -> TorchF
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
     lines = output.strip().splitlines()
     try:
-        said = json.loads(lines[-1])
+        said = documents.parsed(lines[-1])
         return TorchFacts(
             python,
             said["version"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -10,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from wslgpud import documents
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -112,7 +113,7 @@ def of_path(path: Path) -> Shape:
     weights = [path] if path.suffix == ".safetensors" else sorted(folder.glob("*.safetensors"))
     try:
         headers = [header(file) for file in weights]
-        document = json.loads(config.read_text()) if config.exists() else None
+        document = documents.parsed(config.read_text()) if config.exists() else None
     except (OSError, ValueError, struct.error) as error:
         raise ShapeError(f"cannot read {path}: {error}") from error
     tensors = {name: entry for found in headers for name, entry in found.items() if name != "__metadata__"}
@@ -175,8 +176,8 @@ def header(file: Path) -> dict[str, Any]:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > _LONGEST_HEADER:
             raise ValueError(f"{file.name} is no safetensors file")
-        document = json.loads(stream.read(length))
-    if not isinstance(document, dict) or not all(
+        document = documents.parsed(stream.read(length))
+    if not all(
         isinstance(entry, dict) and isinstance(entry.get("shape"), list)
         for name, entry in document.items()
         if name != "__metadata__"

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wslgpud import documents
+
 NAME = "guard.json"
 #: the oldest go when there are more
 MOST_COMMANDS = 200
@@ -40,10 +42,10 @@ class Ledger:
 def load(folder: Path) -> Ledger:
     """Return what is remembered; a file that is not there, or not ours any more, is nothing."""
     try:
-        document = json.loads((folder / NAME).read_text())
+        document = documents.parsed((folder / NAME).read_text())
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
         return Ledger(commands, {str(k): int(v) for k, v in document["compilers"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return Ledger()
 
 

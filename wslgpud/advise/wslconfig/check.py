@@ -129,12 +129,13 @@ def _right_size(name: str, value: str) -> str:
     unit = plain[len(number) :]
     try:
         count = float(number)
-    except ValueError:
+        whole = int(count)
+    except (ValueError, OverflowError):
         return f"write {name}=8GB" + (f" (or {name}=0 for none)" if name == "swap" else "")
-    if count != int(count) and unit[:1] in "TGM":
+    if count != whole and unit[:1] in "TGM":
         smaller = {"T": "GB", "G": "MB", "M": "KB"}[unit[:1]]
         return f"write {name}={round(count * 1024)}{smaller} (whole numbers only)"
-    return f"write {name}={int(count)}{unit or 'GB'} (upper case, no space, no fraction)"
+    return f"write {name}={whole}{unit or 'GB'} (upper case, no space, no fraction)"
 
 
 def _silent(entry: Entry, key: Key, host_memory_bytes: int | None) -> Iterator[tuple[str, str]]:

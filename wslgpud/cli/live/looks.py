@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from wslgpud import documents
 from wslgpud import status as summary
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
@@ -157,7 +158,7 @@ def daemon_feed(folders: list[Path]) -> Feed | None:
     """Return a feed of the daemon that keeps its data in one of ``folders``; None where none left a note."""
     for folder in folders:
         try:
-            note = json.loads((folder / "daemon.json").read_text())
+            note = documents.parsed((folder / "daemon.json").read_text())
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue

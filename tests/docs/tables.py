@@ -1,0 +1,61 @@
+"""The README's tables, each made of what it tells about; ``python -m tests.docs.tables`` writes them anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+
+from wslgpud import catalogue
+from wslgpud.cli import app
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+_MARKED = re.compile(
+    r"(?P<begin><!-- (?P<name>\w+): generated [^>]*-->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
+)
+
+
+def commands_table() -> str:
+    """Return all commands with what each is for, in the words of its own help."""
+    group = typer.main.get_command(app)
+    lines = ["| command | what it does |", "|---|---|"]
+    for name, command in group.commands.items():  # type: ignore[attr-defined] - a group, as the app has several
+        more = ", ".join(f"`{part}`" for part in getattr(command, "commands", {}))
+        says = command.get_short_help_str(limit=200)
+        lines.append(f"| `{name}` | {says}{f' ({more})' * bool(more)} |")
+    return "\n".join(lines) + "\n"
+
+
+def h200_table() -> str:
+    """Return what was measured by hand beside a training on a real card."""
+    rows = json.loads((ROOT / "tests/gpu/measured.json").read_text())["rows"]
+    lines = ["| | measured | goal |", "|---|---|---|"]
+    return (
+        "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)])
+        + "\n"
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "commands": commands_table,
+    "h200": h200_table,
+    "metrics": catalogue.table,
+}
+
+
+def found(text: str) -> dict[str, str]:
+    """Return the marked tables of a page, by name."""
+    return {match["name"]: match["table"] for match in _MARKED.finditer(text)}
+
+
+def renewed(text: str) -> str:
+    """Return the page with all its tables made anew."""
+    return _MARKED.sub(lambda match: match["begin"] + TABLES[match["name"]](), text)
+
+
+if __name__ == "__main__":
+    README.write_text(renewed(README.read_text()))

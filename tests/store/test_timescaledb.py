@@ -1,0 +1,82 @@
+"""Summaries in TimescaleDB's hypertables, on a real server with the extension; skipped where it is not."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
+
+from wslgpud.store import Store, upkeep
+
+pytestmark = pytest.mark.servers
+HYPERTABLES = "SELECT hypertable_name FROM timescaledb_information.hypertables ORDER BY 1"
+DAY = 86400
+
+
+@pytest.fixture(autouse=True)
+def _looks_after_every_commit(monkeypatch):
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
+
+
+def administer(target, *statements):
+    engine = create_engine(target, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+
+
+def write(target, settings, made, clock, seconds):
+    with Store(target, settings, host_name="pc", clock=clock) as store:
+        for second in seconds:
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second, made.RATIO: second % 7 / 8}))
+        made.settle(store, clock)
+        return {
+            step: [store.summaries(ref, made.T0 - DAY, made.T0 + 400 * DAY, step) for ref in store.series()]
+            for step in (60, 3600)
+        }
+
+
+def test_a_new_database_has_them_and_a_chunk_for_each_stretch_of_time(
+    timescale_target, settings, made, clock
+):
+    summed = write(timescale_target, settings, made, clock, range(0, 100 * DAY, 7200))
+    assert made.query(timescale_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
+    ((chunks,),) = made.query(timescale_target, "SELECT count(*) FROM show_chunks('rollup_minute')")
+    assert chunks >= 100 // 30
+    assert sum(b.n for b in summed[60][0]) == sum(b.n for b in summed[3600][0]) == 1200
+    assert made.query(
+        timescale_target, "SELECT count(*), max(max) FROM hour WHERE metric = 'made_events'"
+    ) == [(1199, 100 * DAY - 14400)]
+
+
+def test_tables_from_before_the_extension_came_are_turned_into_them(
+    server_target, request, settings, made, clock
+):
+    before = write(server_target, settings, made, clock, range(0, 10_000, 10))
+    request.getfixturevalue("timescale_target")
+    after = write(server_target, settings, made, clock, range(10_000, 10_001))
+    assert made.query(server_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
+    assert after[60][0][: len(before[60][0]) - 1] == before[60][0][:-1]
+
+
+def test_minutes_that_the_administrator_has_compressed_are_read_joined_and_deleted_as_ever(
+    timescale_target, settings, made, clock
+):
+    before = write(timescale_target, settings, made, clock, range(0, 10_000, 10))
+    administer(
+        timescale_target,
+        "ALTER TABLE rollup_minute SET (timescaledb.compress, timescaledb.compress_segmentby = 'series',"
+        " timescaledb.compress_orderby = 'part')",
+        "SELECT compress_chunk(c) FROM show_chunks('rollup_minute') c",
+    )
+    again = write(timescale_target, settings, made, clock, range(10_000, 10_001))
+    assert again[60][0][: len(before[60][0]) - 1] == before[60][0][:-1]
+    # a clock that went back adds to minutes that are compressed
+    joined = write(timescale_target, settings, made, clock, range(5, 3605, 10))
+    assert sum(b.n for b in joined[60][0]) == 1000 + 1 + 360
+    clock.now = made.T0 + 500 * DAY
+    with Store(timescale_target, settings, host_name="pc", clock=clock) as store:
+        made.settle(store, clock)
+    assert made.query(timescale_target, "SELECT count(*) FROM rollup_minute") == [(0,)]

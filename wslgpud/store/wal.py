@@ -1,0 +1,142 @@
+"""SQLite's write-ahead log, synced and copied into the database by us: so no error of the disk goes unheard.
+
+Linux tells a failed write-back once, to each descriptor that was open then (`man 2 fsync`_), and takes the
+lost pages for written. SQLite, when it copies its log by itself, keeps to itself what it is told; and a sync
+by ``PRAGMA wal_checkpoint`` is none while a reader holds the log, as a backup does.
+
+.. _man 2 fsync: https://man7.org/linux/man-pages/man2/fsync.2.html
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from wslgpud.store import engine as engines
+from wslgpud.store.errors import UnkeptError
+
+#: the log is copied into the database when it has about so many pages
+CHECKPOINT_PAGES = 32
+PAGE = 4096
+#: pages a commit changes beside those its rows fill
+_COMMIT_PAGES = 2
+_REMEDIES = {
+    errno.EDQUOT: "delete files of this user, or raise its quota",
+    errno.ENOSPC: "free some space or name another folder in store.path",
+    errno.EROFS: "mount the file system writable again; the kernel log (dmesg) tells why it is not",
+    errno.EIO: "the disk fails: see the kernel log (dmesg), and name another folder in store.path",
+}
+
+
+class Wal:
+    """The log of an open connection; on a server there is none, and what is committed is synced."""
+
+    def __init__(self, connection: Connection, path: Path | None) -> None:
+        """Look after the log of ``connection``, whose database is the file ``path``."""
+        self._connection, self._path = connection, path
+        # SQLite's locks lie on the other two files: closing this descriptor costs none
+        self._descriptor = None if path is None else os.open(log_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        self._pages = 0
+
+    @property
+    def long(self) -> bool:
+        """Tell whether it should be copied into the database; on a server nothing waits for that."""
+        return self._descriptor is None or self._pages >= CHECKPOINT_PAGES
+
+    @property
+    def inode(self) -> tuple[int, int] | None:
+        """Device and inode of its file."""
+        if self._descriptor is None:
+            return None
+        found = os.fstat(self._descriptor)
+        return found.st_dev, found.st_ino
+
+    def grew(self, row_bytes: int) -> None:
+        """Count a commit of so many bytes."""
+        self._pages += _COMMIT_PAGES + row_bytes // PAGE
+
+    def sync(self) -> None:
+        """Wait until the disk has all that is committed.
+
+        Raises:
+            UnkeptError: it has not; what was committed since the last sync may be lost.
+        """
+        if self._descriptor is not None:
+            try:
+                os.fdatasync(self._descriptor)
+            except OSError as error:
+                raise _unkept(self._path, error) from error
+
+    def checkpoint(self) -> None:
+        """Copy it into the database, as far as readers let it.
+
+        Raises:
+            UnkeptError: the disk failed; the next time all of it is copied again.
+        """
+        if self._descriptor is not None:
+            try:
+                engines.run_outside(self._connection, "PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error as error:
+                raise _unkept(self._path, error) from error
+        self._pages = 0
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+
+def refusal(path: Path) -> tuple[str, str]:
+    """Return why the system takes no write beside the database ``path`` and the remedy, as far as known.
+
+    SQLite calls a quota that is used up a "disk I/O error", as it does a broken disk.
+    """
+    try:
+        # the file that locks the history is ours and empty
+        descriptor = os.open(engines.lock_path(path), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, bytes(PAGE), 0)
+            os.fsync(descriptor)
+        finally:
+            os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+    except OSError as error:
+        return str(error.strerror), _REMEDIES.get(error.errno or 0, "")
+    return "", ""
+
+
+def log_path(path: Path) -> Path:
+    """Return the log of a database."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def write_again(path: Path) -> None:
+    """Write a log once more as the kernel remembers it, after a disk that failed to take it; sync it.
+
+    Nobody else may write to the database ``path`` meanwhile; readers are not disturbed.
+
+    Raises:
+        UnkeptError: the disk still fails.
+    """
+    try:
+        descriptor = os.open(log_path(path), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        place = 0
+        while known := os.pread(descriptor, 1 << 20, place):
+            place += os.pwrite(descriptor, known, place)
+        os.fdatasync(descriptor)
+    except OSError as error:
+        raise _unkept(path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def _unkept(path: Path | None, error: OSError | sqlite3.Error) -> UnkeptError:
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UnkeptError(f"{path}: the disk does not keep what it took ({reason})")
