@@ -93,21 +93,6 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
 
 
-class Expected(NamedTuple):
-    """A running command that will want what it wanted before, as far as it does not hold that yet.
-
-    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words. Bytes are of all that it has
-    started: of RAM what lies in swap included, of a card what was taken beyond what others held when it
-    began. ``pids`` are its processes.
-    """
-
-    resource: str
-    who: str
-    peak_bytes: int
-    used_bytes: int
-    pids: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one read of a source gave."""
@@ -116,7 +101,6 @@ class Sample:
     processes: tuple[ProcessSample, ...] | None = None
     gpus: tuple[GpuSample, ...] | None = None
     events: tuple[Event, ...] = ()
-    expected: tuple[Expected, ...] = ()
 
 
 EMPTY = Sample()
@@ -184,11 +168,6 @@ class Snapshot:
     def gpus(self) -> tuple[GpuSample, ...]:
         """GPUs as last seen; empty when there is none or the driver is silent."""
         return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
-
-    @property
-    def expected(self) -> tuple[Expected, ...]:
-        """What running commands are known to come to."""
-        return tuple(e for r in self.reports for e in r.sample.expected)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -331,6 +310,21 @@ class CgroupState:
     swap_current: int | None = None
     max_events_total: int | None = None
     oom_kills_total: int | None = None
+
+
+class Expected(NamedTuple):
+    """A running command that will want what it wanted before, as far as it does not hold that yet.
+
+    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words. Bytes are of all that it has
+    started: of RAM what lies in swap included, of a card what was taken beyond what others held when it
+    began. ``pids`` are its processes.
+    """
+
+    resource: str
+    who: str
+    peak_bytes: int
+    used_bytes: int
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
