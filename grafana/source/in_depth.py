@@ -6,7 +6,6 @@ from grafana.source.kit import (
     CRITICAL,
     GOOD,
     NEUTRAL,
-    NOT_AVAILABLE,
     NOT_HERE,
     NOT_HERE_WORDS,
     NOTE,
@@ -191,7 +190,7 @@ def _file_systems() -> Panel:
         "File systems", "Size, space left, share of inodes left (none left reads as a full disk; Windows' drives have "
         "none), and whether it can be written.",
         ask(size, rows=True), ask(f"{by} ({metric('filesystem_avail_bytes')})", rows=True),
-        ask(f"{inodes} or {size} * 0 + {NOT_AVAILABLE}", rows=True),
+        ask(f"{inodes} or {size} * 0 - 1", rows=True),
         ask(f"{by} ({metric('filesystem_readonly')})", rows=True), width=8,
         columns={"mountpoint": "Mounted at", "fstype": "Type", "Value #A": "Size", "Value #B": "Left",
                  "Value #C": "Inodes", "Value #D": "Read-only"},

@@ -26,12 +26,12 @@ from grafana.source.kit import (
     steps,
     words,
 )  # fmt: skip
+from wslgpud.stress.levels import LATE_SECONDS
 
 #: as numbers, from good to bad: the metric has one series a verdict
 VERDICTS = {"passed": 1, "left": 2, "skipped": 3, "findings": 4, "failed": 5}
 COLOURS = {"passed": GOOD, "left": NOTE, "skipped": NOT_HERE, "findings": CRITICAL, "failed": WARNING}
 WORDS = words({number: (verdict, COLOURS[verdict]) for verdict, number in VERDICTS.items()})
-DAY = 86400
 
 
 def _verdict() -> str:
@@ -62,7 +62,7 @@ def _last() -> list[Panel]:
                ask(_age("vram_stress_last_run_timestamp_seconds"), now=True), unit="s", width=4),
         figure("Last passed", "The warning comes when none has passed for three days.",
                ask(_age("vram_stress_last_success_timestamp_seconds"), now=True), unit="s", width=4,
-               thresholds=steps((None, GOOD), (3 * DAY, WARNING))),
+               thresholds=steps((None, GOOD), (LATE_SECONDS, WARNING))),
         figure("Usable", "What could be taken without any of it landing in shared memory.",
                ask(_size("usable"), now=True), unit="bytes", width=4, decimals=1),
         figure("Verified", "Share of the free memory of which every byte was written and read back.",

@@ -110,6 +110,7 @@ def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_a
 
 #: what no panel shows, and why; whatever else the daemon says has a place where people find it
 NOT_SHOWN = {
+    "wslgpud_doctor_findings": "the page and 'wslgpud doctor' tell them in words, with what mends each",
     "wslgpud_gpu_memory_free_bytes": "VRAM by layer shows what of it is really usable",
     "wslgpud_network_receive_packets_total": "bytes, faults and drops say more",
     "wslgpud_network_transmit_packets_total": "bytes, faults and drops say more",
@@ -144,14 +145,24 @@ def test_thresholds_of_headroom_and_time_left_are_those_of_the_risk_engine() -> 
 
 
 def test_a_figure_that_may_be_missing_tells_why() -> None:
-    """Not on this card is -1 and says N/A; no data at all stays "No data": nobody may mistake it for calm."""
+    """Not on this card is -1, in words; no data stays "No data": nobody may mistake it for calm."""
     for board in SHOWING.values():
         for panel in panels(board):
-            defaults = panel["fieldConfig"]["defaults"]
-            assert "noValue" not in defaults, panel["title"]
-            unsupported = any(
-                "gpu_field_supported" in t["expr"] and "== 0) - 1" in t["expr"] for t in panel["targets"]
-            )
-            if unsupported:
-                texts = json.dumps(defaults["mappings"])
-                assert '"-1"' in texts and '"N/A"' in texts, panel["title"]  # noqa: PT018
+            assert "noValue" not in json.dumps(panel["fieldConfig"]), panel["title"]
+            for target in panel["targets"]:
+                if re.search(r"(\* 0|== 0\)) - 1", target["expr"]):
+                    column = f"Value #{target['refId']}"
+                    assert '"-1"' in json.dumps(meanings(panel, column)), (
+                        f"{panel['title']} {target['refId']}"
+                    )
+
+
+def meanings(panel: Any, column: str) -> Any:
+    """Return the words for values of a panel, or of the column that a query fills."""
+    names = {}
+    for step in panel.get("transformations", []):
+        names |= step["options"].get("renameByName", {})
+    for rule in panel["fieldConfig"]["overrides"]:
+        if rule["matcher"]["options"] == names.get(column):
+            return [p["value"] for p in rule["properties"] if p["id"] == "mappings"]
+    return panel["fieldConfig"]["defaults"]["mappings"]

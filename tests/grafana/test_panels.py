@@ -75,6 +75,13 @@ def test_every_query_has_data_or_a_reason_for_having_none(seen, host):
         assert [query for query, series in found.items() if series and reason(query, host)] == []
 
 
+def test_a_machine_that_is_gone_shows_no_data_and_never_calm(seen):
+    server, _ = seen
+    found = {query: answers(server, query, "nobody:9655", "") for query in QUERIES}
+
+    assert [(query.dashboard, query.panel, query.ref) for query, series in found.items() if series] == []
+
+
 def test_annotations_can_be_asked_for(seen):
     server, instances = seen
     for query in ANNOTATIONS:

@@ -248,6 +248,7 @@ def test_dashboards_change_colour_where_alerts_fire() -> None:
     shown = {
         "swap_thrash": ("wslgpud-overview", "Pressure"),
         "windows_disk_full": ("wslgpud-overview", "Disks"),
+        "windows_memory_low": ("wslgpud-overview", "Windows' memory left"),
     }
     for name, place in shown.items():
         fired = [float(a["expr"].split()[-1]) for a in ALERTS if a["alert"] == generate.alert_name(name)]
