@@ -34,8 +34,9 @@ ELSEWHERE = {
     "test_one_card_is_chosen_by_its_label",
     "promtool tsdb create-blocks-from openmetrics history.om /var/lib/prometheus/metrics2": "tests/store/"
     "test_commands.py::test_prometheus_itself_takes_the_history_over",
-    "python -m deploy.prometheus.generate --grafana https://grafana.example": "tests/prometheus/"
-    "test_rules.py::test_another_address_of_grafana_is_in_every_link",
+    "python -m deploy.prometheus.generate --grafana https://grafana.example"
+    " --daemon 'https://{{ $labels.instance }}'": "tests/prometheus/"
+    "test_rules.py::test_other_addresses_of_grafana_and_the_daemon_are_in_every_link",
     "curl -G localhost:9655/api/v1/range -d start=2026-11-21T03:00:00Z"
     " --data-urlencode 'series=wslgpud_headroom_bytes{resource=\"ram\"}'": "tests/page/test_api.py::"
     "test_a_series_is_listed_with_its_unit_and_comes_back_as_it_was_recorded",
