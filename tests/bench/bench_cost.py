@@ -7,7 +7,8 @@ All run at once, over the same time: first nobody scrapes (but the Prometheus of
 history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
 processes, ended ones included, so that what else the machine does changes it little. The GPU is
 ``tests/fake_nvml`` with the latencies that an H200 showed; it takes part of the processor time that a driver
-takes. On a machine with a GPU: ``--real-gpu``.
+takes. On a machine with a GPU: ``--real-gpu``. On a machine that does other things, ``chrt -r 10`` before it
+keeps their time slices out of the latencies.
 """
 
 from __future__ import annotations
@@ -201,8 +202,9 @@ def others(folder: Path) -> tuple[list[Tool], list[str]]:
         "Prometheus + node_exporter + nvitop-exporter", "host, GPU, history",
         peers.prometheus(room("prometheus"), urls), host, gpu, scraped=False,
     )  # fmt: skip
-    add("netdata", "host, history, alarms", peers.netdata(room("netdata")))
+    add("netdata", "host, history, alarms (GPU: by nvidia-smi)", peers.netdata(room("netdata")))
     add("Glances", "host, GPU", peers.glances(room("glances")))
+    add("earlyoom", "RAM and swap, to kill", peers.earlyoom(folder), scraped=False)
     return tools, missing
 
 
@@ -232,6 +234,7 @@ def measure(tools: list[Tool], seconds: float) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": tool.name,
+                "versions": [part.version for part in tool.parts],
                 "has": tool.has,
                 "cpu_ratio": alone,
                 "cpu_scraped_ratio": asked if tool.scraped else None,
@@ -262,17 +265,20 @@ def table(rows: list[dict[str, Any]]) -> str:
         def against(key: str, text: str, row: dict[str, Any] = row) -> str:
             if row is mine or not row[key] or not mine[key]:
                 return text
-            return f"{text} ({row[key] / mine[key]:.1f}x)"
+            times = row[key] / mine[key]
+            return f"{text} ({times:.1f}x)" if times >= 0.1 else text
 
         cpu = against("cpu_ratio", f"{row['cpu_ratio']:.2%}")
         scraped, latency = "", ""
         if row["cpu_scraped_ratio"] is not None:
             scraped = against("cpu_scraped_ratio", f"{row['cpu_scraped_ratio']:.2%}")
             latency = f"{row['scrape_p50_seconds'] * 1e3:.1f} / {row['scrape_p99_seconds'] * 1e3:.1f} ms"
-        memory = against("pss_bytes", f"{row['pss_bytes'] / 2**20:.0f} MiB")
+        mebibytes = row["pss_bytes"] / 2**20
+        memory = against("pss_bytes", f"{mebibytes:.{0 if mebibytes >= 10 else 1}f} MiB")
         held = f"{row['processes']}, {row['threads']}, {row['handles']}"
         written = f"{row['written_bytes_a_day'] / 1e6:.0f} MB"
-        cells = (row["name"], row["has"], cpu, scraped, memory, held, written, latency)
+        name = row["name"] if len(row["versions"]) > 1 else f"{row['name']} {row['versions'][0]}"
+        cells = (name, row["has"], cpu, scraped, memory, held, written, latency)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -309,7 +315,8 @@ def main() -> None:
     for name in missing:
         print(f"{name} is not here: python -m tests.bench.bench_cost --fetch")
     if chosen.json:
-        chosen.json.write_text(json.dumps(rows, indent=1))
+        facts = {"date": time.strftime("%Y-%m-%d"), "seconds": 2 * chosen.seconds, "rows": rows}
+        chosen.json.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

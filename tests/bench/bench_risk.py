@@ -17,6 +17,7 @@ from wslgpud.risk.baselines import run_baseline
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
+RUNS = 5
 
 
 def stream(samples, gpus, growing, processes=30):
@@ -41,18 +42,22 @@ def stream(samples, gpus, growing, processes=30):
                 for g in range(gpus)
             ),
             processes=tuple(
-                ProcessSample(100 + p, 1, f"worker{p % 7}", int(GIB * used) + p, 0) for p in range(processes)
+                ProcessSample(100 + p, 1, "python", int(GIB * used) + p, 0, command=f"python work{p % 7}.py")
+                for p in range(processes)
             ),
         )
 
 
-def cost(gpus, growing, samples=6000):
+def cost(gpus, growing, samples=1500):
+    """Take the least of some runs: what another program on the machine does can only add to it."""
     observations = list(stream(samples, gpus, growing))
-    engine = RiskEngine()
-    start = time.process_time()
-    for observation in observations:
-        engine.observe(observation)
-    return (time.process_time() - start) / samples / (1 + gpus) * 1e6
+    least = float("inf")
+    for _ in range(RUNS):
+        engine, start = RiskEngine(), time.process_time()
+        for observation in observations:
+            engine.observe(observation)
+        least = min(least, time.process_time() - start)
+    return least / samples / (1 + gpus) * 1e6
 
 
 def main():

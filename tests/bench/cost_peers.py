@@ -6,10 +6,11 @@ Peers lie outside of the repository, in ``~/.cache/wslgpud-peers``: Debian's pac
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from tests.support.servers import UNPACKED, free_port
 
 FOLDER = Path.home() / ".cache" / "wslgpud-peers"
 DEBIAN = (
-    "prometheus-node-exporter", "prometheus", "netdata-core", "netdata-plugins-bash", "netdata-web",
-    "libjson-c5", "libmnl0", "libnetfilter-acct1", "libuv1",
+    "prometheus-node-exporter", "prometheus", "earlyoom", "netdata-core", "netdata-plugins-bash",
+    "netdata-web", "libjson-c5", "libmnl0", "libnetfilter-acct1", "libuv1",
 )  # fmt: skip
 PYPI = ("glances[gpu]", "prometheus-client", "nvitop-exporter")
 
@@ -31,8 +32,20 @@ class Started:
     url: str = ""
     variables: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def version(self) -> str:
+        """Return what the program says of its version."""
+        option = "-V" if self.command[0].endswith("/netdata") else "--version"
+        environment = {**os.environ, **dict(self.variables)}
+        asked = subprocess.run(
+            [*self._program, option], env=environment, capture_output=True, text=True, check=False
+        )
+        found = re.search(r"\d+\.\d[\d.]*", asked.stdout + asked.stderr)
+        return found[0] if found else ""
 
-Maker = Callable[[Path], Started | None]
+    @property
+    def _program(self) -> list[str]:
+        return self.command[:3] if self.command[1] == "-m" else self.command[:1]
 
 
 def fetch() -> None:
@@ -70,6 +83,11 @@ def nvitop_exporter(_: Path) -> Started | None:
     command, port = python_module("nvitop_exporter"), free_port()
     options = ["--bind-address", "127.0.0.1", "--port", str(port), "--interval", "1"]
     return Started([*command, *options], f"http://127.0.0.1:{port}/metrics") if command else None
+
+
+def earlyoom(_: Path) -> Started | None:
+    program = found("earlyoom")
+    return Started([program, "--dryrun", "-r", "3600"]) if program else None
 
 
 def glances(folder: Path) -> Started | None:

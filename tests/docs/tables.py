@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from tests.docs import peers
 from wslgpud import catalogue
 from wslgpud.cli import app
 
@@ -42,8 +43,10 @@ def h200_table() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
+    "cost": peers.cost_table,
     "h200": h200_table,
     "metrics": catalogue.table,
+    "peers": peers.peers_table,
 }
 
 

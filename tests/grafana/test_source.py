@@ -1,4 +1,4 @@
-"""What needs Grafana's SDK (Python 3.11): the committed dashboards are what the code makes, and typed."""
+"""What needs Grafana's SDK, and with it Python 3.11: dashboards are what the code makes, and typed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wslgpud.model import ProcessSample
 from wslgpud.store import Store, tiers, upkeep
 from wslgpud.store.limits import MAX_TICKS
-from wslgpud.store.rollup import Steps, merge, stretches, summarise, summary
+from wslgpud.store.rollup import columns, merge, stretches, summarise, summary
 
 HOUR = 3600
 
@@ -51,8 +51,8 @@ def test_summaries_of_minutes_make_the_summaries_of_hours(moments, data):
     times = sorted(moments)
     values = data.draw(st.lists(NUMBERS, min_size=len(times), max_size=len(times)))
     minutes = summarise(times, values, 60_000)
-    in_columns = Steps(list(minutes), *zip(*minutes.values(), strict=True))
-    assert merge(in_columns, 3_600_000) == summarise(times, values, 3_600_000)
+    hours = merge(columns(minutes), 3_600_000)
+    assert dict(hours.rows()) == summarise(times, values, 3_600_000)
 
 
 @given(MOMENTS, st.data())

@@ -143,7 +143,7 @@ AS_WHOM = "/run/lock/as-whom"
 WORKER = f"""#!/bin/sh
 read job
 echo "$(id -un) $(cat /proc/self/oom_score_adj)" >{AS_WHOM}
-while sleep 1; do echo '{{"event": "beat"}}'; done &
+while sleep 1; do echo '{{"event": "beat", "phase": "fill", "traversed": 0, "verified": 0}}'; done &
 read stop
 kill $!
 echo '{{"event": "end", "outcome": "left", "why": "told to"}}'

@@ -25,7 +25,7 @@ from .test_install import SYSTEMCTL
 
 __all__ = ["newcomer"]  # a fixture
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(3000)]
 
 #: what a user has and a bare Debian has not
 STAND_INS = {

@@ -113,21 +113,20 @@ class Writer:
 
     def __init__(self, machine: Machine, file: str, user: str = "root") -> None:
         self._machine, self._answers = machine, 0
+        self._unit = f"writer-of-{user}-{Path(file).parts[2]}"
         machine.run("sh", "-c", "rm -f /run/orders /run/answers; mkfifo /run/orders; : > /run/answers")
         machine.run("chown", user, "/run/orders", "/run/answers")
         # a shell keeps the pipe open between two orders
         machine.run(
-            "systemd-run", "--unit=writer", f"--uid={user}", "sh", "-c",
+            "systemd-run", f"--unit={self._unit}", f"--uid={user}", "sh", "-c",
             f"exec 3<>/run/orders; exec {PYTHON} /srv/store_writer.py {file} 0 - <&3 >>/run/answers",
         )  # fmt: skip
 
     def __call__(self, order: str) -> dict[str, object]:
         """Have it obey one order; return its answer."""
         self._answers += 1
-        wait = (
-            f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do"
-            " systemctl is-active -q writer || { journalctl -u writer >&2; exit 1; }; sleep 0.5; done"
-        )
+        alive = f"systemctl is-active -q {self._unit} || {{ journalctl -u {self._unit} >&2; exit 1; }}"
+        wait = f"until [ $(wc -l < /run/answers) -ge {self._answers} ]; do {alive}; sleep 0.5; done"
         # both ways: opened to write only, it would wait for a writer that has died
         self._machine.run("sh", "-c", f"echo {order} 1<>/run/orders; {wait}")
         answer: dict[str, object] = json.loads(self._machine.read("/run/answers").splitlines()[-1])
@@ -135,7 +134,7 @@ class Writer:
 
     def end(self) -> None:
         self._machine.run("sh", "-c", "echo end 1<>/run/orders")
-        self._machine.run("sh", "-c", "while systemctl is-active -q writer; do sleep 0.2; done")
+        self._machine.run("sh", "-c", f"while systemctl is-active -q {self._unit}; do sleep 0.2; done")
 
 
 def test_a_disk_that_fails_costs_nothing_that_fits_into_memory(debian, tmp_path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import compress, pairwise, repeat
-from operator import add, mul, sub, truediv
+from operator import add, itemgetter, mul, sub
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import BigInteger, Connection, Table, func, literal, select
@@ -17,7 +17,7 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
-from wslgpud.store.rollup import Steps, Summary, merge, summarise
+from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, unpacked
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,6 @@ _WIDTH = 26 * MAX_BATCH
 Values = tuple[list[int], list[Number]]
 #: gives the summaries of a series, by their beginning in ms
 Tier = Callable[[Connection, "Asked"], Steps]
-_NONE = Steps([], [], [], [], [], [])
 
 
 class Asked(NamedTuple):
@@ -84,23 +83,21 @@ def best(connection: Connection, asked: Asked, *, counter: bool) -> Values:
     times, values = raw(connection, asked)
     if not before.times:
         return times, values
-    summed = before.last if counter else map(truediv, before.total, before.n)
-    return [*before.times, *times], [*summed, *values]
+    return [*before.times, *times], [*(before.last if counter else before.means), *values]
 
 
 def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
     raw_from, minute_from, _ = oldest(connection, asked.number >> schema.SERIES_BITS)
     begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
-    found = _NONE
+    found = NONE
     for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
         if tier in tiers:
             # a step that reaches into the finer tier is that one's
             known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
             end = min((asked.end_ms, *known))
             if asked.start_ms <= end:
-                more = tier(connection, asked._replace(end_ms=end))
-                found = found.then(more) if found.times else more
+                found = found.then(tier(connection, asked._replace(end_ms=end)))
     return found
 
 
@@ -175,7 +172,7 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]
                 yield first + offset, parse(number)
 
 
-def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, Summary]:
+def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     """Return what is known of a series by clock-aligned step (its beginning in ms).
 
     The coarsest tier that serves is read, and ticks that are not sealed yet are added to it.
@@ -187,29 +184,19 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> dict[int, S
         newest = raw(connection, asked)
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
-        found = {} if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
+        found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
         steps = tier(connection, asked)
-        _join(found, dict(steps.rows()) if step_ms == width * 1000 else merge(steps, step_ms))
+        found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
         newest = _columns(list(_newest(connection, asked)))
-    _join(found, summarise(*newest, step_ms))
-    times = list(found)
-    return found if times == sorted(times) else {ms: found[ms] for ms in sorted(times)}
-
-
-def _join(found: dict[int, Summary], later: Mapping[int, Summary]) -> None:
-    if not found:
-        found.update(later)
-        return
-    for key, known in later.items():
-        found[key] = found[key].then(known) if key in found else known
+    return found.then(columns(summarise(*newest, step_ms)))
 
 
 def _minutes(connection: Connection, asked: Asked) -> Steps:
     found: tuple[list[Any], ...] = ([], [], [], [], [], [])
     for part, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
-        times, *columns = unpacked(*packed)
+        times, *values = unpacked(*packed)
         found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
-        for column, more in zip(found[1:], columns, strict=True):
+        for column, more in zip(found[1:], values, strict=True):
             column.extend(more)
     return Steps(*found).between(asked.start_ms, asked.end_ms)
 
@@ -217,7 +204,7 @@ def _minutes(connection: Connection, asked: Asked) -> Steps:
 def _hours(connection: Connection, asked: Asked) -> Steps:
     rows = _by_part(connection, asked, schema.rollup_hour, DAY)
     if not rows:
-        return _NONE
+        return NONE
     parts, hours, n, last, below, above, extra = zip(*rows, strict=True)
     times = [(part + hour * HOUR) * 1000 for part, hour in zip(parts, hours, strict=True)]
     found = Steps(times, n, below, above, extra, last)
@@ -242,13 +229,14 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
         select(*(column for column in table.c if column is not table.c.series))
         .join(part, part.c.part == table.c.part)
         .where(table.c.series == asked.number)
-        .order_by(*table.primary_key.columns)
     )
-    result = connection.execute(query)
-    if connection.dialect.name == "sqlite":
-        # the driver's own tuples: SQLAlchemy's rows of a year would take as long as all the rest
-        return result.cursor.fetchall()
-    return result.all()
+    if connection.dialect.name != "sqlite":
+        return connection.execute(query.order_by(*table.primary_key.columns)).all()
+    # The driver's own tuples: SQLAlchemy's rows of a year would take as long as all the rest. Those of one
+    # part come by their key; SQLite would sort all, as it does not know that the parts come by theirs.
+    rows = list(connection.execute(query).cursor.fetchall())
+    rows.sort(key=itemgetter(0))
+    return rows
 
 
 def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:

@@ -168,7 +168,8 @@ class Intake:
     @property
     def queue(self) -> tuple[int, int]:
         """Ticks that wait, and the bytes they take, about."""
-        return self._pending.ticks + len(self._open.times), self._pending.bytes
+        with self._lock:  # the writer takes from it meanwhile
+            return self._pending.ticks + len(self._open.times), self._pending.bytes
 
     @property
     def dropped_ticks(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from operator import itemgetter, truediv
-from typing import Any, NamedTuple, final
+from operator import truediv
+from typing import Any, NamedTuple, TypeVar, final
 
 from sqlalchemy import Connection, Engine, func, inspect, select
 from sqlalchemy.exc import DBAPIError
@@ -27,12 +27,15 @@ from wslgpud.store.records import (
     new_bucket,
     new_point,
 )
-from wslgpud.store.rollup import Summary
+from wslgpud.store.rollup import Steps
 from wslgpud.store.select import matcher
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
 LATEST_ROWS = 150
+
+
+_T = TypeVar("_T", Point, Bucket)
 
 
 class _Series(NamedTuple):
@@ -159,10 +162,12 @@ class Reader:
         ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
         """
         if step is not None:
-            kind, known = self._stepped(series, start_wall, end_wall, step)
-            if kind == "counter":
-                return [new_point((ms / 1000, unscaled(s.last, d))) for ms, s, d in known]
-            return [new_point((ms / 1000, unscaled(s.total / s.n, d))) for ms, s, d in known]
+            kind, found = self._stepped(series, start_wall, end_wall, step)
+            points: list[list[Point]] = []
+            for steps, divisor in found:
+                values = _unscaled(steps.last if kind == "counter" else steps.means, divisor)
+                points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
+            return points[0] if len(points) == 1 else _one_each(points)
         times, values = self.columns(series, start_wall, end_wall)
         return list(map(new_point, zip(times, values, strict=True)))
 
@@ -186,29 +191,28 @@ class Reader:
 
         Steps of whole minutes and hours come from the summaries kept for a year and for ten.
         """
-        _, steps = self._stepped(series, start_wall, end_wall, step)
-        return [
-            new_bucket((ms / 1000, n, low / divisor, high / divisor, total / divisor, last / divisor))
-            if divisor > 1
-            else new_bucket((ms / 1000, n, low, high, total, last))
-            for ms, (n, low, high, total, last), divisor in steps
-        ]
+        _, found = self._stepped(series, start_wall, end_wall, step)
+        buckets: list[list[Bucket]] = []
+        for steps, divisor in found:
+            columns = (_unscaled(column, divisor) for column in steps[2:])
+            buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
+        return buckets[0] if len(buckets) == 1 else _one_each(buckets)
 
     def _stepped(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float
-    ) -> tuple[str, list[tuple[int, Summary, int]]]:
-        """Return the series' kind; of each step, by time: milliseconds, summary as it is kept, divisor."""
+    ) -> tuple[str, list[tuple[Steps, int]]]:
+        """Return the series' kind; of each of its ids what is known by step as it is kept, the divisor."""
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
         step_ms = max(1, round(step * 1000))
-        found: list[tuple[int, Summary, int]] = []
         with self.connected() as connection:
-            ids = self._known(connection).by_ref.get(series, ())
-            for number, _, divisor in ids:
-                asked = history.Asked(number, divisor > 0, round(start_wall * 1000), round(end_wall * 1000))
-                known = history.summaries(connection, asked, step_ms)
-                found += zip(known, known.values(), repeat(divisor))
-        if len(ids) > 1:
-            # by time alone; of a step in which the precision was changed, the newer series counts
-            found = sorted({step[0]: step for step in found}.values(), key=itemgetter(0))
+            ids = self._known(connection).by_ref.get(series, [])
+            found = [
+                (
+                    history.summaries(connection, history.Asked(number, divisor > 0, start, end), step_ms),
+                    divisor,
+                )
+                for number, _, divisor in ids
+            ]
         return ids[0].kind if ids else "", found
 
     def latest(self) -> dict[SeriesRef, Point]:
@@ -331,6 +335,20 @@ class Reader:
                 found.by_ref.setdefault(ref, []).append(_Id(row.id, row.kind, row.divisor))
             self._series = found
         return found
+
+
+def _walls(steps: Steps) -> Iterable[float]:
+    return map(truediv, steps.times, repeat(1000))
+
+
+def _unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
+    return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
+
+
+def _one_each(found: Iterable[list[_T]]) -> list[_T]:
+    """Return all by time; of a step in which the precision was changed, the newer series counts."""
+    by_time = {step[0]: step for some in found for step in some}
+    return [by_time[wall] for wall in sorted(by_time)]
 
 
 def unscaled(number: Number, divisor: int) -> Number:

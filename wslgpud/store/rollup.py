@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import truediv
 from typing import NamedTuple
 
 from wslgpud.model import Number
@@ -50,6 +51,11 @@ class Steps(NamedTuple):
         new = partial(tuple.__new__, Summary)  # NamedTuple's own runs as Python
         return zip(self.times, map(new, zip(*self[1:], strict=True)), strict=True)
 
+    @property
+    def means(self) -> Iterable[float]:
+        """Return the mean of each."""
+        return map(truediv, self.total, self.n)
+
     def between(self, start: int, end: int) -> Steps:
         """Return those that begin from ``start`` to ``end``, both included."""
         first, last = bisect_left(self.times, start), bisect_right(self.times, end)
@@ -58,9 +64,26 @@ class Steps(NamedTuple):
         return Steps(self.times[first:last], self.n[first:last], *(c[first:last] for c in self[2:]))
 
     def then(self, later: Steps) -> Steps:
-        """Return these and later ones."""
-        values = ([*mine, *theirs] for mine, theirs in zip(self[2:], later[2:], strict=True))
-        return Steps([*self.times, *later.times], [*self.n, *later.n], *values)
+        """Return these and what arrived later, which may belong to the same steps."""
+        if not self.times or not later.times:
+            return later if later.times else self
+        place = bisect_left(self.times, later.times[0])
+        end = dict(self.between(later.times[0], self.times[-1]).rows())
+        for time, known in later.rows() if end else ():
+            end[time] = end[time].then(known) if time in end else known
+        end_columns = columns(end) if end else later
+        before = Steps(self.times[:place], self.n[:place], *(column[:place] for column in self[2:]))
+        values = ([*mine, *theirs] for mine, theirs in zip(before[2:], end_columns[2:], strict=True))
+        return Steps([*before.times, *end_columns.times], [*before.n, *end_columns.n], *values)
+
+
+def columns(known: Mapping[int, Summary]) -> Steps:
+    """Return summaries by their beginnings as columns, by time."""
+    times = sorted(known)
+    return Steps(times, *zip(*(known[time] for time in times), strict=True)) if times else NONE
+
+
+NONE = Steps([], [], [], [], [], [])
 
 
 def summary(values: Sequence[Number]) -> Summary:
@@ -92,12 +115,15 @@ def stretches(times: Sequence[int], step: int) -> Iterator[tuple[int, int, int]]
         first = end
 
 
-def merge(steps: Steps, step: int) -> dict[int, Summary]:
+def merge(steps: Steps, step: int) -> Steps:
     """Return the summaries of longer steps from those of shorter ones."""
-    _, n, low, high, total, last = steps
-    return {
-        begin: Summary(
-            sum(n[first:end]), min(low[first:end]), max(high[first:end]), sum(total[first:end]), last[end - 1]
-        )
-        for begin, first, end in stretches(steps.times, step)
-    }
+    times, n, low, high, total, last = steps
+    runs = list(stretches(times, step))
+    return Steps(
+        [begin for begin, _, _ in runs],
+        [sum(n[first:end]) for _, first, end in runs],
+        [min(low[first:end]) for _, first, end in runs],
+        [max(high[first:end]) for _, first, end in runs],
+        [sum(total[first:end]) for _, first, end in runs],
+        [last[end - 1] for _, _, end in runs],
+    )

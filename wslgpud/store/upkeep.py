@@ -24,6 +24,8 @@ DAY_SECONDS = 86400
 INTERVAL_SECONDS = 60.0
 #: a slice of single rows aims at this; 50 ms is the promise
 SLICE_SECONDS = 0.02
+#: rows in a slice at least, so that it comes to an end on the slowest disk
+LEAST_ROWS = 10
 #: nothing is deleted for its age before the clock has gone on evenly for so long: a machine that starts with
 #: a clock years ahead, until it is set over the network, would lose everything
 SETTLE_SECONDS = 600.0
@@ -31,7 +33,7 @@ SETTLE_SECONDS = 600.0
 JUMP_SECONDS = 3600.0
 #: free pages are given back to the file system only beyond this share: the rest will be written again
 FREE_SHARE = 0.1
-#: pages given back in one slice
+#: pages given back in one slice at most
 VACUUM_PAGES = 256
 #: most rows of what is kept for years: a rule that flaps all day must not fill the disk either
 MOST_ROWS = {
@@ -50,7 +52,8 @@ class Upkeep:
         self._wall = wall
         self._intake = intake
         self._due_mono = 0.0
-        self._rows = 200
+        self._rows = 50
+        self._pages = VACUUM_PAGES
         self._used = Used()
         self._offset: float | None = None
         self._even_since = 0.0
@@ -140,7 +143,7 @@ class Upkeep:
         return mono - self._even_since >= SETTLE_SECONDS
 
     def _purge_chunk(self, connection: Connection, before: float | None) -> int:
-        """Delete the oldest chunk if it ends before ``before`` (None: in any case) with its blocks."""
+        """Delete blocks of the oldest chunk, at last itself, if it ends before ``before`` (None: always)."""
         chunk, block = schema.chunk, schema.block
         mine = chunk.c.id.between(*schema.row_range(self._intake.host_id))
         oldest = connection.execute(
@@ -148,18 +151,28 @@ class Upkeep:
         ).first()
         if oldest is None or (before is not None and oldest.high_ms >= before * 1000):
             return 0
-        blocks = block.c.id.between(schema.block_id(oldest.id, 0), schema.block_id(oldest.id, -1))
-        deleted = connection.execute(delete(block).where(blocks)).rowcount
+        first, last = schema.block_id(oldest.id, 0), schema.block_id(oldest.id, -1)
+        beyond = select(block.c.id).where(block.c.id.between(first, last)).order_by(block.c.id)
+        end = connection.scalar(beyond.offset(self._rows).limit(1))
+        gone = block.c.id.between(first, last if end is None else end - 1)
+        deleted = connection.execute(delete(block).where(gone)).rowcount
+        if end is not None:
+            return deleted
         connection.execute(delete(chunk).where(chunk.c.id == oldest.id))
-        return 1 + deleted
+        return deleted + 1
 
     def _purge_part(self, connection: Connection, table: Table, before: float | None) -> int:
-        """Delete the oldest part of a table of summaries if it begins before ``before`` (None: always)."""
-        mine = table.c.series.between(*schema.series_range(self._intake.host_id))
+        """Delete some of the oldest part of summaries if it begins before ``before`` (None: always)."""
+        first, last = schema.series_range(self._intake.host_id)
+        mine = table.c.series.between(first, last)
         oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
         if oldest is None or (before is not None and oldest >= before):
             return 0
-        return connection.execute(delete(table).where(table.c.part == oldest, mine)).rowcount
+        # a series of an hour's part is up to 24 rows
+        beyond = select(table.c.series).where(table.c.part == oldest, mine).order_by(table.c.series)
+        end = connection.scalar(beyond.offset(self._rows).limit(1))
+        gone = table.c.series.between(first, last if end is None else end)
+        return connection.execute(delete(table).where(table.c.part == oldest, gone)).rowcount
 
     def _purge_rows(
         self, connection: Connection, table: Table, before: float | None, at_most: int | None = None
@@ -182,8 +195,9 @@ class Upkeep:
         return len(ids)
 
     def _adapt(self, seconds: float) -> None:
-        factor = min(2.0, SLICE_SECONDS / max(seconds, 0.001))
-        self._rows = max(10, min(5000, int(self._rows * factor)))
+        """Let the next slice be as large as the time of this one allows."""
+        factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
+        self._rows = max(LEAST_ROWS, min(5000, int(self._rows * factor)))
 
     def _shrink(self, connection: Connection) -> bool:
         if connection.dialect.name != "sqlite":
@@ -192,7 +206,10 @@ class Upkeep:
             pages, free, _ = engines.page_counts(connection)
         if free <= max(VACUUM_PAGES, pages * FREE_SHARE):
             return False
-        engines.run_outside(connection, f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+        started = time.monotonic()
+        engines.run_outside(connection, f"PRAGMA incremental_vacuum({self._pages})")
+        factor = min(1.5, SLICE_SECONDS / max(time.monotonic() - started, 0.001))
+        self._pages = max(LEAST_ROWS, min(VACUUM_PAGES, int(self._pages * factor)))
         return True
 
     def _count(self, connection: Connection) -> None:

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 #: ticks written by one transaction, so that catching up after an outage never holds the file for long
 TICKS_A_COMMIT = 600
+#: what a slice of upkeep changes, about
+SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -230,8 +232,9 @@ class Writer:
             more = True
         if more:
             self._unsynced = True
-            log_file.grew(wal.CHECKPOINT_PAGES * wal.PAGE)
-            self._sync()
+            log_file.grew(SLICE_BYTES)
+            if log_file.long:
+                self._sync()
         return more
 
     def _try(self, act: Callable[[], bool]) -> bool:
@@ -257,15 +260,16 @@ class Writer:
         self._failures_in_a_row += 1
         text = str(engines.explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, UnkeptError) or "I/O error" in text
+        # what SQLite was told of the disk nobody tells us again
+        self._suspect = self._suspect or unkept
+        # before the error is known: with it, what is to be written again waits
+        self._close_connection()
         if self._path is not None and unkept:
             reason, remedy = wal.refusal(self._path)
             text += (f" ({reason})" if reason and reason not in text else "") + (remedy and f"; {remedy}")
         if text != self.error:
             log.error("history is kept in memory: %s", text)
         self.error = text
-        # what SQLite was told of the disk nobody tells us again
-        self._suspect = self._suspect or unkept
-        self._close_connection()
         if self._path is not None and self._salvage is None and recovery.is_damage(str(error)):
             self._set_aside(self._path)
 
