@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, stress_unit, systemd
+from wslgpud.advise.rounds import Rounds
 from wslgpud.alerts import blackbox, build, runbook
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
@@ -153,6 +154,10 @@ class Daemon:
         )  # fmt: skip
         stack.callback(self._nightly.close)
         publisher.include(self._nightly.readings)
+        rounds = Rounds(self.checkup)
+        publisher.include(rounds.readings)
+        rounds.start()
+        stack.callback(rounds.close)
         self._desk.dispatcher.start()
         self._leave_note(stack)
 
@@ -271,11 +276,13 @@ class Daemon:
         )  # fmt: skip
 
     def checkup(self) -> list[dict[str, Any]]:
-        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
+
+        What people read is there in Chinese, too: the page has a language of its own.
+        """
         from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
 
-        found = doctor.run(self._host, self._config, None, str(self._folder))
-        return [asdict(finding) for finding in found]
+        return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
 
     def now(self) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""

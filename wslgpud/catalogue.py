@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wslgpud import sampler, systemd
+from wslgpud.advise import rounds
 from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
 from wslgpud.risk import metrics as risk
@@ -25,6 +26,7 @@ def catalogue() -> Catalogue:
             *sampler.METRICS,
             *risk.METRICS,
             *stress.METRICS,
+            *rounds.METRICS,
             *alerts.METRICS,
             *store.METRICS,
             *systemd.METRICS,

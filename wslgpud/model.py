@@ -101,6 +101,7 @@ class Sample:
     processes: tuple[ProcessSample, ...] | None = None
     gpus: tuple[GpuSample, ...] | None = None
     events: tuple[Event, ...] = ()
+    expected: tuple[Expected, ...] = ()
 
 
 EMPTY = Sample()
@@ -170,6 +171,11 @@ class Snapshot:
         return next((r.sample.gpus for r in self.reports if r.sample.gpus), ())
 
     @property
+    def expected(self) -> tuple[Expected, ...]:
+        """What running commands are known to come to."""
+        return tuple(e for r in self.reports for e in r.sample.expected)
+
+    @property
     def events(self) -> tuple[Event, ...]:
         """What happened since the last tick."""
         return tuple(e for r in self.reports if r.fresh for e in r.sample.events)
@@ -197,10 +203,11 @@ class Forecast:
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom), seen for ``window_seconds``;
+    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``;
     ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
     these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
+    ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
     """
 
     resource: str
@@ -219,6 +226,7 @@ class Forecast:
     window_seconds: float | None = None
     age_seconds: float = 0.0
     capacity_learned: Literal["", "seen", "probable"] = ""
+    expected_peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +318,21 @@ class CgroupState:
     oom_kills_total: int | None = None
 
 
+class Expected(NamedTuple):
+    """A running command that will want what it wanted before, as far as it does not hold that yet.
+
+    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words. Bytes are of all that it has
+    started: of RAM what lies in swap included, of a card what was taken beyond what others held when it
+    began. ``pids`` are its processes.
+    """
+
+    resource: str
+    who: str
+    peak_bytes: int
+    used_bytes: int
+    pids: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One sample as the risk engine sees it; every part may be missing.
@@ -318,6 +341,7 @@ class Observation:
     (a suspended VM, a restarted daemon). ``exhausted`` names resources on which an allocation has just
     failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log); "gpu" is a card not
     known which. ``late`` names kinds of resources (ram, gpu, cgroup) that could not be read in time.
+    ``expected`` is what running commands are known to come to from earlier runs.
     """
 
     t: float
@@ -332,6 +356,7 @@ class Observation:
     gap_expected: bool = False
     exhausted: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
+    expected: tuple[Expected, ...] = ()
 
 
 StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]

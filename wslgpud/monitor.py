@@ -15,6 +15,7 @@ from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.ceilings import Failure
 from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.sampler import Pace, Sampler
+from wslgpud.sources import announced
 from wslgpud.sources.registry import SOURCES
 from wslgpud.stress.look import GpuLock
 from wslgpud.units import size
@@ -62,7 +63,7 @@ class Monitor:
         if not fast:
             self._last_full = now
         snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
-        observation = observe(snapshot)
+        observation = replace(observe(snapshot), expected=announced.expected(self.host))
         assessment, report = self._assess(_untested(self.host, observation))
         snapshot = snapshot.plus(report)
         transitions = [

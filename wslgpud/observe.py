@@ -35,6 +35,7 @@ def observe(snapshot: Snapshot) -> Observation:
         wsl=wsl.WSL.name in found,
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
         exhausted=_exhausted(snapshot),
+        expected=snapshot.expected,
         late=tuple(
             _KINDS[report.name]
             for report in snapshot.reports

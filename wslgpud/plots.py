@@ -304,3 +304,62 @@ def plot_curves(
         figure.savefig(path, dpi=80)
     except (OSError, ValueError) as error:
         raise PlotError(f"cannot write {path}: {error}") from error
+
+
+class Trial(NamedTuple):
+    """What a command took with one value: bytes, None where not known, and seconds."""
+
+    value: str
+    ram_bytes: int
+    vram_bytes: int | None
+    seconds: float
+    failed: bool
+
+
+def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
+    """Draw what a command took with each value: memory above, time below; a line marks what failed.
+
+    Numbers keep their distances, words are set side by side.
+
+    Args:
+        title: the command.
+        trials: what was measured.
+        path: PNG, SVG or HTML to write.
+
+    Raises:
+        PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
+    """
+    if not trials:
+        raise PlotError("nothing to draw: no value was tried")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - 60 MB that only a picture needs
+    except ImportError as error:
+        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+    try:
+        places = [float(trial.value) for trial in trials]
+    except ValueError:
+        places = [float(number) for number in range(len(trials))]
+    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    memory.plot(places, [trial.ram_bytes / 2**30 for trial in trials], "o-", label="peak RAM")
+    on_card = [
+        (x, trial.vram_bytes / 2**30)
+        for x, trial in zip(places, trials, strict=True)
+        if trial.vram_bytes is not None
+    ]
+    if on_card:
+        memory.plot(*zip(*on_card, strict=True), "o-", label="peak VRAM")
+    time.plot(places, [trial.seconds for trial in trials], "o-", color="#1f3a5f")
+    for x, trial in zip(places, trials, strict=True):
+        if trial.failed:
+            for axes in (memory, time):
+                axes.axvline(x, color=LEVEL_COLOURS[Level.EMERGENCY], linestyle="--", linewidth=1)
+    memory.set_ylabel("GiB")
+    memory.legend(fontsize=8)
+    time.set_ylabel("seconds")
+    time.set_xticks(places, [trial.value for trial in trials])
+    for axes in (memory, time):
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    memory.set_title(title, fontsize=10, loc="left")
+    _save(figure, path, title, "")

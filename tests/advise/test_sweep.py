@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +72,21 @@ def test_a_command_that_fails_ends_the_sweep_with_its_last_words():
     assert "5 ended with status 1\n  trying 5" in done.stderr
     assert "trying 7" not in done.stdout + done.stderr
     assert run("false", "1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"), [("took.png", b"\x89PNG"), ("took.svg", b"<?xml"), ("took.html", b"<!doctype html>")]
+)
+def test_it_is_drawn_where_the_user_wants_a_picture(tmp_path, name, magic):
+    done = run("--plot", str(tmp_path / name), "echo {}", "small", "large")
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
+    done = run("--plot", str(tmp_path / "took.gif"), "echo {}", "1")
+
+    assert done.returncode == 2
+    assert "a plot ends in .png, .svg or .html" in done.stderr
+    assert done.stdout  # what was measured is not lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ class Stage:
 
     def checkup(self) -> list[dict[str, Any]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return [asdict(finding) for finding in doctor.run(machine, config.Config())]
+        return doctor.document(doctor.run(machine, config.Config()))
 
     def now(self) -> dict[str, Any]:
         return self.known or {"version": "0.1.0", "waiting": "for the first sample"}

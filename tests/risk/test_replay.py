@@ -1,5 +1,6 @@
 """``wslgpud replay``: the same engine over recordings, for people and for programs."""
 
+import gzip
 import json
 import sys
 
@@ -87,6 +88,53 @@ def test_what_cannot_be_read_is_one_line_and_exit_code_2(tmp_path, text):
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert "t.jsonl" in result.stderr
+
+
+def test_a_broken_recording_keeps_nobody_from_seeing_the_others_and_what_it_holds(tmp_path, recording):
+    whole = recording["ram-leak_linear-1"]
+    lines = gzip.decompress(whole.read_bytes()).decode().splitlines(keepends=True)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("".join([*lines[:330], "{oops}\n", *lines[330:]]))
+    result = run("--json", tmp_path / "missing.jsonl", broken, whole)
+    assert result.exit_code == 2
+    missing, line = result.stderr.splitlines()
+    assert "missing.jsonl" in missing
+    assert "broken.jsonl, line 331: not JSON" in line
+    assert "replayed up to there" in line
+    rows = [json.loads(row) for row in result.stdout.splitlines()]
+    until = [row | {"trace": "whole"} for row in rows if row["trace"] == "broken"]
+    alone = [json.loads(row) for row in run("--json", whole).stdout.splitlines()]
+    assert rows[len(until) :] == alone
+    assert until
+    assert until == [row | {"trace": "whole"} for row in alone[: len(until)]]
+
+
+def odd(row):
+    """A recorder of another make: another order of fields, another card's number, nothing it need not say."""
+    row = dict(reversed(row.items()))
+    for gpu in row.get("gpus", ()):
+        gpu["index"] = 7
+        gpu["temp_c"] = float("nan")
+        gpu.pop("free", None)
+        gpu.pop("procs", None)
+    for absent in ("psi", "procs", "vm"):
+        row.pop(absent, None)
+    return row
+
+
+@pytest.mark.parametrize("name", ["gpu-leak_outputs-1", "ram-leak_linear-1", "gpu-jax_prealloc-1"])
+def test_a_recorder_of_another_make_leads_to_the_same_warnings(tmp_path, recording, name):
+    lines = gzip.decompress(recording[name].read_bytes()).decode().splitlines()
+    path = tmp_path / "odd.jsonl.gz"
+    rows = [json.dumps(odd(json.loads(line))) for line in lines[1:]]
+    rows = [text for row in rows for text in (row, row)]  # and each sample twice
+    path.write_bytes(gzip.compress("\r\n".join([lines[0], *rows, ""]).encode()))
+
+    def warnings(*arguments):
+        rows = [json.loads(row) for row in run("--json", *arguments).stdout.splitlines()]
+        return [(row["t"], row["level"]) for row in rows if row["level"] in ("warning", "critical")]
+
+    assert warnings(path) == warnings(recording[name])
 
 
 def test_baselines_fire_where_their_rule_says(recording):

@@ -79,7 +79,7 @@ def test_missing_keys_and_unknown_vram_of_processes_are_accepted(tmp_path):
         (HEADER + '{"t": 1}\n{"t": 2\n', 3, "not JSON"),
         (HEADER + '{"ram": {}}\n', 2, "'t' is missing"),
         (HEADER + '{"t": "now"}\n', 2, "'t' must be a number"),
-        (HEADER + '{"t": NaN}\n', 2, "'t' must be a number"),
+        (HEADER + '{"t": NaN}\n', 2, "'t' is missing, or no finite number"),
         (HEADER + '{"t": 1}\n{"t": 0.5}\n', 3, "time goes back"),
         (HEADER + '{"t": 1, "ram": 7}\n', 2, "'ram' must be an object"),
         (HEADER + '{"t": 1, "ram": {"total": "big", "available": 1}}\n', 2, "'total' must be a number"),
@@ -93,6 +93,26 @@ def test_a_broken_trace_gets_one_clear_line_with_its_number(tmp_path, text, line
     assert says in str(error)
     assert f"line {line}" in str(error)
     assert "\n" not in str(error)
+
+
+def test_what_other_recorders_write_for_the_unknown_is_unknown(tmp_path):
+    ram = '{"total": 100, "available": NaN}'
+    gpu = '{"index": null, "uuid": null, "name": null, "total": 80, "used": 8, "power_w": Infinity}'
+    other = gpu.replace("null", "1", 1)
+    lines = f'{{"t": 1, "ram": {ram}, "gpus": [{gpu}, {other}], "procs": null}}\n'
+    (seen,) = read_trace(trace(tmp_path, HEADER + lines))
+    assert seen.ram is None
+    assert [(g.index, g.uuid, g.name, g.power_watts) for g in seen.gpus] == [
+        (0, "", "", None),
+        (1, "", "", None),
+    ]
+
+
+def test_line_ends_of_windows_a_byte_order_mark_and_empty_lines_do_no_harm(tmp_path):
+    path = tmp_path / "t.jsonl"
+    text = HEADER + '{"t": 1}\n\n{"t": 1}\n  \n{"t": 2}\n\n'
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert [o.t for o in read_trace(path)] == [1.0, 1.0, 2.0]
 
 
 def test_a_compressed_trace_that_was_cut_off_says_so(tmp_path):

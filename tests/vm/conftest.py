@@ -2,9 +2,9 @@
 
 ``machine(**options)`` boots one for a test, ``module_machine(**options)`` one that the tests of a module
 share; both end it whatever happens. Options are those of :class:`Machine` (``memory_mib=512``, ``cpus=2``,
-``swap_mib=0``), ``packages=("g++",)`` for more of Debian, and ``program=True``, which puts this repository's
-program and its dependencies into ``/opt/wslgpud`` (no unit is enabled: ``/usr/src/wslgpud/deploy/install``
-does that, in seconds and without a network). In the machine:
+``swap_mib=0``, ``drives=()``), ``packages=("g++",)`` for more of Debian, and ``program=True``, which puts
+this repository's program and its dependencies into ``/opt/wslgpud`` (no unit is enabled:
+``/usr/src/wslgpud/deploy/install`` does that, in seconds and without a network). In the machine:
 
 - ``run(*argv, stdin=, environment=, timeout_seconds=, check=True)`` as root, ``python(code, *arguments)``;
   background work: ``run("systemd-run", "--unit=hog", "python3", ...)``
@@ -63,12 +63,13 @@ def _boots_machines(
             memory_mib: int = 512,
             cpus: int = 2,
             swap_mib: int = 0,
+            drives: tuple[Path, ...] = (),
         ) -> Machine:
             disk = image(request.getfixturevalue("wheel") if program else None, packages)
             folder = tmp_path_factory.mktemp("machine")
             # Disks are hundreds of MB, and pytest keeps the folders of three runs.
             machines.callback(shutil.rmtree, folder)
-            one = Machine(disk, folder, memory_mib=memory_mib, cpus=cpus, swap_mib=swap_mib)
+            one = Machine(disk, folder, memory_mib=memory_mib, cpus=cpus, swap_mib=swap_mib, drives=drives)
             machines.enter_context(one).boot()
             return one
 

@@ -23,7 +23,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -67,9 +67,19 @@ class Machine:
     """
 
     def __init__(
-        self, image: Image, folder: Path, *, memory_mib: int = 512, cpus: int = 2, swap_mib: int = 0
+        self,
+        image: Image,
+        folder: Path,
+        *,
+        memory_mib: int = 512,
+        cpus: int = 2,
+        swap_mib: int = 0,
+        drives: Sequence[Path] = (),
     ) -> None:
-        """Make the disks in ``folder``; nothing runs before :meth:`boot`."""
+        """Make the disks in ``folder``; nothing runs before :meth:`boot`.
+
+        ``drives`` are raw disks of the caller's, /dev/vdb first where there is no swap.
+        """
         self._image = image
         self._folder = folder
         self._memory_mib = memory_mib
@@ -84,6 +94,7 @@ class Machine:
                 file.truncate(swap_mib << 20)
             subprocess.run(["mkswap", "--quiet", str(swap)], check=True)
             self._drives.append(swap)
+        self._drives += drives
         self._console = folder / "console.log"
         self._console.touch()
         self._qemu: subprocess.Popen[bytes] | None = None

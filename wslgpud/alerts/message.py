@@ -122,6 +122,7 @@ def forecast_payload(forecast: Forecast) -> dict[str, Any]:
         "probability_within_seconds": {str(k): round(v, 3) for k, v in forecast.probabilities.items()}
         or None,
         "who": forecast.who or None,
+        "expected_peak_bytes": forecast.expected_peak_bytes,
         "reason": forecast.reason or None,
         "age_seconds": round(forecast.age_seconds, 1) or None,
     }

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wslgpud.advise.doctor.findings import Finding
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, JsonOption, StateOption, host_at, loaded
 
 
@@ -56,7 +54,11 @@ def doctor(
     elif as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
-        _print(findings, everything)
+        from wslgpud.alerts.texts import language  # noqa: PLC0415 - only the screen has one
+        from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only for it
+
+        tongue = language(settings.alerts.language, os.environ)
+        print_findings(findings, everything=everything, tongue=tongue)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
 
@@ -67,9 +69,3 @@ def _pythons() -> list[Path]:
 
     found = [p for p in candidates(os.environ, home_folders()) if os.access(p, os.X_OK)]
     return pythons_with_torch(found, {p: has_torch(p) for p in found})
-
-
-def _print(findings: Sequence[Finding], everything: bool) -> None:
-    from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only when somebody looks
-
-    print_findings(findings, everything=everything)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.advise.doctor.findings import Finding
+from wslgpud.advise.doctor.chinese import ALL, STATES, summary, translated
+from wslgpud.advise.doctor.findings import Finding, State
 
-MARKS = {
+MARKS: Mapping[State, tuple[str, str]] = {
     "problem": ("✗", "bold red"),
     "note": ("!", "yellow"),
     "good": ("✓", "green"),
@@ -20,23 +21,37 @@ MARKS = {
 
 
 def print_findings(
-    findings: Sequence[Finding], *, everything: bool = False, console: Console | None = None
+    findings: Sequence[Finding],
+    *,
+    everything: bool = False,
+    console: Console | None = None,
+    tongue: str = "en",
 ) -> None:
-    """Print the findings; ``everything`` shows the good ones in full as well."""
+    """Print the findings; ``everything`` shows the good ones in full as well; ``tongue`` is en or zh."""
     console = console or Console(highlight=False)
+    if tongue == "zh":
+        findings = [translated(finding) for finding in findings]
     groups = {state: [f for f in findings if f.state == state] for state in MARKS}
-    for state in ("problem", "note"):
+    grave: tuple[State, ...] = ("problem", "note")
+    others: tuple[State, ...] = ("good", "could not tell", "not applicable")
+    for state in grave:
         for finding in groups[state]:
             _print_full(console, finding)
-    for state in ("good", "could not tell", "not applicable"):
+    for state in others:
         if everything:
             for finding in groups[state]:
                 _print_line(console, finding)
         elif groups[state] and state != "not applicable":
             mark, style = MARKS[state]
-            titles = ", ".join(f.title for f in groups[state])
-            console.print(_hanging(Text(mark, style), Text.assemble((f"{state}: ", style), titles)))
-    console.print(Text(_summary(groups["problem"], groups["note"], everything=everything), "bold"))
+            titles = ("、" if tongue == "zh" else ", ").join(f.title for f in groups[state])
+            word = STATES[state] if tongue == "zh" else state
+            console.print(_hanging(Text(mark, style), Text.assemble((f"{word}: ", style), titles)))
+    counts = len(groups["problem"]), len(groups["note"])
+    if tongue == "zh":
+        end = summary(*counts) + ("" if everything else ALL)
+    else:
+        end = _summary(*counts) + ("" if everything or not any(counts) else " --all shows everything.")
+    console.print(Text(end if everything else f"\n{end}", "bold"))
 
 
 def _print_full(console: Console, finding: Finding) -> None:
@@ -61,14 +76,10 @@ def _hanging(mark: Text, text: Text) -> Table:
     return grid
 
 
-def _summary(problems: Sequence[Finding], notes: Sequence[Finding], *, everything: bool) -> str:
-    if not problems and not notes:
-        return "\nNothing to mend."
+def _summary(problems: int, notes: int) -> str:
     counts = [
-        f"{len(found)} {word}{'s' * (len(found) > 1)}"
-        for found, word in ((problems, "problem"), (notes, "note"))
-        if found
+        f"{number} {word}{'s' * (number > 1)}"
+        for number, word in ((problems, "problem"), (notes, "note"))
+        if number
     ]
-    return f"{'' if everything else chr(10)}{', '.join(counts)}." + (
-        "" if everything else " --all shows everything."
-    )
+    return f"{', '.join(counts)}." if counts else "Nothing to mend."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
@@ -11,12 +12,22 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.risk.headroom import gpu_room
+from wslgpud.risk.metrics import LEARNED
+from wslgpud.sources.wsl import generation
 from wslgpud.units import size
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from wslgpud.advise.fit.estimate import Estimate, Plan
     from wslgpud.advise.fit.shape import Shape
     from wslgpud.config import Config
+    from wslgpud.model import GpuSample
+    from wslgpud.store import Reader
+
+_USED = "gpu_memory_used_bytes"
+_DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
 
 class Usable(NamedTuple):
@@ -30,8 +41,14 @@ def fit(
     model: Annotated[str, typer.Argument(help="7B, or a config.json, .safetensors file or folder with them")],
     mode: Annotated[str, typer.Option("--mode", "-m", help="inference, lora or training")] = "inference",
     precision: Annotated[
-        str, typer.Option("--precision", "-p", help="bf16, fp16, fp32, mixed (autocast), int8 or int4")
-    ] = "bf16",
+        str,
+        typer.Option(
+            "--precision",
+            "-p",
+            help="bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
+            " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
+        ),
+    ] = "",
     batch: Annotated[int, typer.Option("--batch", "-b", min=1)] = 1,
     context: Annotated[int, typer.Option("--context", "-c", min=1, help="tokens of each sequence")] = 4096,
     optimizer: Annotated[
@@ -55,6 +72,11 @@ def fit(
     from wslgpud.advise.fit import estimate as estimates  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.fit.shape import ShapeError, of  # noqa: PLC0415
 
+    try:
+        shape = of(model)
+    except ShapeError as error:
+        raise Fault(str(error)) from error
+    precision = precision or shape.stored or "bf16"
     for name, value, known in (
         ("mode", mode, estimates.MODES),
         ("precision", precision, estimates.PRECISIONS),
@@ -62,12 +84,10 @@ def fit(
     ):
         if value not in known:
             raise Fault(f"--{name} {value}: there are {', '.join(known)}")
-    if mode == "training" and precision in ("int8", "int4"):
+    if mode == "training" and precision in estimates.QUANTIZED:
         raise Fault(f"weights in {precision} cannot be trained in full: use --mode lora")
-    try:
-        shape = of(model)
-    except ShapeError as error:
-        raise Fault(str(error)) from error
+    if mode == "lora" and precision in estimates.GGUF:
+        raise Fault(f"no adapters are trained on {precision}, a format of llama.cpp: take int4, gptq or awq")
     plan = estimates.Plan(
         cast("estimates.Mode", mode), cast("estimates.Precision", precision), batch, context,
         cast("estimates.Optimizer", optimizer), checkpointing, rank, "all" if all_linear else "attention",
@@ -92,7 +112,7 @@ def _given(text: str) -> Usable:
 
 
 def _usable(settings: Config, database: str, index: int) -> Usable | None:
-    """Return what is really usable: what the last stress run verified, else what NVML calls free now."""
+    """Return what is really usable: by the last stress run, by history, else what is free now."""
     from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
 
     source = GpuSource(Host(), settings)
@@ -105,30 +125,58 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
     card = next((g for g in gpus if g.index == index), None)
     if card is None:
         raise Fault(f"there is no GPU {index}")
-    if verified := _verified(database, card.uuid):
-        return Usable(verified, "verified by the last stress run")
+    known = _from_history(database, card, time.time())
+    if known is not None:
+        return known
     if card.free_bytes is None:
         return None
-    return Usable(card.free_bytes, f"free on {card.name} now; wslgpud stress would know it better")
+    room = gpu_room(card, wsl=generation(Host()) == 2)
+    left = room.headroom if room else card.free_bytes
+    return Usable(left, f"free on {card.name} now; wslgpud stress would know it better")
 
 
-def _verified(database: str, uuid: str) -> int | None:
+def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
+    """Return what stress runs verified, else what the daemon has seen to be usable, less what is used now."""
     from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
 
     if "://" not in database and not Path(database).exists():
         return None
     try:
         with Reader(database) as reader:
-            runs = [run for _, run in reader.stress_runs() if run.uuid == uuid and run.complete]
+            runs = [run for _, run in reader.stress_runs() if run.uuid == card.uuid and run.complete]
+            for run in reversed(runs):
+                if "usable_bytes" in run.values:
+                    return Usable(int(run.values["usable_bytes"]), "verified by the last stress run")
+            return _from_daily_use(reader, card, now)
     except StoreError:
         return None
-    return next((int(r.values["usable_bytes"]) for r in reversed(runs) if "usable_bytes" in r.values), None)
+
+
+def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
+    if card.used_bytes is None:
+        return None
+    days: list[float] = []
+    limits: list[float] = []
+    for ref in reader.series():
+        labels = dict(ref.labels)
+        if ref.metric == _USED and labels.get("uuid") == card.uuid:
+            days += [b.high for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+        elif ref.metric == LEARNED.name and labels.get("resource") == f"gpu{card.index}":
+            limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+    if limits:
+        left = max(0, round(limits[-1]) - card.used_bytes)
+        return Usable(left, "an allocation has failed here above that; from history, less what is used now")
+    room = gpu_room(card, wsl=generation(Host()) == 2)
+    most = round(max(days, default=0))
+    if room is not None and most > room.capacity:
+        return Usable(max(0, most - card.used_bytes), "so much has been used here; less what is used now")
+    return None
 
 
 def _document(
     shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
 ) -> dict[str, object]:
-    from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
+    from wslgpud.advise.fit.estimate import estimate, unmeasured  # noqa: PLC0415
 
     return {
         "model": {**dataclasses.asdict(shape), "parameters": shape.size},
@@ -138,6 +186,7 @@ def _document(
         "usable_bytes": room.bytes if room else None,
         "usable_by": room.how if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
+        "unmeasured": unmeasured(shape, plan),
         "knobs": [{"turn": t, "total_bytes": estimate(shape, p).total_bytes} for t, p in help_],
     }
 
@@ -175,9 +224,18 @@ def _print(
     left = room.bytes - found.total_bytes
     if not over:
         console.print(Text(f"It fits, with {size(left)} to spare ({room.how}).", "bold green"))
+        _say_how_sure(console, shape, plan)
         return
     console.print(Text(f"It does not fit: {size(-left)} too much ({room.how}).", "bold red"))
     for turn, changed in help_:
         console.print(f"  → {turn}: {size(estimate(shape, changed).total_bytes)}")
     if not help_:
         console.print("  No knob brings it in: take a smaller model or a bigger card.")
+    _say_how_sure(console, shape, plan)
+
+
+def _say_how_sure(console: Console, shape: Shape, plan: Plan) -> None:
+    from wslgpud.advise.fit.estimate import unmeasured  # noqa: PLC0415
+
+    if only := unmeasured(shape, plan):
+        console.print(f"Only computed, never held against a real card: {', '.join(only)}.", style="dim")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -18,6 +20,7 @@ from wslgpud.host import Host
 from wslgpud.units import duration, size
 
 if TYPE_CHECKING:
+    from wslgpud.advise.guard.announce import Announcement
     from wslgpud.advise.guard.ledger import Ledger
     from wslgpud.advise.guard.memory import Room
     from wslgpud.advise.guard.runner import Order, Run
@@ -66,14 +69,14 @@ def guard(
     vram.start()
     try:
         with _opened(file) as stream:
-            account = _run(order, host, stream, vram)
+            account = _run(order, host, stream, vram, known)
             _sum_up(account, order, file)
-            if not account.interrupted and not account.oom_kills:  # else the peaks are not what it wants
+            if not account.interrupted:  # else the peaks are not what it wants
                 _remember(folder, known, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
                 second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
-                account = _run(second, host, stream, vram)
+                account = _run(second, host, stream, vram, known)
                 _sum_up(account, second, file)
     finally:
         vram.stop()
@@ -110,16 +113,50 @@ def _order(
     return Order(command, environment, seconds, pause, number, expected)
 
 
-def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch) -> Account:
+def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger) -> Account:
+    from wslgpud.advise.guard import plan  # noqa: PLC0415
+    from wslgpud.advise.guard.announce import announcing  # noqa: PLC0415
+    from wslgpud.advise.guard.memory import room  # noqa: PLC0415
     from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
     from wslgpud.advise.guard.runner import Run  # noqa: PLC0415
 
-    with Relay(log, live=True) as relay:
+    peaks = known.peaks(plan.key_of(order.command), _jobs(order))
+    left = room(host)
+    free = {"ram": left.available_bytes + left.swap_bytes}
+    if len(peaks.keys() - free.keys()):
+        free |= vram.free_by_uuid()
+    for what, peak in peaks.items():
+        if peak > free.get(what, peak):
+            where = "memory" if what == "ram" else "VRAM"
+            _say(f"in an earlier run it came to {size(peak)} of {where}; {size(free[what])} are free now")
+    who = f"{plan.short_name(order.command)} (guard {os.getpid()})"
+    with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement:
 
         def show(account: Account, left: Room, run: Run) -> None:
             relay.show(_line(account, left, run, vram))
+            if announcement is not None:
+                announcement.note(host.clock.mono(), run.processes, vram.taken_bytes(vram.now_bytes))
 
         return Run(order, host, relay, vram, show).to_end()
+
+
+@contextlib.contextmanager
+def _announcing(
+    announcing: contextlib.AbstractContextManager[Announcement | None],
+) -> Iterator[Announcement | None]:
+    """Announce where that can be done; a build must not wait for a folder."""
+    with contextlib.ExitStack() as stack:
+        try:
+            announcement = stack.enter_context(announcing)
+        except OSError as error:
+            _say(f"cannot tell the daemon what to expect: {error}")
+            announcement = None
+        yield announcement
+
+
+def _jobs(order: Order) -> int | None:
+    number = order.environment.get("MAX_JOBS", "")
+    return int(number) if number.isdecimal() else None
 
 
 def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
@@ -165,15 +202,22 @@ def _sum_up(account: Account, order: Order, file: Path) -> None:
 def _remember(folder: Path, known: Ledger, order: Order, account: Account) -> None:
     from wslgpud.advise.guard import ledger, plan  # noqa: PLC0415
 
+    key = plan.key_of(order.command)
+    before = known.commands.get(key, {})
     facts = {
         "seconds": round(account.seconds, 1),
         "peak_bytes": account.peak_bytes,
         "compiler_bytes": account.compiler_bytes,
-        "vram_peak_bytes": max(account.vram_peak_bytes.values(), default=None),
-        "jobs": order.environment.get("MAX_JOBS"),
+        "vram_bytes": account.vram_taken_bytes,
+        "jobs": _jobs(order),
         "code": account.code,
     }
-    known.learn(plan.key_of(order.command), facts, account.compilers)
+    compilers = account.compilers
+    if account.oom_kills:  # it needs at least so much; how much a compiler needs is not known
+        peak = max(account.peak_bytes, before.get("peak_bytes", 0))
+        facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
+        compilers = {}
+    known.learn(key, facts, compilers)
     try:
         ledger.save(folder, known)
     except OSError as error:

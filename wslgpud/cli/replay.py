@@ -61,19 +61,23 @@ def replay_command(
         raise Fault("--json and --score exclude each other: each has its own output")
     if begin is None and (end is not None or not paths):
         raise Fault("name recordings, or say --from when in your own history to begin")
+    broken: list[TraceError | OSError] = []
     with _faults():
         if score:
             _print_scores(paths)
         shown = not score or plot is not None
-        results = [replay(trace_name(path), _read(path)) for path in paths] if shown else []
+        results = [replay(trace_name(path), _what_is_whole(path, broken)) for path in paths] if shown else []
+        results = [result for result in results if result.samples]
         if begin is not None:
             results.append(_replay_history(begin, end, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
         if not score:
             for result in results:
                 _print_result(result, truths.get(result.name), as_json=as_json)
-        if plot is not None:
+        if plot is not None and (results or not broken):
             _draw(results, truths, plot)
+    if broken:
+        raise typer.Exit(2)
 
 
 @contextmanager
@@ -105,6 +109,19 @@ def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
             said.add(cut.path)
 
     return read_trace(path, say)
+
+
+def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[Observation]:
+    """Read a recording as far as it can be read: one that is broken keeps nobody from seeing the others."""
+    samples = 0
+    try:
+        for observation in _read(path):
+            yield observation
+            samples += 1
+    except (TraceError, OSError) as error:
+        broken.append(error)
+        text = str(error) if isinstance(error, TraceError) else f"{path}: {error.strerror}"
+        typer.echo(f"wslgpud: {text}{'; replayed up to there' if samples else ''}", err=True)
 
 
 def _replay_history(begin: str, end: str | None, database: str) -> Replay:

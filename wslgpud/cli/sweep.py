@@ -8,11 +8,12 @@ import os
 import shlex
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, JsonOption, loaded
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
 from wslgpud.cli.guard import duration_of
 from wslgpud.host import Host
 from wslgpud.units import size
@@ -30,6 +31,9 @@ def sweep(
     timeout: Annotated[str, typer.Option("--timeout", help="longest time for each, like 5m")] = "",
     gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="draw it into this file: .png, .svg or .html")
+    ] = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
@@ -66,6 +70,8 @@ def sweep(
         print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
     else:
         _print(steps, end)
+    if plot is not None:
+        _draw(command, steps, plot)
     raise typer.Exit(int(not any(s.code == 0 for s in steps)))
 
 
@@ -84,6 +90,16 @@ def _step(
     peak, start = account.vram_peak_bytes.get(gpu), account.vram_start_bytes.get(gpu)
     own = None if peak is None or start is None else max(0, peak - start)
     return Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
+
+
+def _draw(command: str, steps: list[Step], path: Path) -> None:
+    from wslgpud.plots import PlotError, Trial, plot_sweep  # noqa: PLC0415 - only for a picture
+
+    trials = [Trial(s.value, s.ram_bytes, s.vram_bytes, s.seconds, bool(s.code)) for s in steps]
+    try:
+        plot_sweep(command[:90], trials, path)
+    except PlotError as error:
+        raise Fault(str(error)) from error
 
 
 def _tail(log: BinaryIO) -> str:

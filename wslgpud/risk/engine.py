@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from wslgpud.model import Forecast, Level, Observation, RamState
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
 from wslgpud.risk.ceilings import Ceilings, Failure
+from wslgpud.risk.expected import Commands, Wish
 from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
 from wslgpud.risk.levels import Danger
 from wslgpud.risk.pressure import Pressure, PressureMeter
@@ -24,6 +25,8 @@ MOST_RESOURCES = 256
 FORGET_SECONDS = 600.0
 CULPRIT_SECONDS = 5.0
 NO_PRESSURE = Pressure()
+COMMANDS = "commands"
+"""By what the peaks of commands are kept, beside the resources' own lessons."""
 
 
 class LevelChange(NamedTuple):
@@ -104,6 +107,7 @@ class RiskEngine:
         self._attribution = Attribution()
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
+        self._commands = Commands()
         self._kills: dict[str, int] = {}
         self._culprits: dict[str, tuple[float, Culprit]] = {}
         self._last: dict[str, _Last] = {}
@@ -122,17 +126,22 @@ class RiskEngine:
         failures = tuple(self._learn(observation, exhausted))
         hits = {f"cgroup:{group.path}": group.max_events_total for group in observation.cgroups}
         seen: dict[str, _Last] = {}
-        for room in rooms(observation, self._ceilings.bytes_by_key):
+        here = list(rooms(observation, self._ceilings.bytes_by_key))
+        self._commands.push(observation, here, exhausted)
+        for room in here:
             watch = self._watch(room, t)
+            wish = self._commands.wish(t, room, observation.expected)
             around = Circumstances(
                 pressure if room.key == "ram" else NO_PRESSURE,
                 room.key in exhausted,
                 observation.gap_expected,
                 hits.get(room.key),
+                wish.rest_bytes if wish else 0,
+                self._commands.calm(room),
             )
             old = watch.hysteresis.level
             view = watch.look(t, room, around)
-            forecast = self._forecast(observation, room, view, changed=view.level != old)
+            forecast = self._forecast(observation, room, view, wish, changed=view.level != old)
             seen[room.resource] = _Last(room.key, t, forecast)
         held = dict(self._held(observation, seen, pressure))
         forecasts = [last.forecast for last in (seen | held).values()]
@@ -261,20 +270,29 @@ class RiskEngine:
     def lessons(self) -> dict[str, dict[str, Any]]:
         """Return what is worth keeping over a restart, by key, as JSON can hold it."""
         keys = ["ram", *self._gpu_attribution]
-        return {
+        found = {
             key: self._watches[key].document() | self._ceilings.document(key)
             for key in keys
             if key in self._watches
         }
+        commands = self._commands.document(max((watch.t for watch in self._watches.values()), default=0.0))
+        return found | ({COMMANDS: commands} if commands else {})
 
     def recall(self, key: str, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take up what an earlier run had to say of a resource so long ago."""
+        if key == COMMANDS:
+            self._commands.recall(document, age_seconds)
+            return
         self._ceilings.recall(key, document)
         self._recalled[key] = (document, age_seconds)
 
-    def _forecast(self, observation: Observation, room: Room, view: View, *, changed: bool) -> Forecast:
-        danger, culprit = view.danger, NOBODY
-        if danger is not None and view.level >= Level.INFO:
+    def _forecast(
+        self, observation: Observation, room: Room, view: View, wish: Wish | None, *, changed: bool
+    ) -> Forecast:
+        danger, culprit, peak = view.danger, NOBODY, None
+        if danger is not None and danger.cause == "expected" and wish is not None:
+            culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
+        elif danger is not None and view.level >= Level.INFO:
             known_t, culprit = self._culprits.get(room.key, (-math.inf, NOBODY))
             if changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS:
                 culprit = self._culprit(observation, room, view, danger)
@@ -285,15 +303,18 @@ class RiskEngine:
             capacity_bytes=room.capacity,
             rate_bytes_per_second=view.rate,
             eta_early_seconds=view.early_seconds,
-            eta_seconds=None if danger is None else danger.eta_seconds,
+            eta_seconds=None if danger is None or peak is not None else danger.eta_seconds,
             eta_late_seconds=view.late_seconds,
             probabilities=probabilities(danger, known=view.known),
             who=culprit.text,
-            reason=reason(room.resource, danger, culprit) if danger and view.level >= Level.INFO else "",
+            reason=reason(room.resource, danger, culprit, peak, room.headroom)
+            if danger and view.level >= Level.INFO
+            else "",
             cause=danger.cause if danger else "",
             who_kind=culprit.kind,
             window_seconds=danger.window_seconds if danger else None,
             capacity_learned=self._ceilings.certainty(room.key),
+            expected_peak_bytes=peak,
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:

@@ -30,13 +30,15 @@ ADVANCE = 0.004
 class Growth(NamedTuple):
     """A growth that is going on: ``gain`` and ``rate`` (a second) are shares of the capacity.
 
-    ``probability`` is that of its going on to the end; ``pace`` how fast it goes now against its mean.
+    ``height`` is the used share it has come to. ``probability`` is that of its going on to the end; ``pace``
+    how fast it goes now against its mean.
     """
 
     window_seconds: float
     gain: float
     rate: float
     pace: float
+    height: float
     probability: float = 0.0
     eta_seconds: float = 0.0
 
@@ -70,7 +72,7 @@ class Scale:
         if steadiness <= 0.0:
             return None
         pace = (now - maxima[-2]) * (n + 1) / (2.0 * gain)
-        return Growth(window, (gain - noise) * steadiness, gain / window, pace)
+        return Growth(window, (gain - noise) * steadiness, gain / window, pace, now)
 
     def _steadiness(self, now: float, least: float) -> float:
         """Return 0 for a few leaps to 1 for many like rises; rises below ``least`` do not count."""
@@ -126,13 +128,16 @@ class Envelope:
         new_block = base.parts > 0 and t - self._block_t >= BASE_SECONDS
         shift = self._jumps.see(used, new_block=new_block)
         if shift.fresh:
-            if shift.began_before:
+            if shift.began_before or self._mark_t >= self._block_t:
                 self._mark_t = self._marked_before
             self._settle(t)
         if shift.by:
             self._mark += shift.by
             for scale in self._scales:
                 scale.raise_by(shift.by)
+        if shift.by > 0.0:  # a sample that fell into the jump is part of it, and not lifted on top of it
+            self._mark = min(self._mark, used)
+            base.current = min(base.current, used)
         if used > self._mark + ADVANCE:
             self._marked_before, self._mark_t = self._mark_t, t
             self._mark = used

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from wslgpud.model import Level
 from wslgpud.risk.settings import RiskSettings
 
-Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom"]
+Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected"]
 
 
 SECONDS_LONG = 16.0
@@ -64,6 +64,8 @@ def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, 
         s: the thresholds.
         margin: share of headroom added to what a growth of seconds needs.
     """
+    if danger.cause == "expected":
+        return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO
     if danger.cause not in {"growth", "steps"}:
         return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
     if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:

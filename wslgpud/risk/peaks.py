@@ -67,12 +67,18 @@ class Peaks:
         gaps = sorted(b - a for a, b in pairwise(times))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
-    def doubt(self, used: float) -> float:
-        """Return how many excursions came about this far and went back; nearby peaks count in part."""
+    def doubt(self, height: float, since: float) -> float:
+        """Return how many excursions came about this far and went back; nearby peaks count in part.
+
+        Args:
+            height: the used share that a growth has come to.
+            since: when it began; the last peak since then is its own top, not one of before.
+        """
+        peaks = self._peaks[:-1] if self._peaks and self._peaks[-1][0] >= since else self._peaks
         total = 0.0
-        for _, peak in self._peaks:
-            if used <= peak:
+        for _, peak in peaks:
+            if height <= peak:
                 total += 1.0
             else:
-                total += max(0.0, 1.0 - (used - peak) / (0.15 * (1.0 - peak) + 1e-9))
+                total += max(0.0, 1.0 - (height - peak) / (0.15 * (1.0 - peak) + 1e-9))
         return total

@@ -12,10 +12,10 @@ class RiskSettings:
     Where a number comes from is told in ``risk/README.md``; change one there too.
     """
 
-    warn_probability: float = 0.45
+    warn_probability: float = 0.35
     """A growth must be at least this likely to end in exhaustion (share of gain in gain + headroom)."""
 
-    warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.265), (16.0, 0.25), (30.0, 0.235), (60.0, 0.215))
+    warn_points: tuple[tuple[float, float], ...] = ((8.0, 0.275), (16.0, 0.26), (30.0, 0.24), (60.0, 0.215))
     """(seconds to exhaustion, share of headroom) under which a growth warns, linear in between: above it a
     growth is nobody's problem yet, but one of seconds leaves no time to wait."""
 
@@ -65,6 +65,10 @@ class RiskSettings:
     swing: float = 0.04
     """A fall of at least this ends an excursion, whose peak is then known to be survivable."""
 
+    doubt: float = 1.6
+    """How much one peak that did no harm counts against a growth: it is believed 1 / (1 + doubt x peaks) as
+    much, so that after one it must be as good as at the end."""
+
     peak_memory_seconds: float = 6 * 3600.0
     """How long a peak that did no harm speaks for the next one like it."""
 
@@ -103,6 +107,12 @@ class RiskSettings:
 
     limit_hits_per_second: float = 1.0
     """Rate at which a cgroup runs into its limit (memory.events: max) that warns when it lasts."""
+
+    expected_near: float = 0.9
+    """Commands that will still want (as they did before) more than this share of what is left are told of."""
+
+    expected_too_much: float = 1.02
+    """And warned of beyond this one."""
 
     hold_seconds: float = 90.0
     """A forecast is held for so long while no sample comes; after 60 s a rule tells of the silent source."""

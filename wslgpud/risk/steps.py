@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 MOST_STEPS = 8
 FEWEST_STEPS = 4
+MOST_GROWTH = 3.5
+"""A step so many times as high as the one before is no step of this staircase: batches double."""
 LEDGER_LEVELS = (0, 2, 4, 6, 8, 10)
 
 
@@ -24,6 +26,7 @@ class Stairs(NamedTuple):
     probability: float
     eta_seconds: float
     interval_seconds: float
+    since: float
 
 
 class StepLedger:
@@ -68,31 +71,16 @@ class StepLedger:
 
     def stairs(self, t: float, headroom: float) -> Stairs | None:
         """Return the staircase that is being climbed at ``t`` with this share left, or None."""
+        regular = self._regular(t, 1.0 - headroom)
+        if not regular:
+            return None
         steps = self._steps
-        if len(steps) < FEWEST_STEPS or self._run_from is not None:
-            return None
-        gaps = [b[0] - a[0] for a, b in pairwise(steps)]
-        recent = gaps[-3:]
-        if max(recent) > 2.2 * min(recent):
-            return None
-        interval = sum(recent) / 3.0
-        still = t - steps[-1][1]
-        if still < 0.2 * interval or still > 3.0 * max(recent):
-            return None
         sizes = [step[2] for step in steps]
-        creep = steps[-1][3] - steps[0][3] - sum(sizes[1:])
-        if creep > 0.3 * sum(sizes[1:]):
-            return None
-        regular = len(recent)
-        for older in reversed(gaps[:-3]):
-            if not min(recent) / 2.2 <= older <= max(recent) * 2.2:
-                break
-            regular += 1
+        interval = (steps[-1][0] - steps[-4][0]) / 3.0
+        still = t - steps[-1][1]
         ratio = 1.0
         if sizes[-1] > sizes[-2] > sizes[-3]:
             ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
-        elif sizes[-1] < 0.6 * sizes[-2]:
-            return None
         size = following = sizes[-1] * ratio
         left, count = headroom, 0.0
         while left > size and count < 50.0:
@@ -109,4 +97,28 @@ class StepLedger:
             probability=min(regular / (regular + count), climbed / (climbed + headroom)),
             eta_seconds=max(0.0, interval * max(1.0, count) - still),
             interval_seconds=interval,
+            since=steps[-regular - 1][0],
         )
+
+    def _regular(self, t: float, used: float) -> int:
+        """Return how many times the last steps came in regular time and size; 0 if this is no staircase."""
+        steps = self._steps
+        if len(steps) < FEWEST_STEPS or self._run_from is not None:
+            return 0
+        if used - steps[-1][3] > MOST_GROWTH * steps[-1][2]:
+            return 0  # what has just come on top is no step
+        gaps = [b[0] - a[0] for a, b in pairwise(steps)]
+        shortest, longest = min(gaps[-3:]), max(gaps[-3:])
+        still = t - steps[-1][1]
+        due = 0.2 * sum(gaps[-3:]) / 3.0 <= still <= 3.0 * longest
+        sizes = [step[2] for step in steps]
+        alike = 0.6 <= sizes[-1] / sizes[-2] <= MOST_GROWTH
+        creep = steps[-1][3] - steps[0][3] - sum(sizes[1:])
+        if longest > 2.2 * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):
+            return 0
+        regular = 3
+        for older in reversed(gaps[:-3]):
+            if not shortest / 2.2 <= older <= longest * 2.2:
+                break
+            regular += 1
+        return regular

@@ -13,6 +13,7 @@ from typing import Any
 
 from wslgpud.model import (
     CgroupState,
+    Expected,
     GpuProcess,
     GpuSample,
     Observation,
@@ -64,22 +65,29 @@ def _names(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _int(row: Mapping[str, Any], key: str) -> int | None:
+def _number(row: Mapping[str, Any], key: str) -> float | None:
+    """Return a number; NaN and infinity, which other recorders write for what they do not know, are None."""
     value = row.get(key)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{key!r} must be a number, not {value!r}")
-    return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{key!r} must be a number, not {value!r}")  # noqa: TRY004 - a file's content
+    return value if math.isfinite(value) else None
+
+
+def _int(row: Mapping[str, Any], key: str) -> int | None:
+    value = _number(row, key)
+    return None if value is None else int(value)
 
 
 def _float(row: Mapping[str, Any], key: str) -> float | None:
+    value = _number(row, key)
+    return None if value is None else float(value)
+
+
+def _text(row: Mapping[str, Any], key: str) -> str:
     value = row.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{key!r} must be a number, not {value!r}")
-    return float(value)
+    return "" if value is None else str(value)
 
 
 def _ratio(row: Mapping[str, Any], key: str) -> float | None:
@@ -135,8 +143,8 @@ def _gpu(position: int, row: Mapping[str, Any]) -> GpuSample:
     index = _int(row, "index")
     return GpuSample(
         index=position if index is None else index,
-        uuid=str(row.get("uuid", "")),
-        name=str(row.get("name", "")),
+        uuid=_text(row, "uuid"),
+        name=_text(row, "name"),
         total_bytes=_int(row, "total"),
         used_bytes=_int(row, "used"),
         free_bytes=_int(row, "free"),
@@ -146,7 +154,7 @@ def _gpu(position: int, row: Mapping[str, Any]) -> GpuSample:
         power_watts=_float(row, "power_w"),
         temperature_celsius=_float(row, "temp_c"),
         processes=tuple(
-            GpuProcess(pid, str(process.get("name", "")), _int(process, "used"))
+            GpuProcess(pid, _text(process, "name"), _int(process, "used"))
             for process in _items(row, "procs")
             if (pid := _int(process, "pid")) is not None
         ),
@@ -160,11 +168,11 @@ def _process(row: Mapping[str, Any]) -> ProcessSample | None:
     return ProcessSample(
         pid=pid,
         start_ticks=_int(row, "start") or 0,
-        name=str(row.get("name", "")),
+        name=_text(row, "name"),
         rss_bytes=rss,
         swap_bytes=_int(row, "swap") or 0,
-        command=str(row.get("command", "")),
-        cgroup=str(row.get("cgroup", "")),
+        command=_text(row, "command"),
+        cgroup=_text(row, "cgroup"),
     )
 
 
@@ -181,7 +189,15 @@ def _cgroup(row: Mapping[str, Any]) -> CgroupState | None:
         "max_events_total",
         "oom_kills_total",
     )
-    return CgroupState(str(row.get("path", "")), limit, current, **{key: _int(row, key) for key in rest})
+    return CgroupState(_text(row, "path"), limit, current, **{key: _int(row, key) for key in rest})
+
+
+def _expected(row: Mapping[str, Any]) -> Expected | None:
+    peak, used = _int(row, "peak"), _int(row, "used")
+    if peak is None or used is None:
+        return None
+    pids = tuple(pid for pid in row.get("pids") or () if isinstance(pid, int))
+    return Expected(_text(row, "resource"), _text(row, "who"), peak, used, pids)
 
 
 def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observation:
@@ -192,7 +208,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
     """
     t = _float(row, "t")
     if t is None:
-        raise ValueError("'t' is missing")
+        raise ValueError("'t' is missing, or no finite number")
     return Observation(
         t=t,
         ram=_ram(row),
@@ -206,6 +222,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
         gap_expected=bool(row.get("gap_expected", False)),
         exhausted=_names(row, "exhausted"),
         late=_names(row, "late"),
+        expected=tuple(e for e in map(_expected, _items(row, "expected")) if e is not None),
     )
 
 
@@ -266,6 +283,8 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
     number, last, wsl = 0, -math.inf, False
     try:
         for number, line in enumerate(_lines(path), start=1):
+            if number > 1 and not line.strip():
+                continue
             try:
                 if on_cut is not None and number > 1 and not line.endswith(b"\n") and not _is_json(line):
                     on_cut(TraceError(path, number, "cut short in the middle of a sample"))
@@ -349,7 +368,15 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
         row["exhausted"] = list(observation.exhausted)
     if observation.late:
         row["late"] = list(observation.late)
-    return row
+    return row | _row_of_expected(observation)
+
+
+def _row_of_expected(observation: Observation) -> dict[str, Any]:
+    rows = [
+        {"resource": e.resource, "who": e.who, "peak": e.peak_bytes, "used": e.used_bytes, "pids": e.pids}
+        for e in observation.expected
+    ]
+    return {"expected": rows} if rows else {}
 
 
 def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from wslgpud.risk.steps import LEDGER_LEVELS, StepLedger
 
 RATE_SECONDS = 60.0
 QUIET_HEADROOM = 0.5
+EXPECTED_SECONDS = 900.0
+"""When a command comes to what it came to before is not known: only the probabilities take it for this."""
 
 
 class View(NamedTuple):
@@ -39,13 +41,17 @@ class Circumstances(NamedTuple):
 
     ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that an
     allocation failed or a process was killed for lack of it since the last sample; ``gap_expected`` that the
-    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit.
+    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit. ``wanted`` is what
+    running commands will still want, in bytes, by their earlier runs; ``calm`` how many such runs took as
+    much as is taken now, and more, and did no harm.
     """
 
     pressure: Pressure = Pressure()
     exhausted: bool = False
     gap_expected: bool = False
     limit_hits: int | None = None
+    wanted: int = 0
+    calm: int = 0
 
 
 class Watch:
@@ -136,7 +142,7 @@ class Watch:
             self._forget()
         self._remember(t, room, 1.0 - share)
         quiet = share >= QUIET_HEADROOM
-        dangers = [] if quiet else self._growing(t, share)
+        dangers = [] if quiet else self._growing(t, share, around.calm)
         self._quiet = quiet
         alarmed = self.hysteresis.level >= Level.WARNING
         gap = 0.0 if around.gap_expected else gap
@@ -146,6 +152,7 @@ class Watch:
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
+        dangers += self._expecting(room, around.wanted)
         view = self._judge(t, share, dangers, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
@@ -160,8 +167,18 @@ class Watch:
         if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
             self._recent.append((t, room.headroom))
 
-    def _growing(self, t: float, share: float) -> list[Danger]:
-        belief = 1.0 / (1.0 + self._peaks.doubt(1.0 - share))
+    def _expecting(self, room: Room, wanted_bytes: int) -> list[Danger]:
+        """Compare what is still to come with what is left."""
+        s = self.settings
+        if wanted_bytes < s.step * room.capacity or wanted_bytes < s.expected_near * room.headroom:
+            return []
+        fits = wanted_bytes <= s.expected_too_much * room.headroom
+        return [Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0)]
+
+    def _growing(self, t: float, share: float, calm: int) -> list[Danger]:
+        def belief(height: float, since: float) -> float:
+            return 1.0 / (1.0 + self.settings.doubt * (self._peaks.doubt(height, since) + calm))
+
         growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
         top = max((g.probability for g in growths), default=0.0)
         early = min(
@@ -171,7 +188,7 @@ class Watch:
         dangers = [
             Danger(
                 "growth",
-                g.probability * belief,
+                g.probability * belief(g.height, t - g.window_seconds),
                 g.eta_seconds,
                 g.window_seconds,
                 early_seconds=min(early, g.eta_seconds),
@@ -186,7 +203,7 @@ class Watch:
                 dangers.append(
                     Danger(
                         "steps",
-                        stairs.probability * belief,
+                        stairs.probability * belief(1.0 - share, stairs.since),
                         stairs.eta_seconds,
                         stairs.interval_seconds,
                         early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
@@ -234,7 +251,7 @@ class Watch:
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         level = self.hysteresis.step(t, want, share, still, period)
         early = late = None
-        if best is not None:
+        if best is not None and best.cause != "expected":
             times = [
                 d.eta_seconds
                 for d in dangers

@@ -12,6 +12,8 @@ HEADLINE_CHARACTERS = 90
 
 def _when(forecast: Forecast, *, with_range: bool) -> str:
     eta = forecast.eta_seconds
+    if forecast.cause == "expected":
+        return "may not suffice"
     if eta is None:
         return "is nearly full"
     text = f"full in ~{duration(eta)}"
@@ -59,8 +61,10 @@ def _advice(resource: str, culprit: Culprit) -> str:
     return "save its work, then stop or restart it"
 
 
-def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
-    """Return why, and what to do, in one sentence."""
+def reason(
+    resource: str, danger: Danger, culprit: Culprit, peak_bytes: int | None = None, left_bytes: int = 0
+) -> str:
+    """Return why, and what to do, in one sentence; ``peak_bytes`` is what an expected command came to."""
     name = resource_name(resource)
     who = culprit.text or "something"
     if danger.cause == "steps":
@@ -72,6 +76,8 @@ def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
         what = "the machine stood still under memory pressure"
     elif danger.cause == "limit":
         what = f"{name} keeps running into its limit"
+    elif danger.cause == "expected":
+        what = f"{who} came to {size(peak_bytes or 0)} before, and only {size(left_bytes)} of {name} are left"
     elif danger.cause == "oom":
         what = f"an allocation on {name} has just failed or a process was killed for it"
     else:
@@ -81,6 +87,7 @@ def reason(resource: str, danger: Danger, culprit: Culprit) -> str:
         what = f"use of {name} has grown for {duration(danger.window_seconds)}{share}"
         if danger.window_seconds < 30:
             what += " (it may stop by itself)"
-    if danger.cause != "growth" and culprit.text:
+    if danger.cause not in {"growth", "expected"} and culprit.text:
         what += f"; growing: {who}"
-    return f"{what}: {_advice(resource, culprit)}."
+    advice = "make room first, or stop it" if danger.cause == "expected" else _advice(resource, culprit)
+    return f"{what}: {advice}."

@@ -75,7 +75,7 @@ def test_ids_never_change_once_they_are_out():
         "torch.speed", "cuda.toolkit", "gpu.desktop", "memory.size", "memory.swap", "memory.thrashing",
         "memory.killed", "kernel.swappiness", "kernel.overcommit", "kernel.max_map_count", "kernel.inotify",
         "kernel.pressure", "kernel.memory_cgroup", "memory.limited", "data.windows_drive", "disk.state",
-        "disk.space", "disk.windows", "clock.daemons", "docker.nvidia", "rights.kernel_log",
+        "disk.space", "disk.windows", "clock.daemons", "clock.skew", "docker.nvidia", "rights.kernel_log",
         "rights.processes", "service.runs",
     }  # fmt: skip
     assert len({c.id for c in CHECKS}) == len(CHECKS)
@@ -93,6 +93,49 @@ def test_a_torch_newer_than_the_driver_is_a_problem():
     new = TorchFacts("/opt/python", "3.0", "14.0", ("sm_120",))
 
     assert states("wsl2-idle", torch=[new])["gpu.cuda"] == "problem"
+
+
+def test_within_one_major_version_only_what_the_driver_must_compile_is_too_new():
+    """The recorded driver knows CUDA 13.1, and its card is an sm_120."""
+
+    def torch(cuda: str, *architectures: str) -> list[TorchFacts]:
+        return [TorchFacts("/opt/python", "2.9", cuda, architectures)]
+
+    def state(facts: list[TorchFacts]) -> str:
+        return states("wsl2-idle", torch=facts)["gpu.cuda"]
+
+    assert state(torch("13.1", "sm_90", "sm_120")) == "good"
+    assert state(torch("12.6", "sm_90", "compute_90")) == "good"
+    assert state(torch("13.2", "sm_90", "sm_120")) == "note"
+    assert state(torch("13.2", "sm_90", "compute_90")) == "problem"
+    assert state(torch("14.0", "sm_120")) == "problem"
+
+
+def test_a_driver_older_than_the_card_is_a_problem_of_the_driver(tmp_path):
+    calls = (HERE / "wsl2-idle" / "nvml.json").read_text().replace("13010", "12060")
+    machine = copied(tmp_path, "wsl2-idle")
+    (tmp_path / "wsl2-idle" / "nvml.json").write_text(calls)
+
+    found = {f.id: f for f in run(machine, CONFIG, [TORCH])}["gpu.cuda"]
+
+    assert (found.state, "sm_120 needs 12.8" in found.found) == ("problem", True)
+
+
+def test_a_clock_that_stood_still_while_windows_slept_is_found(tmp_path):
+    """Time zones are no skew: some hardware clocks keep local time."""
+    wall = RecordedHost(HERE / "wsl2-idle").clock.wall()
+
+    def state(name: str, off: float) -> str:
+        rtc = {"/sys/class/rtc/rtc0/since_epoch": f"{wall + off:.0f}\n"}
+        folder = tmp_path / name
+        folder.mkdir()
+        return {f.id: f.state for f in run(copied(folder, "wsl2-idle", **rtc), CONFIG)}["clock.skew"]
+
+    assert state("right", 1.0) == "good"
+    assert state("slept", 3 * 3600 + 417) == "problem"
+    assert state("ahead", -42) == "problem"
+    assert state("zone", -5.5 * 3600) == "good"
+    assert states("wsl2-idle")["clock.skew"] == "could not tell"
 
 
 def test_what_was_not_asked_or_is_not_there_is_said_and_not_guessed():

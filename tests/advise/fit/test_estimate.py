@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.gpu.fit_on_a_real_card import MODELS
+from tests.store.made import T0, FakeClock
 from wslgpud.advise.fit.estimate import (
     MODES,
     OPTIMIZERS,
     PRECISIONS,
+    QUANTIZED,
     Plan,
     _layer_token_bytes,
     cache,
@@ -26,6 +28,12 @@ from wslgpud.advise.fit.estimate import (
 )
 from wslgpud.advise.fit.shape import Shape, of, of_config
 from wslgpud.cli import app
+from wslgpud.cli.fit import Usable, _from_history
+from wslgpud.config import StoreSettings
+from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.risk.metrics import LEARNED
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.store import Store
 
 GIB = 1 << 30
 SMALL = Shape(2, 256, 4, 2, 64, 688, 1000)
@@ -33,7 +41,7 @@ SMALL_GPT2 = Shape(2, 256, 4, 4, 64, 1024, 1000, gated=False, stepwise_gelu=True
 PLANS = st.builds(
     Plan, st.sampled_from(MODES), st.sampled_from(PRECISIONS), st.integers(1, 64), st.integers(1, 32768),
     st.sampled_from(OPTIMIZERS), st.booleans(), st.integers(1, 256), st.sampled_from(["attention", "all"]),
-).filter(lambda p: not (p.mode == "training" and p.precision in ("int8", "int4")))  # fmt: skip
+).filter(lambda p: not (p.mode == "training" and p.precision in QUANTIZED))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -152,3 +160,82 @@ def test_a_mixture_computes_with_some_of_its_experts_and_stores_all():
 
     assert weights(mixtral, "bf16") > 6 * weights(dense, "bf16")
     assert _layer_token_bytes(mixtral, Plan("training")) < 2 * _layer_token_bytes(dense, Plan("training"))
+
+
+LLAMA_2_7B = Shape(32, 4096, 32, 32, 128, 11008, 32000)
+LLAMA_31_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256)
+
+
+@pytest.mark.parametrize(
+    ("shape", "precision", "size"),
+    [
+        # https://huggingface.co/TheBloke/Llama-2-7B-GPTQ and -AWQ: 4 bits, groups of 128
+        (LLAMA_2_7B, "gptq", 3.90e9),
+        (LLAMA_2_7B, "awq", 3.89e9),
+        # https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md
+        (LLAMA_31_8B, "q4_k_m", 4.58 * GIB),
+        (LLAMA_31_8B, "q6_k", 6.14 * GIB),
+        (LLAMA_31_8B, "q8_0", 7.95 * GIB),
+    ],
+)
+def test_quantized_weights_are_as_large_as_the_published_files(shape, precision, size):
+    assert weights(shape, precision) == pytest.approx(size, rel=0.005)
+
+
+def test_moments_in_8_bits_take_a_quarter_of_those_in_32():
+    def states(optimizer):
+        return estimate(LLAMA_2_7B, Plan("training", "fp32", optimizer=optimizer)).parts["optimizer"]
+
+    assert states("adamw8bit") / states("adamw") == pytest.approx(0.25, abs=0.01)
+
+
+def test_what_was_never_held_against_a_card_is_said():
+    def said(*arguments: str) -> list[str]:
+        done = CliRunner().invoke(app, ["fit", "7B", "--usable", "80GB", "--json", *arguments])
+        return json.loads(done.stdout)["unmeasured"]
+
+    assert said() == said("-m", "training", "-c", "128") == []
+    assert said("-p", "gptq") == ["quantized weights"]
+    assert said("-m", "lora", "-p", "int4", "-o", "adamw8bit") == ["quantized weights", "adamw8bit"]
+    shown = CliRunner().invoke(app, ["fit", "7B", "--usable", "80GB", "-p", "q4_k_m"]).stdout
+    assert "never held against a real card: quantized weights" in shown
+
+
+def test_nobody_trains_adapters_on_a_format_of_llama_cpp():
+    done = CliRunner().invoke(app, ["fit", "7B", "-m", "lora", "-p", "q4_k_m"])
+
+    assert done.exit_code == 2
+    assert "take int4, gptq or awq" in done.output
+
+
+class TestHistory:
+    """What is usable is what was seen to be usable on this machine, not what its maker prints."""
+
+    CARD = GpuSample(0, "GPU-1", "a card", 16 * GIB, 2 * GIB, 14 * GIB)
+    NOW = float(T0)
+
+    def usable(self, tmp_path: Path, *readings: Reading) -> Usable | None:
+        database = tmp_path / "wslgpud.db"
+        yesterday = self.NOW - 86400
+        report = SourceReport("made", "ok", Sample(readings), yesterday, 0.001)
+        with Store(str(database), StoreSettings(), clock=FakeClock(yesterday)) as store:
+            store.append(Snapshot(yesterday, yesterday, 1, (report,)))
+            assert store.flush(30)
+        return _from_history(str(database), self.CARD, self.NOW)
+
+    def test_an_allocation_that_failed_is_where_it_ends(self, tmp_path):
+        found = self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu0", "seen")))
+
+        assert found is not None
+        assert found.bytes == 13 * GIB
+        assert "an allocation has failed here" in found.how
+
+    def test_more_than_a_card_is_thought_to_have_was_there_when_it_was_used(self, tmp_path):
+        used = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
+        found = self.usable(tmp_path, Reading(used, 17 * GIB, ("0", "GPU-1")))
+
+        assert found == Usable(15 * GIB, "so much has been used here; less what is used now")
+
+    def test_a_history_without_this_card_says_nothing(self, tmp_path):
+        assert self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu7", "seen"))) is None
+        assert _from_history(str(tmp_path / "none.db"), self.CARD, self.NOW) is None

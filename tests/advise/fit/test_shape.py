@@ -26,6 +26,23 @@ MIXTRAL = {
     "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
     "num_experts_per_tok": 2, "tie_word_embeddings": False,
 }  # fmt: skip
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
+    "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN15_MOE = {
+    "model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "intermediate_size": 5632, "moe_intermediate_size": 1408, "num_experts": 60,
+    "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632, "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+DEEPSEEK_MOE_16B = {
+    "model_type": "deepseek", "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+    "vocab_size": 102400, "tie_word_embeddings": False,
+}  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
         "activation_function": "gelu_new"}  # fmt: skip
 
@@ -36,6 +53,34 @@ GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab
 )
 def test_parameters_are_counted_as_the_models_cards_say(config, parameters):
     assert of_config(config).size == parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"), [(QWEN3_30B_A3B, 30.5), (QWEN15_MOE, 14.3), (DEEPSEEK_MOE_16B, 16.4)]
+)
+def test_mixtures_with_shared_experts_and_dense_layers_are_as_large_as_their_cards_say(config, billions):
+    assert of_config(config).size / 1e9 == pytest.approx(billions, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("quantization", "stored"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "gptq8"),
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
+        (None, ""),
+    ],
+)
+def test_how_weights_are_stored_stands_in_the_configuration(quantization, stored):
+    assert of_config(LLAMA_2_7B | {"quantization_config": quantization}).stored == stored
+
+
+def test_a_quantization_nobody_knows_is_named():
+    with pytest.raises(ShapeError, match="aqlm of 2 bits, which fit does not know"):
+        of_config(LLAMA_2_7B | {"quantization_config": {"quant_method": "aqlm", "bits": 2}})
 
 
 def test_older_models_use_other_words_and_two_matrices():

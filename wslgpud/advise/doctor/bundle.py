@@ -22,7 +22,7 @@ from wslgpud.host import Host, NoData, SourceError
 MORE = (
     "/proc/sys/vm/swappiness", "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count",
     "/proc/sys/fs/inotify/max_user_watches", "/sys/fs/cgroup/cgroup.controllers", "/etc/wsl.conf",
-    "/proc/version", "/usr/local/cuda/version.json",
+    "/proc/version", "/usr/local/cuda/version.json", "/sys/class/rtc/rtc0/since_epoch",
 )  # fmt: skip
 BINFMT = "/proc/sys/fs/binfmt_misc"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
-from wslgpud.advise.doctor.torches import runs_on, version
+from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu import LIBRARY_FOLDERS
 from wslgpud.units import size
 
@@ -70,7 +70,7 @@ def library(look: Look) -> Outcome:
 @check(
     "gpu.cuda",
     "CUDA of the driver",
-    "A torch built for a newer CUDA than the driver's does not start.",
+    "A torch built for a newer CUDA than the driver's does not start; of a newer minor version, in part.",
     "torch",
 )
 def cuda(look: Look) -> Outcome:
@@ -78,16 +78,33 @@ def cuda(look: Look) -> Outcome:
     driver = _driver_cuda(look)
     if not driver:
         return could_not_tell("the driver does not tell its CUDA version")
-    # Within one major version newer builds run on older drivers ("minor version compatibility"):
-    # https://docs.nvidia.com/deploy/cuda-compatibility/
-    late = [t for t in look.torch or () if t.cuda and version(t.cuda)[:1] > version(driver)[:1]]
+    update = "update NVIDIA's driver" + (" in Windows, then wsl --shutdown there" if look.wsl else "")
+    for capability in _capabilities(look):
+        first = FIRST_CUDA.get(capability)
+        if first and version(driver)[:2] < first:
+            card = f"sm_{capability[0]}{capability[1]}"
+            return problem(f"the driver knows CUDA {driver}; {card} needs {first[0]}.{first[1]}", update)
+    newer = [t for t in look.torch or () if t.cuda and version(t.cuda)[:2] > version(driver)[:2]]
+    late = [t for t in newer if version(t.cuda)[:1] > version(driver)[:1] or _needs_compiling(look, t)]
+    which = ", ".join(f"torch {t.version} (CUDA {t.cuda}) of {t.python}" for t in late or newer)
     if late:
-        which = ", ".join(f"torch {t.version} (CUDA {t.cuda}) of {t.python}" for t in late)
-        return problem(
-            f"the driver knows CUDA {driver}, too old for {which}",
-            "update NVIDIA's driver" + (" in Windows, then wsl --shutdown there" if look.wsl else ""),
-        )
+        return problem(f"the driver knows CUDA {driver}, too old for {which}", update)
+    if newer:
+        return note(f"the driver knows CUDA {driver}: {which} runs, but not what compiles PTX", update)
     return good(f"the driver knows CUDA {driver}; " + _torches(look))
+
+
+def _needs_compiling(look: Look, facts: TorchFacts) -> bool:
+    """Tell whether a build has only intermediate code for a card, which an older driver cannot compile.
+
+    Within one major version newer builds run on older drivers, save for PTX:
+    https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+    """
+    compiled = [name for name in facts.architectures if name.startswith("sm_")]
+    return any(
+        runs_on(facts.architectures, capability) and not runs_on(compiled, capability)
+        for capability in _capabilities(look)
+    )
 
 
 @check(

@@ -9,12 +9,17 @@ from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good,
 from wslgpud.advise.doctor.look import Look
 from wslgpud.host import NoData, SourceError
 from wslgpud.sources.disk import holder
-from wslgpud.units import size
+from wslgpud.sources.text import whole
+from wslgpud.units import duration, size
 
 GIB = 1 << 30
 #: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.
 FULL_BYTES, NEARLY_FULL_BYTES = 5 * GIB, 20 * GIB
 _MOST_FILES = 2000
+#: The hardware clock tells whole seconds, and a machine under load asks late.
+SKEW_SECONDS = 5.0
+#: Time zones differ by quarters of an hour, and by 14 hours at most.
+_ZONE_SECONDS, _FARTHEST_SECONDS = 900.0, 14 * 3600.0 + 5.0
 TIME_DAEMONS = frozenset({"chronyd", "ntpd", "systemd-timesyn", "openntpd"})
 
 
@@ -121,6 +126,31 @@ def clock(look: Look) -> Outcome:
         unit = {"chronyd": "chrony", "systemd-timesyn": "systemd-timesyncd"}.get(found[0], found[0])
         return note(f"{found[0]} sets it as well", f"sudo systemctl disable --now {unit}")
     return good("set by Windows alone")
+
+
+@check(
+    "clock.skew",
+    "The time",
+    "After Windows slept, Linux may go on where it was: downloads fail, make builds nothing.",
+)
+def skew(look: Look) -> Outcome:
+    """The clock agrees with the hardware's, which under WSL2 is that of Windows."""
+    text = look.read("/sys/class/rtc/rtc0/since_epoch")
+    hardware = whole((text or "").strip())
+    if hardware is None:
+        return could_not_tell("this machine shows no hardware clock")
+    off = hardware - look.host.clock.wall()
+    if abs(off) <= SKEW_SECONDS:
+        return good(f"within {SKEW_SECONDS:.0f} s of the hardware's")
+    if (
+        abs(off - _ZONE_SECONDS * round(off / _ZONE_SECONDS)) <= SKEW_SECONDS
+        and abs(off) <= _FARTHEST_SECONDS
+    ):
+        return good("as the hardware's, which keeps local time")
+    way = "behind" if off > 0 else "ahead of"
+    found = f"{duration(abs(off))} {way} the hardware's"
+    remedy = "sudo hwclock -s" + ("   # for good: wsl --update (in Windows); 2.1.1 mends it" * bool(look.wsl))
+    return problem(found, remedy) if look.wsl else note(found, remedy)
 
 
 @check(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from wslgpud.advise.doctor import checks_gpu, checks_machine, checks_memory, checks_wsl
+from wslgpud.advise.doctor.chinese import translated
 from wslgpud.advise.doctor.findings import CHECKS, Check, Finding, Outcome, could_not_tell, not_applicable
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts
@@ -34,6 +37,13 @@ def run(
     usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
     look = Look(host, config or Config(), torch, state_folder or usual)
     return [_one(check, look) for check in sorted(CHECKS, key=lambda c: PARTS.index(c.look.__module__))]
+
+
+def document(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Return findings as JSON holds them, with what people read of them in Chinese as well."""
+    read = ("title", "found", "why", "remedy")
+    both = ((finding, translated(finding)) for finding in findings)
+    return [asdict(one) | {"zh": {name: getattr(other, name) for name in read}} for one, other in both]
 
 
 def _one(check: Check, look: Look) -> Finding:

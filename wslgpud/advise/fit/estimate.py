@@ -8,7 +8,7 @@ https://blog.eleuther.ai/transformer-math/ for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -17,13 +17,32 @@ from typing import Literal, NamedTuple, get_args
 from wslgpud.advise.fit.shape import Shape
 
 Mode = Literal["inference", "lora", "training"]
-Precision = Literal["bf16", "fp16", "fp32", "mixed", "int8", "int4"]
+Precision = Literal[
+    "bf16", "fp16", "fp32", "mixed", "int8", "int4", "fp8", "gptq", "gptq8", "awq", "q4_k_m", "q5_k_m",
+    "q6_k", "q8_0",
+]  # fmt: skip
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Optimizer))
 
 GIB = 1 << 30
-#: int8 with a scale for each row; NF4 with double quantization: 4.127 bits (QLoRA, arXiv:2305.14314, 3).
-WEIGHT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0, "int8": 1.01, "int4": 4.127 / 8}
+#: Bytes of a weight.
+#: - bitsandbytes: int8 with a scale for each row (arXiv:2208.07339); int4 is NF4 with double quantization:
+#:   4.127 bits (QLoRA, arXiv:2305.14314, 3).
+#: - GPTQ and AWQ: for each 128 weights a scale of 16 bits and a zero of as many bits as a weight has
+#:   (arXiv:2210.17323; the packing is https://github.com/casper-hansen/AutoAWQ's).
+#: - GGUF: bits a weight of the whole model, as llama.cpp lists them for Llama 3.1 8B, embeddings included:
+#:   https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md.
+WEIGHT_BYTES: Mapping[str, float] = {
+    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0, "int8": 1.01, "int4": 4.127 / 8, "fp8": 1.0,
+    "gptq": (4 + (16 + 4) / 128) / 8, "awq": (4 + (16 + 4) / 128) / 8, "gptq8": (8 + (16 + 8) / 128) / 8,
+    "q4_k_m": 4.8944 / 8, "q5_k_m": 5.7036 / 8, "q6_k": 6.5633 / 8, "q8_0": 8.5008 / 8,
+}  # fmt: skip
+GGUF: frozenset[str] = frozenset({"q4_k_m", "q5_k_m", "q6_k", "q8_0"})
+#: Weights of which nothing is trained; beside all but the last ones adapters are.
+QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "gptq", "gptq8", "awq"}) | GGUF
+#: One matrix at a time is made 16 bits wide again for long inputs: bitsandbytes' dequantize_4bit, and what
+#: GPTQ's and AWQ's kernels do for more than some tokens.
+_UNPACKED: frozenset[str] = frozenset({"int4", "gptq", "gptq8", "awq"})
 #: What follows was measured on an NVIDIA H200 by tests/gpu/fit_on_a_real_card.py: see README.md beside this.
 #: What CUDA, cuBLAS and the kernels themselves take; on cards with fewer processors it is less.
 CONTEXT_BYTES = 768 << 20
@@ -70,10 +89,15 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
 
 def weights(shape: Shape, precision: Precision) -> float:
     """Return the bytes of the weights; embeddings stay in 16 bits where the rest is quantized."""
-    if precision not in ("int8", "int4"):
+    if precision not in QUANTIZED - GGUF:
         return shape.size * WEIGHT_BYTES[precision]
     embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
     return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2
+
+
+def _unpacked(shape: Shape, precision: Precision) -> int:
+    """Return the bytes of the widest matrix in 16 bits, where weights are unpacked to be multiplied."""
+    return 2 * shape.hidden * max(shape.intermediate, shape.shared) if precision in _UNPACKED else 0
 
 
 def cache(shape: Shape, plan: Plan) -> int:
@@ -85,10 +109,10 @@ def cache(shape: Shape, plan: Plan) -> int:
 def _inference(shape: Shape, plan: Plan) -> dict[str, float]:
     # The prompt goes through one layer at a time: gate, up, their product, the residual and its norm.
     wide = 3 if shape.gated else 2
-    layer = wide * shape.intermediate * shape.active_experts + 6 * shape.hidden
+    layer = wide * shape.active_width + 6 * shape.hidden
     work = plan.batch * plan.context * layer * _element(plan.precision)
     work += plan.batch * shape.vocabulary * 6  # of the last token only
-    work += 2 * _scores(shape, plan)
+    work += 2 * _scores(shape, plan) + _unpacked(shape, plan.precision)
     return {
         "weights": weights(shape, plan.precision),
         "keys and values": cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
@@ -121,12 +145,25 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     # While gradients come, what was kept for them goes: the peak is at one end or the other.
     static = {
         "weights": weights(shape, plan.precision) + (trained * each if frozen else 0),
+        "a matrix unpacked": float(_unpacked(shape, plan.precision)),
         "optimizer": trained * states,
     }
     slack = 1 + SLACK_RATIO
     if forward >= update:
         return {**static, "activations": kept * slack, "loss": head * slack}
     return {**static, "gradients": gradients * slack, "optimizer's step": moment * slack}
+
+
+def unmeasured(shape: Shape, plan: Plan) -> list[str]:
+    """Return what of a plan is only computed; all else was held against a real card, see README.md."""
+    found = []
+    if plan.precision in QUANTIZED:
+        found.append("quantized weights")
+    if plan.mode != "inference" and plan.optimizer in ("adamw8bit", "adafactor", "momentum", "sgd"):
+        found.append(plan.optimizer)
+    if shape.experts > 1:
+        found.append("mixtures of experts")
+    return found
 
 
 def _scores(shape: Shape, plan: Plan) -> int:
@@ -160,7 +197,7 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # Queries, keys, values and their outcome, and a number for each head (flash attention).
     attention = element * (2 * query + 2 * key) + 4 * shape.heads
-    wide = element * shape.intermediate * shape.active_experts
+    wide = element * shape.active_width
     frozen = plan.mode == "lora"
     norms = 2 * shape.hidden * _norm_bytes(shape, plan)
     # gate, silu(gate), up; and their product where a matrix behind it learns
@@ -178,7 +215,9 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
         inputs = 4 * copies + 4 * plan.rank * len(read)
     elif plan.precision == "mixed":
         inputs = 2 * 5 * shape.hidden  # a 16-bit copy for each matrix that reads the norm's outcome
-    return norms + attention + wide * pieces + inputs
+    # Each expert takes a copy of the tokens that come to it, and what it makes of them is weighted after.
+    routed = 2 * element * shape.hidden * shape.active_experts if shape.experts > 1 else 0
+    return norms + attention + wide * pieces + inputs + routed
 
 
 def _norm_bytes(shape: Shape, plan: Plan) -> int:
@@ -194,12 +233,13 @@ def _optimizer(name: Optimizer, each: int) -> tuple[float, float]:
     """Return bytes of state, and bytes that a step takes for a moment, for each parameter.
 
     AdamW keeps two moments (in the precision of the parameter); its foreach form, torch's own choice, works
-    on a copy the size of all parameters. Adam in 8 bits: arXiv:2110.02861. Adafactor: rows and columns only.
+    on a copy the size of all parameters. In 8 bits each moment is a byte, and 32 bits for each block of 256
+    (arXiv:2110.02861; the block is bitsandbytes'). Adafactor: rows and columns only (arXiv:1804.04235).
     """
     return {
         "adamw": (2 * each, each),
         "adamw-fused": (2 * each, 0),
-        "adamw8bit": (2.03, 0),
+        "adamw8bit": (2 * (1 + 4 / 256), 0),
         "adafactor": (0.01, each),
         "momentum": (each, 0),
         "sgd": (0, 0),

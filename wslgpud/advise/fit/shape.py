@@ -33,7 +33,10 @@ class ShapeError(Exception):
 class Shape:
     """A decoder; ``parameters`` is what it really has, where a file tells, else it is counted from the rest.
 
-    ``stepwise_gelu`` is an activation computed in several steps, of which each leaves a tensor (GPT-2's).
+    ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first
+    ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation
+    computed in several steps, of which each leaves a tensor (GPT-2's). ``stored`` names how the files hold
+    the weights where they are quantized.
     """
 
     layers: int
@@ -50,14 +53,26 @@ class Shape:
     stepwise_gelu: bool = False
     name: str = ""
     parameters: int = 0
+    shared: int = 0
+    dense_layers: int = 0
+    dense_width: int = 0
+    stored: str = ""
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        feed_forward = (3 if self.gated else 2) * self.hidden * self.intermediate * self.experts
+        across = (3 if self.gated else 2) * self.hidden
         router = self.hidden * self.experts if self.experts > 1 else 0
+        blocks = (self.layers - self.dense_layers) * (
+            across * (self.intermediate * self.experts + self.shared) + router
+        ) + self.dense_layers * across * self.dense_width
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * (attention + feed_forward + router + 2 * self.hidden) + embeddings + self.hidden
+        return self.layers * (attention + 2 * self.hidden) + blocks + embeddings + self.hidden
+
+    @property
+    def active_width(self) -> int:
+        """Width of all feed-forward blocks that one token passes in a layer."""
+        return self.intermediate * self.active_experts + self.shared
 
     @property
     def size(self) -> int:
@@ -125,7 +140,8 @@ def of_path(path: Path) -> Shape:
         raise ShapeError(f"{path} holds neither config.json nor .safetensors")
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
     complete = path.is_dir() or not (folder / "model.safetensors.index.json").exists()
-    return _with(shape, parameters=count) if tensors and complete else shape
+    # Of quantized weights several lie in one number.
+    return _with(shape, parameters=count) if tensors and complete and not shape.stored else shape
 
 
 def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
@@ -144,8 +160,12 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     gated = kind not in _UNGATED
     wide = _whole(inner, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=4 * hidden)
     experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", default=1)
+    dense_width, shared, dense_layers = wide, 0, 0
     if experts > 1:
         wide = _whole(inner, "moe_intermediate_size", default=wide)
+        shared = _whole(inner, "n_shared_experts", default=0) * wide
+        shared = _whole(inner, "shared_expert_intermediate_size", default=shared)
+        dense_layers = min(layers, _whole(inner, "first_k_dense_replace", default=0))
     return Shape(
         layers,
         hidden,
@@ -160,6 +180,34 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
         _whole(inner, "num_experts_per_tok", "num_experts_per_token", default=1),
         str(inner.get("activation_function", inner.get("hidden_act", ""))) in ("gelu_new", "gelu_fast"),
         str(document.get("_name_or_path") or name or kind),
+        shared=shared,
+        dense_layers=dense_layers,
+        dense_width=dense_width if dense_layers else 0,
+        stored=_stored(document.get("quantization_config") or inner.get("quantization_config")),
+    )
+
+
+def _stored(quantization: object) -> str:
+    """Return the precision, by its name here, that a config.json says its weights are quantized to.
+
+    Raises:
+        ShapeError: it is none that we know; the message names it.
+    """
+    if not isinstance(quantization, Mapping):
+        return ""
+    method = str(quantization.get("quant_method", "")).lower()
+    bits = quantization.get("bits")
+    if method == "gptq" and bits in (4, 8):
+        return "gptq" if bits == 4 else "gptq8"
+    if method == "awq" and bits in (4, None):
+        return "awq"
+    if method == "bitsandbytes":
+        return "int4" if quantization.get("load_in_4bit") else "int8"
+    if method == "fp8":
+        return "fp8"
+    what = f"{method or 'quantized weights'}" + (f" of {bits} bits" if bits else "")
+    raise ShapeError(
+        f"config.json speaks of {what}, which fit does not know: take the model it was made from"
     )
 
 

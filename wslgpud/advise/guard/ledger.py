@@ -1,4 +1,9 @@
-"""What earlier runs took, in one small file of the user's."""
+"""What earlier runs took, in one small file of the user's.
+
+``commands`` holds of each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond what was
+held before, ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` where the kernel ended
+it for want of memory (it needs at least its peak then), seconds and exit status.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +32,20 @@ class Ledger:
         """Return the highest memory of one compiler in earlier runs of a command."""
         value = self.commands.get(command, {}).get("compiler_bytes")
         return value if isinstance(value, int) and value > 0 else None
+
+    def peaks(self, command: str, jobs: int | None) -> dict[str, int]:
+        """Return what a command will come to, in bytes, by resource ("ram" or a card's UUID).
+
+        Args:
+            command: its name.
+            jobs: how many jobs it will run at once; a build's memory follows their number.
+        """
+        facts = self.commands.get(command, {})
+        ram, before, vram = facts.get("peak_bytes"), facts.get("jobs"), facts.get("vram_bytes")
+        found = {"ram": ram, **(vram if isinstance(vram, dict) else {})}
+        if isinstance(ram, int) and facts.get("compiler_bytes") and jobs and isinstance(before, int):
+            found["ram"] = ram * jobs // max(before, 1)
+        return {name: size for name, size in found.items() if isinstance(size, int) and size > 0}
 
     def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
         """Take over a run that went well; the last one counts, for sources and flags change."""

@@ -91,6 +91,14 @@ def key_of(command: Sequence[str]) -> str:
     return " ".join(words)[:200]
 
 
+def short_name(command: Sequence[str]) -> str:
+    """Return program and first word that is no option (a script, a target) for all to read."""
+    words = [PurePosixPath(word).name or word for word in command]
+    given = words[1 : words.index("-c") if "-c" in words else None]  # what follows it is a program's text
+    first = next((word for word in given if not word.startswith("-")), "")
+    return f"{words[0]} {first}".strip()[:60]
+
+
 def to_stop(
     compilers: Iterable[Process], available_bytes: int, reserve_bytes: int, peak_bytes: int
 ) -> tuple[list[Process], list[Process]]:

@@ -59,6 +59,8 @@ class Run:
     ) -> None:
         """Nothing runs yet; ``show`` is called at every look."""
         self.order, self.host, self.account = order, host, Account()
+        #: all that the command has started, as last seen
+        self.processes: Sequence[Process] = ()
         self._relay, self._vram, self._show = relay, vram, show
         self._shortage = Shortage()
         self._stopped: dict[tuple[int, int], Process] = {}
@@ -105,6 +107,7 @@ class Run:
             account.oom_kills = after.oom_kills - before.oom_kills
         account.vram_peak_bytes = dict(self._vram.peak_bytes)
         account.vram_start_bytes = dict(self._vram.start_bytes)
+        account.vram_taken_bytes = self._vram.taken_bytes(account.vram_peak_bytes)
         return account
 
     def _watch(self, process: subprocess.Popen[bytes], arrived: list[signal.Signals]) -> None:
@@ -148,6 +151,7 @@ class Run:
             if self.order.save_signal is not None:
                 self._ask_to_save(processes, left, seconds)
         self._looked_at = now
+        self.processes = processes
         self._show(self.account, left, self)
         return processes
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from wslgpud.advise.guard.plan import Process
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.text import whole
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def adopt_orphans() -> None:
@@ -104,9 +104,13 @@ def catches(host: Host, process: Process, number: signal.Signals) -> bool:
 
 
 def _own_bytes(host: Host, pid: int) -> int:
-    """Return resident memory without file pages: what comes back when the process ends."""
+    """Return memory and swap without file pages: what comes back when the process ends.
+
+    RssAnon is there since Linux 4.5; a kernel thread has neither.
+    """
     try:
-        words = host.read(f"/proc/{pid}/statm").split()
-        return max(0, int(words[1]) - int(words[2])) * _PAGE_BYTES
-    except (NoData, SourceError, IndexError, ValueError):
+        lines = host.read(f"/proc/{pid}/status").splitlines()
+    except (NoData, SourceError):
         return 0
+    held = (line.split() for line in lines if line.startswith(("RssAnon:", "VmSwap:")))
+    return sum(whole(words[1]) or 0 for words in held if len(words) > 1) << 10

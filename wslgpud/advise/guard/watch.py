@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wslgpud.advise.guard.memory import Room
@@ -22,7 +23,10 @@ _NEVER_SHORT_RATIO = 0.3
 
 @dataclass(slots=True)
 class Account:
-    """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'."""
+    """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'.
+
+    ``vram_taken_bytes`` is by UUID the most beyond what others held at the start.
+    """
 
     seconds: float = 0.0
     code: int = 0
@@ -37,6 +41,7 @@ class Account:
     compilers_ended: int = 0
     vram_peak_bytes: dict[int, int] = field(default_factory=dict)
     vram_start_bytes: dict[int, int] = field(default_factory=dict)
+    vram_taken_bytes: dict[str, int] = field(default_factory=dict)
     pauses: int = 0
     paused_seconds: float = 0.0
     oom_kills: int = 0
@@ -90,6 +95,7 @@ class VramWatch:
         self._source = GpuSource(host, config)
         self._end, self._answered = threading.Event(), threading.Event()
         self._free_bytes: dict[int, int] = {}
+        self._uuids: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
         self.start_bytes: dict[int, int] = {}
         self.now_bytes: dict[int, int] = {}
@@ -109,6 +115,18 @@ class VramWatch:
         self._answered.wait(_FIRST_ANSWER_SECONDS)
         return self._free_bytes.get(index)
 
+    def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
+        """Return what is beyond the use at the start, in bytes by UUID, of a use by index."""
+        return {
+            self._uuids[index]: max(0, value - self.start_bytes.get(index, value))
+            for index, value in used.items()
+        }
+
+    def free_by_uuid(self) -> dict[str, int]:
+        """Return what each card calls free, once it has answered; waits for its first answer."""
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return {self._uuids[index]: free for index, free in self._free_bytes.items()}
+
     def stop(self) -> None:
         """End the thread, and the child with it."""
         self._end.set()
@@ -119,6 +137,7 @@ class VramWatch:
         while not self._end.is_set():
             try:
                 for gpu in self._source.read().gpus or ():
+                    self._uuids[gpu.index] = gpu.uuid or f"gpu{gpu.index}"
                     if gpu.free_bytes is not None:
                         self._free_bytes[gpu.index] = gpu.free_bytes
                     if gpu.used_bytes is not None:

@@ -155,8 +155,12 @@ def _memory_evidence(forecast: Forecast, words: Words) -> str:
         facts["window_seconds"] = forecast.window_seconds
     if forecast.who:
         facts["who"] = forecast.who
+    if forecast.expected_peak_bytes:
+        facts["peak_bytes"] = forecast.expected_peak_bytes
     sentences = words.memory.causes.get(forecast.cause, ())
-    parts = [filled(sentences, facts, words), filled(words.memory.growing, facts, words)]
+    parts = [filled(sentences, facts, words)]
+    if forecast.cause != "expected":  # it may not have grown at all yet
+        parts.append(filled(words.memory.growing, facts, words))
     within = {horizon: p for horizon, p in forecast.probabilities.items() if p >= 0.05}
     if within:
         horizon = min(within, key=lambda h: (within[h] < 0.5, h))

@@ -163,6 +163,7 @@ MEMORY = MemoryText(
         "stall": ("机器因内存压力而停顿过。",),
         "limit": ("{resource} 不断触及上限。",),
         "oom": ("{resource} 上刚有一次分配失败，或有进程因此被杀。",),
+        "expected": ("{who} 以前运行时 {resource} 用量曾达 {peak_bytes}；现在只剩 {left_bytes}，可能不够。",),
     },
     growing=("正在增长：{who}。",),
     chances=("{within_seconds}内耗尽的概率：{chance_ratio}。",),

@@ -176,6 +176,7 @@ MEMORY = MemoryText(
         "stall": ("The machine stood still under memory pressure.",),
         "limit": ("{resource} keeps running into its limit.",),
         "oom": ("An allocation on {resource} has just failed, or a process was killed for it.",),
+        "expected": ("In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} are left for the rest.",),
     },
     growing=("Growing: {who}.",),
     chances=("Probability that it runs out within {within_seconds}: {chance_ratio}.",),

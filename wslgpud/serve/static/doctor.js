@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment } from "./format.js";
-import { t } from "./i18n.js";
+import { lang, t } from "./i18n.js";
 import { chip, empty, pending } from "./parts.js";
 
 const LEVEL = { problem: "warning", note: "info", "could not tell": "unknown", good: "ok", "not applicable": "unknown" };
@@ -21,7 +21,8 @@ export const doctor = {
   render(ctx) {
     const title = h("h1", { class: "unseen" }, t("doctor"));
     if (!this.found?.document) return [title, pending(this.found, () => this.enter(ctx))];
-    const { findings, wall } = this.found.document;
+    const { wall } = this.found.document;
+    const findings = this.found.document.findings.map(spoken);
     const of = (state) => findings.filter((finding) => finding.state === state);
     const grave = ORDER.filter((state) => AT_LENGTH.has(state)).flatMap(of);
     return [title, h("div", { class: "stack" },
@@ -31,6 +32,8 @@ export const doctor = {
       ORDER.filter((state) => !AT_LENGTH.has(state)).map((state) => briefly(state, of(state))))];
   },
 };
+
+const spoken = (finding) => (lang === "zh" ? { ...finding, ...finding.zh } : finding);
 
 const word = (state) => t(`state_${state.replaceAll(" ", "_")}`);
 

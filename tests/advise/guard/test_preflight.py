@@ -1,0 +1,27 @@
+"""A command that came to more than is free is warned of by the daemon before it takes anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.advise.guard.test_announce import TIB, remembered, start
+from tests.support.daemons import daemon, eventually
+
+
+def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_left(tmp_path: Path) -> None:
+    remembered(tmp_path / "guard", peak_bytes=3 * TIB)
+    with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__GPU": "false"}) as running:
+        guard = start(tmp_path / "guard")
+        try:
+
+            def ram() -> dict:
+                forecasts = running.status().get("forecasts", [])
+                found = next((f for f in forecasts if f["resource"] == "ram"), {})
+                return found if found.get("who", "").endswith(f"(guard {guard.pid})") else {}
+
+            forecast = eventually(ram, "a warning of what the command will want")
+            assert forecast["level"] == "warning"
+            assert "3.0 TB" in forecast["reason"]
+        finally:
+            guard.communicate("\n")
+        eventually(lambda: not ram(), "an end of the warning with the command's")

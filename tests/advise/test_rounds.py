@@ -1,0 +1,48 @@
+"""The daemon says how many findings the doctor has, once there are any to speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tests.support.daemons import eventually
+from wslgpud.advise.rounds import Rounds
+
+
+def numbers(rounds: Rounds) -> dict[str, float]:
+    return {reading.labels[0]: reading.value for reading in rounds.readings()}
+
+
+def found(*states: str) -> list[dict[str, Any]]:
+    return [{"state": state} for state in states]
+
+
+def test_findings_are_counted_by_state_and_absent_before_the_first_round():
+    rounds = Rounds(lambda: found("problem", "good", "good"), 0.0)
+    assert numbers(rounds) == {}
+
+    rounds.start()
+    counts = eventually(lambda: numbers(rounds), "a round")
+    rounds.close()
+
+    assert counts == {"problem": 1, "note": 0, "good": 2, "could not tell": 0, "not applicable": 0}
+
+
+def test_a_doctor_who_fails_takes_his_word_back_and_comes_again():
+    visits = iter([found("note"), RuntimeError("fell down the stairs"), found("problem")])
+    counts: list[dict[str, float]] = []
+
+    def check() -> Iterable[dict[str, Any]]:
+        counts.append(numbers(rounds))
+        answer = next(visits, found("problem"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    rounds = Rounds(check, 0.0, 0.0)
+    rounds.start()
+    eventually(lambda: len(counts) > 3, "four rounds")
+    rounds.close()
+
+    assert counts[0] == counts[2] == {}
+    assert (counts[1]["note"], counts[3]["problem"]) == (1, 1)

@@ -1,0 +1,184 @@
+"""A command whose peak would not fit is warned of before it takes the memory, one that fitted is not."""
+
+import json
+
+import pytest
+
+from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
+from wslgpud.risk.engine import COMMANDS, RiskEngine
+from wslgpud.risk.trace import observation_from_row, row_from_observation
+
+GIB = 1 << 30
+TOTAL = 24
+
+
+class Desk:
+    """A machine of 24 GiB on which commands run one after the other, a sample a second."""
+
+    def __init__(self):
+        self.engine, self.t, self.pid, self.others = RiskEngine(), 0.0, 100, 4.0
+        self.forecast, self.levels = None, []
+
+    def sample(self, *running, **more):
+        used = self.others + sum(gib for _, gib in running)
+        processes = tuple(
+            ProcessSample(self.pid + i, 1, "python", int(gib * GIB), 0, command=command)
+            for i, (command, gib) in enumerate(running)
+        )
+        ram = RamState(TOTAL * GIB, int((TOTAL - used) * GIB))
+        seen = self.engine.observe(Observation(self.t, ram, processes=processes, **more))
+        self.t += 1.0
+        self.forecast = seen.forecasts[0]
+        self.levels.append(self.forecast.level)
+
+    def run(self, command, peak, seconds=30):
+        """Let a command climb to its peak in GiB, stay there for a while, and end."""
+        for i in range(seconds):
+            self.sample((command, 0.2 + (peak - 0.2) * i / seconds))
+        for _ in range(20):
+            self.sample((command, peak))
+        self.pid += 10
+        for _ in range(100):
+            self.sample()
+
+
+def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_memory():
+    desk = Desk()
+    desk.run("python train.py", 12.0)
+    desk.run("python train.py", 12.5)
+    assert max(desk.levels) < Level.WARNING
+    desk.others = 14.0  # somebody else has come meanwhile
+    for _ in range(3):
+        desk.sample(("python train.py", 0.2))
+    found = desk.forecast
+    assert (found.level, found.cause) == (Level.WARNING, "expected")
+    assert found.who == f"python train.py (pid {desk.pid})"
+    assert found.expected_peak_bytes == 12 * GIB
+    assert "came to 12 GB before" in found.reason
+    assert found.eta_seconds is None  # when it will take it is not known
+
+
+def test_one_run_is_not_enough_and_neither_is_a_command_that_names_no_program():
+    for runs, command in ((1, "python train.py"), (3, "python -c"), (3, "python"), (3, "")):
+        desk = Desk()
+        for _ in range(runs):
+            desk.run(command, 14.0)
+        desk.others = 12.0
+        for _ in range(3):
+            desk.sample((command, 0.2))
+        assert desk.forecast.level < Level.WARNING
+
+
+def test_what_is_expected_is_the_least_that_every_run_came_to():
+    """The process list shows no arguments: a small run must not be taken for the large one of before."""
+    desk = Desk()
+    desk.run("python train.py", 3.0)
+    desk.run("python train.py", 12.0)
+    desk.others = 14.0
+    for _ in range(3):
+        desk.sample(("python train.py", 0.2))
+    assert desk.forecast.level == Level.OK
+
+
+def test_a_run_that_was_killed_for_want_of_memory_is_remembered_at_once():
+    desk = Desk()
+    for i in range(40):
+        desk.sample(("python train.py", 0.2 + 0.49 * i))
+    desk.sample(("python train.py", 19.8), exhausted=("ram",))
+    for _ in range(1900):
+        desk.sample()
+    assert desk.forecast.level == Level.OK
+    desk.others = 6.0
+    for _ in range(3):
+        desk.sample(("python train.py", 0.2))
+    assert (desk.forecast.level, desk.forecast.cause) == (Level.WARNING, "expected")
+
+
+def alarms_of_a_rise_to_71_percent(desk):
+    desk.levels.clear()
+    desk.run("python dataset.py", 0.71 * TOTAL + 1.3 - desk.others, seconds=7)
+    return [level for level in desk.levels if level >= Level.WARNING]
+
+
+def test_a_fast_rise_that_ended_well_each_time_is_not_warned_of_again():
+    first, again = Desk(), Desk()
+    assert alarms_of_a_rise_to_71_percent(first)  # it cannot be told from a leak
+    # The same machine's memory of it, and none of the peaks of RAM itself: another daemon's life.
+    for _ in range(2):
+        alarms_of_a_rise_to_71_percent(first)
+    again.engine.recall(COMMANDS, first.engine.lessons()[COMMANDS], 3600.0)
+    assert not alarms_of_a_rise_to_71_percent(again)
+
+
+def test_what_was_learned_survives_a_restart_as_json_and_nonsense_in_it_is_left_out():
+    desk, later = Desk(), Desk()
+    desk.run("python train.py", 14.0)
+    desk.run("python train.py", 14.0)
+    kept = json.loads(json.dumps(desk.engine.lessons()[COMMANDS]))
+    later.engine.recall(COMMANDS, kept | {"a": 7, "b": [{}], "c": [{"age_seconds": "x"}]}, 60.0)
+    later.others = 12.0
+    for _ in range(3):
+        later.sample(("python train.py", 0.2))
+    assert (later.forecast.level, later.forecast.cause) == (Level.WARNING, "expected")
+
+
+def test_what_is_older_than_a_month_is_forgotten():
+    desk, later = Desk(), Desk()
+    desk.run("python train.py", 14.0)
+    desk.run("python train.py", 14.0)
+    later.engine.recall(COMMANDS, desk.engine.lessons()[COMMANDS], 31 * 24 * 3600.0)
+    later.others = 12.0
+    for _ in range(3):
+        later.sample(("python train.py", 0.2))
+    assert later.forecast.level == Level.OK
+
+
+def announced(peak, used=0.5, pids=()):
+    return (Expected("ram", "make (pid 7)", int(peak * GIB), int(used * GIB), pids),)
+
+
+@pytest.mark.parametrize(("peak", "level"), [(10.0, Level.OK), (19.0, Level.INFO), (22.0, Level.WARNING)])
+def test_what_guard_announces_is_compared_with_what_is_left(peak, level):
+    desk = Desk()
+    for _ in range(3):
+        desk.sample(expected=announced(peak))
+    assert desk.forecast.level == level
+    assert desk.forecast.who == ("make (pid 7)" if level else "")
+
+
+def test_a_process_that_guard_speaks_for_is_not_counted_twice():
+    desk = Desk()
+    desk.run("python train.py", 11.0)
+    desk.run("python train.py", 11.0)
+    for _ in range(3):
+        desk.sample(("python train.py", 0.5), expected=announced(11.0, pids=(desk.pid,)))
+    assert desk.forecast.level == Level.OK
+
+
+def test_vram_is_expected_of_the_card_it_was_on():
+    engine, forecasts = RiskEngine(), {}
+
+    def sample(t, held, others):
+        process = ProcessSample(7, 1, "python", GIB, 0, command="python serve.py")
+        gpus = tuple(
+            GpuSample(i, f"GPU-{i}", "card", 24 * GIB, int((others + (held if i else 0)) * GIB),
+                      processes=(GpuProcess(7, "python", int(held * GIB)),) if i and held else ())
+            for i in range(2)
+        )  # fmt: skip
+        seen = engine.observe(Observation(t, gpus=gpus, processes=(process,) if held else ()))
+        forecasts.update({f.resource: f for f in seen.forecasts})
+
+    for start in (0.0, 400.0):
+        for i in range(20):
+            sample(start + i, 1.0 + 15.0 * i / 19, 2.0)
+        for i in range(20, 200):
+            sample(start + i, 0.0, 2.0)
+    for i in range(3):
+        sample(1000.0 + i, 1.0, 12.0)
+    assert (forecasts["gpu1"].level, forecasts["gpu1"].cause) == (Level.WARNING, "expected")
+    assert forecasts["gpu0"].level == Level.OK
+
+
+def test_a_recording_keeps_what_was_announced():
+    seen = Observation(1.0, expected=announced(9.0, pids=(7, 8)))
+    assert observation_from_row(json.loads(json.dumps(row_from_observation(seen)))) == seen
