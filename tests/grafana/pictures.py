@@ -138,7 +138,10 @@ def small(file: Path) -> None:
     from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
 
     with Image.open(file) as image:
-        image.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE).save(file, optimize=True)
+        flat = image.convert("RGB").quantize(
+            256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
+        )
+        flat.save(file, optimize=True)
 
 
 def main(names: list[str]) -> None:
