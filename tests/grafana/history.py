@@ -250,7 +250,7 @@ def evening(
             Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
             Reading(own["http_connections"], 2, ()),
             Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
-            Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+            Reading(metrics["doctor_findings"], 0, ("problem",)), Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
             Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
             Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
             Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
