@@ -105,7 +105,7 @@ class Evening:
             1 - 0.35 * thrash
         )
         card = ("0", CARDS["wsl2-vram-full"])
-        used = 1.3 + trains * (9.4 + 2.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
+        used = 1.3 + trains * (9.4 + 1.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
         used = used * GIB * self._card / (15.92 * GIB)
         reserved = 0.32 * GIB
         yield "gpu_memory_used_bytes", card, used
