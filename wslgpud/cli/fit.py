@@ -50,7 +50,7 @@ def fit(
         ),
     ] = "",
     batch: Annotated[int, typer.Option("--batch", "-b", min=1)] = 1,
-    context: Annotated[int, typer.Option("--context", "-c", min=1, help="tokens of each sequence")] = 4096,
+    context: Annotated[int, typer.Option("--context", min=1, help="tokens of each sequence")] = 4096,
     optimizer: Annotated[
         str,
         typer.Option("--optimizer", "-o", help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"),

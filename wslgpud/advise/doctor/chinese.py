@@ -198,7 +198,7 @@ PHRASES: Mapping[str, str] = {
     "install CUDA {} beside it and set CUDA_HOME": "另外安装 CUDA {} 并设置 CUDA_HOME",
     "close browsers and games in Windows before training": "训练前关闭 Windows 中的浏览器和游戏",
     "guiApplications=false below [wsl2] in .wslconfig if you need no Linux windows, and {}":
-        "不需要 Linux 窗口时，在 .wslconfig 的 [wsl2] 下写 guiApplications=false；并{}",
+        "不需要 Linux 窗口时，在 .wslconfig 的 [wsl2] 下写 guiApplications=false；{}",
     "keep MAX_JOBS low: wslgpud guard -- YOUR BUILD": "调低 MAX_JOBS：wslgpud guard -- 编译命令",
     "add psi=1 to the kernel's command line": "在内核命令行中加入 psi=1",
     "remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line":
