@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "documents", "__init__"),
+    ("metrics", "units", "steps", "documents", "__init__"),
     ("model",),
-    ("config", "host"),
+    ("config", "host", "palette"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs"),
+    ("observe", "capture", "systemd", "logs", "running"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),

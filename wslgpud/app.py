@@ -28,8 +28,11 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
+from wslgpud.running import FOLDER as RUNNING
+from wslgpud.running import running
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
+from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -75,6 +78,7 @@ class Daemon:
         self._runs_known = 0
         self._state: State | None = None
         self._standing: Sequence[Standing] = ()
+        self._running: Sequence[Mapping[str, Any]] = ()
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -165,7 +169,7 @@ class Daemon:
         """Tell this machine's own commands where we are."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if self._server.guarded:
-            local = LocalStatus(self._folder, self.status)
+            local = LocalStatus(self._folder, self._for_commands)
             if local.start():
                 stack.callback(local.close)
                 facts["socket"] = local.path.name
@@ -173,7 +177,8 @@ class Daemon:
         try:
             note.write_text(json.dumps(facts))
             note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
-            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+            for folder in (inbox(self._folder), self._folder / RUNNING):
+                folder.mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
@@ -225,6 +230,7 @@ class Daemon:
         self._keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         self._standing = self._desk.standing()
+        self._running = running(self._folder, self._host)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -271,9 +277,11 @@ class Daemon:
         if state is None:
             return self.now()
         recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
-        return status(
-            state.snapshot, state.observation, state.forecasts, recent[:-11:-1], self._standing
-        )  # fmt: skip
+        return self._status(state, recent[:-11:-1])
+
+    def _for_commands(self) -> dict[str, Any]:
+        """Return what this machine's own commands may know where the HTTP server asks for a password."""
+        return {**self.status(), "metrics": self._publisher.text(CLASSIC).decode()}
 
     def checkup(self) -> list[dict[str, Any]]:
         """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
@@ -289,4 +297,10 @@ class Daemon:
         state = self._state
         if state is None:
             return {"version": __version__, "waiting": "for the first sample"}
-        return status(state.snapshot, state.observation, state.forecasts, (), self._standing)
+        return self._status(state, ())
+
+    def _status(self, state: State, recent: Sequence[Transition]) -> dict[str, Any]:
+        return status(
+            state.snapshot, state.observation, state.forecasts, recent, self._standing,
+            stress=self._nightly.runs(), running=self._running,
+        )  # fmt: skip

@@ -23,9 +23,13 @@ class Archive:
         self._host = host
         self._language = language
 
-    def series(self) -> list[SeriesRef]:
-        """Return the series of this machine."""
-        return [ref for ref in self._reader().series() if ref.host == self._host]
+    def series(self, host: str | None = None) -> list[SeriesRef]:
+        """Return the series of a machine, this one if none is named."""
+        return [ref for ref in self._reader().series() if ref.host == (host or self._host)]
+
+    def hosts(self) -> list[str]:
+        """Return the machines whose history lies in the same database."""
+        return sorted({ref.host for ref in self._reader().series()})
 
     def columns(self, ref: SeriesRef, start: float, end: float) -> tuple[list[float], list[Number]]:
         """Return times and values as sampled."""

@@ -9,10 +9,6 @@ from statistics import median
 
 from wslgpud.store import Bucket, Reader, SeriesRef
 
-#: steps that fall on the clock's own divisions
-STEPS_SECONDS = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800,
-)  # fmt: skip
 #: a distance of so many usual ones between two values of a counter is a gap, over which nothing is known
 GAP = 3.0
 
@@ -30,12 +26,6 @@ class Curve:
     unit: str
     rate: bool
     points: Sequence[tuple[float, float, float, float]]
-
-
-def step_for(span_seconds: float, points: int) -> float:
-    """Return the step that gives about so many points, a division of the clock."""
-    wanted = span_seconds / max(points, 1)
-    return float(next((s for s in STEPS_SECONDS if s >= wanted), STEPS_SECONDS[-1]))
 
 
 def curve(  # noqa: PLR0913 - what a reader is asked for

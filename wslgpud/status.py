@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,20 +18,27 @@ from wslgpud.model import (
     ProcessSample,
     Snapshot,
     SourceReport,
+    StressResult,
     Transition,
 )
 from wslgpud.risk.wording import headline
 from wslgpud.sources import windows
 
 
-def status(
+def status(  # noqa: PLR0913 - what a document is made of
     snapshot: Snapshot,
     observation: Observation,
     forecasts: Iterable[Forecast],
     recent: Iterable[Transition] = (),
     incidents: Iterable[Standing] = (),
+    *,
+    stress: Iterable[StressResult] = (),
+    running: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return all that is known at a tick; keys whose value is not known are absent."""
+    """Return all that is known at a tick; keys whose value is not known are absent.
+
+    ``stress`` are the runs kept, oldest first; ``running`` what ``wslgpud.running`` knows of.
+    """
     forecasts = list(forecasts)
     worst = max(forecasts, key=lambda f: (f.level, -(f.eta_seconds or 1e18)), default=None)
     level = worst.level if worst else Level.OK
@@ -54,6 +61,8 @@ def status(
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot) for r in snapshot.reports],
             "incidents": [standing(s) for s in incidents],
+            "running": [dict(one) for one in running],
+            "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
                     "at": _iso(t.wall),
@@ -81,6 +90,20 @@ def standing(open_one: Standing) -> dict[str, Any]:
             "headline": incident.headline,
             "acknowledged": open_one.acknowledged,
             "silenced_until": None if until is None else _iso(until),
+        }
+    )
+
+
+def night(run: StressResult) -> dict[str, Any]:
+    """Return a stress run in brief, as JSON."""
+    return _known(
+        {
+            "at": _iso(run.wall),
+            "gpu": run.gpu,
+            "uuid": run.uuid,
+            "verdict": run.verdict,
+            "usable_bytes": run.values.get("usable_bytes"),
+            "note": "; ".join(f.text for f in run.findings) or run.reason or None,
         }
     )
 

@@ -25,15 +25,13 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from wslgpud.alerts.rules import rule_named
 from wslgpud.catalogue import catalogue
 from wslgpud.model import Level
+from wslgpud.palette import LEVELS as LEVEL_SHADES
 from wslgpud.risk.settings import RiskSettings
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
-GOOD, NOTE, WARNING, CRITICAL, EMERGENCY, NEUTRAL, NOT_HERE = (
-    "green", "blue", "orange", "red", "dark-red", "text", "#8e8e8e",
-)  # fmt: skip
-LEVEL_COLOURS = {
-    Level.OK: GOOD, Level.INFO: NOTE, Level.WARNING: WARNING, Level.CRITICAL: CRITICAL, Level.EMERGENCY: EMERGENCY,
-}  # fmt: skip
+LEVEL_COLOURS = {level: shade.grafana for level, shade in LEVEL_SHADES.items()}
+GOOD, NOTE, WARNING, CRITICAL, EMERGENCY = (LEVEL_COLOURS[level] for level in Level)
+NEUTRAL, NOT_HERE = "text", "#8e8e8e"
 #: what a query returns when the machine is alive and says that there is no such thing here: neither 0 nor "No data"
 NOT_AVAILABLE = -1
 RISK = RiskSettings()

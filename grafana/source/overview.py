@@ -247,11 +247,18 @@ def _machine() -> list[Panel]:
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
     under = figure(
         "WSL", "Distribution, version and networking mode of WSL; or that this is no WSL.",
-        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=8, colour=NEUTRAL,
+        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=6, colour=NEUTRAL,
     )  # fmt: skip
     offered = figure(
         "GPU for WSL", "Does WSL offer a GPU (/dev/dxg)? No: an old driver in Windows, or gpuSupport=false.",
-        ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True), mappings=OFFERED, width=4,
+        ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True), mappings=OFFERED, width=3,
+    )  # fmt: skip
+    found = metric("doctor_findings")
+    problems = metric("doctor_findings", state="problem")
+    doctor = figure(
+        "Doctor", "Problems that the doctor's last round found; `wslgpud doctor` tells them, and what mends them.",
+        ask(f"sum({problems}) or sum({found}) * 0 or max({metric('build')}) * 0 - 1", now=True), decimals=0,
+        mappings=words({-1: ("not yet", NOT_HERE)}), thresholds=steps((None, GOOD), (1, WARNING)), width=3,
     )  # fmt: skip
     since = figure(
         "Up for", "How long the machine (under WSL2: its virtual machine) runs; a small value is a restart.",
@@ -266,7 +273,7 @@ def _machine() -> list[Panel]:
         "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
         ask(f"max({metric('clock_jumps')})", now=True), width=4, decimals=0,
     )  # fmt: skip
-    return [under, offered, since, jumps, last_jump, processor, disks, *_windows()]
+    return [under, offered, doctor, since, jumps, last_jump, processor, disks, *_windows()]
 
 
 def _windows() -> list[Panel]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tests.alerts.ticks import START, tick
 from wslgpud.alerts.report import Curve
-from wslgpud.cli.incidents import chart
+from wslgpud.cli.chart import headroom
 from wslgpud.cli.screen import print_status
 from wslgpud.model import Level, Reading, Snapshot
 from wslgpud.observe import observe
@@ -78,7 +78,7 @@ def calm_screen(incidents: list[dict[str, Any]]) -> str:
 
 def drawn(points: list[tuple[float, float]]) -> list[str]:
     curve = Curve("ram", 100.0, [(START + t, left, Level.OK) for t, left in points])
-    return [line.partition("|")[2] for line in chart(curve, START) if "|" in line]
+    return [line.partition("|")[2] for line in headroom(curve, START) if "|" in line]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.83, 2.5, 10.0])

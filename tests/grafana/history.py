@@ -105,7 +105,7 @@ class Evening:
             1 - 0.35 * thrash
         )
         card = ("0", CARDS["wsl2-vram-full"])
-        used = 1.3 + trains * (9.4 + 2.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
+        used = 1.3 + trains * (9.4 + 1.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
         used = used * GIB * self._card / (15.92 * GIB)
         reserved = 0.32 * GIB
         yield "gpu_memory_used_bytes", card, used
@@ -250,7 +250,7 @@ def evening(
             Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
             Reading(own["http_connections"], 2, ()),
             Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
-            Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+            Reading(metrics["doctor_findings"], 0, ("problem",)), Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
             Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
             Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
             Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),

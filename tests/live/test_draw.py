@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.live.test_app import sample_of
 from tests.support.daemons import daemon, eventually
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
@@ -110,6 +111,31 @@ def test_when_nobody_answers_the_last_look_stays_and_says_how_old_it_is() -> Non
 
     assert "NO ANSWER  for 42 s: connection refused" in console.file.getvalue()
     assert WARNING["headline"] in console.file.getvalue()
+
+
+def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
+    look, trail = Look(0.0, WARNING, {}, "daemon"), Trail()
+    trail.add(look)
+
+    assert "STALE" not in drawn(replace(look, mono=9.0), trail)
+    first, second, *_ = drawn(replace(look, mono=75.0), trail).splitlines()
+    assert "STALE  no sample for 75 s" in first
+    assert second.startswith("what follows is old:")
+    assert WARNING["headline"] in second
+
+
+def test_what_runs_and_what_else_is_wrong_are_shown() -> None:
+    extra = {
+        "running": [{"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "fill", "elapsed_seconds": 3.0,
+                     "done_ratio": 0.5}],
+        "incidents": [{"id": 9, "rule": "disk_full", "level": "warning", "headline": "Disk / will be full"}],
+        "stress": [{"at": "2026-11-21T03:00:00+00:00", "gpu": 0, "uuid": "u", "verdict": "passed"}],
+    }  # fmt: skip
+    text = drawn(Look(0.0, WARNING | extra, {}, "daemon"))
+
+    assert "▶ ━━━━━━────── stress run of GPU 0  filling · 50% · for 3 s" in text
+    assert "warning   Disk / will be full  (incident 9)" in text
+    assert "stress run: GPU 0 passed" in text
 
 
 def test_markup_in_the_name_of_a_program_is_text() -> None:
@@ -211,7 +237,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle")) as running:
         feed = DaemonFeed(running.url)
-        theirs = eventually(lambda: (look := feed.look()).document.get("ram") and look, "a sample")
+        theirs = eventually(lambda: sample_of(feed), "a sample")
         ours = seen("wsl2-idle")
 
     for name in ("memory_total_bytes", "gpu_memory_used_bytes", "pressure_waiting_seconds", "cpus"):

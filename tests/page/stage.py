@@ -6,6 +6,8 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,10 @@ _CARD = {
 }  # fmt: skip
 
 
+#: a source that has not answered by then is one that does not
+MOST_TICKS = 400
+
+
 class StageClock:
     """The real time, until it is moved."""
 
@@ -79,6 +85,11 @@ class Stage:
         #: the machine whose history it is; see tests/bench/year.py
         self.name = "year" if database else "stage"
         self.ledger = Ledger((), 0.0)
+        self.said: list[Transition] = []
+        #: whether what is known is sampled again and again
+        self.ticking = False
+        #: what runs now, see ``wslgpud.running``
+        self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
         self.machine = "no-gpu"
         self.known: dict[str, Any] | None = None
@@ -112,7 +123,12 @@ class Stage:
         return doctor.document(doctor.run(machine, config.Config()))
 
     def now(self) -> dict[str, Any]:
-        return self.known or {"version": "0.1.0", "waiting": "for the first sample"}
+        if self.known is None:
+            return {"version": "0.1.0", "waiting": "for the first sample"}
+        if not self.ticking:
+            return self.known
+        at = datetime.fromtimestamp(self.clock.wall(), timezone.utc).isoformat(timespec="milliseconds")
+        return {**self.known, "at": at}
 
     def publish(
         self,
@@ -127,8 +143,10 @@ class Stage:
             snapshot,
             observation,
             forecasts,
-            (),
+            self.said[:-11:-1],
             [Standing(i, False, None) for i in self.ledger.open.values()],
+            stress=[run for _, run in self.store.stress_runs()],
+            running=self.running,
         )
         self.publisher.publish(snapshot)
         if keep:
@@ -142,6 +160,7 @@ class Stage:
 
     def say(self, transition: Transition) -> None:
         """Record a change of level."""
+        self.said.append(transition)
         row = self.ledger.fit(transition)
         if row is not None:
             self.ledger.record(self.store.record_transition(row), row)
@@ -168,11 +187,16 @@ class Stage:
         """Show a recorded machine, as if it had been like that for a while."""
         self.machine = name
         monitor = Monitor(
-            config.Config(sampling=config.Sampling(gpu_timeout_seconds=3.0)), RecordedHost(HOSTS / name)
+            config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0)), RecordedHost(HOSTS / name)
         )
         try:
-            for _ in range(4):
+            # A tick waits for nobody; on a busy machine the driver's stand-in answers only a later one.
+            for ticks in count(1):
                 state, _ = monitor.tick()
+                late = [r.name for r in state.snapshot.reports if r.health == "late"]
+                if ticks >= 4 and (not late or ticks >= MOST_TICKS):
+                    break
+                time.sleep(0.05 if ticks >= 4 else 0.0)
         finally:
             monitor.close()
         wall, mono = self.clock.wall(), self.clock.mono()
@@ -243,24 +267,32 @@ def trace(name: str) -> Iterator[Observation]:
     return read_trace(TRACES / f"{name}.jsonl.gz")
 
 
-def nights(stage: Stage, count: int = 30) -> None:
+def nights(stage: Stage, many: int = 30) -> None:
     """Record stress runs of as many nights: some that could not be, and lately one that found something."""
     gib, now = 1 << 30, stage.clock.wall()
     key = {"driver": "576.88", "torch": "2.13.0", "mode": "nightly", "wsl": "yes"}
     slow = Finding("bandwidth", "write bandwidth fell by 11.0 % at once: 712 GB/s, usually 800 GB/s")
-    for number in range(count):
-        run = StressResult(now - 86400 * (count - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
+    for number in range(many):
+        run = StressResult(now - 86400 * (many - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
         if number % 9 == 4:
             stage.store.record_stress(replace(run, reason="the GPU was in use by python (pid 4242)"))
             continue
-        bad, wave = number == count - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
+        bad, wave = number == many - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
         values = {
             "usable_bytes": int(14.1 * gib * wave), "free_bytes": 15 * gib, "errors": 0,
             "duration_seconds": 9.2,
             "write_median": 800e9 * wave * (0.89 if bad else 1), "read_median": 760e9 * wave,
         }  # fmt: skip
         chunks = [
-            {"write": 8e11 + (n % 5) * 1e9 - (3e11 if n > 50 else 0), "read": 7.6e11} for n in range(56)
+            {
+                "index": n,
+                "class": "dedicated",
+                "bytes": 1 << 28,
+                "write": (1 << 28) / (8e11 + (n % 5) * 1e9 - (3e11 if n > 50 else 0)),
+                "change": (2 << 28) / 7.9e11,
+                "read": (1 << 28) / 7.6e11,
+            }
+            for n in range(56)
         ]
         found = (slow,) if bad else ()
         verdict: StressVerdict = "findings" if bad else "passed"

@@ -21,6 +21,7 @@ from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transi
 from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.steps import step_for
 
 RAM = "wslgpud_memory_available_bytes"
 
@@ -85,7 +86,7 @@ def test_a_counter_is_given_as_it_counts(stage):
 )
 def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
     points = min(points, api_series.MOST_POINTS_IN_ALL // series)
-    step = api_series.step_for(span, points)
+    step = step_for(span, points)
 
     assert span / step <= points
     assert step == 1 or span / step > points / 8  # and not much fewer
@@ -331,3 +332,47 @@ def test_what_is_worse_counts_for_least(stage):
 
     assert ask(stage, "incidents")[2]["total"] == 1
     assert ask(stage, "incidents", least="warning")[2]["total"] == 0
+
+
+def test_where_many_machines_write_into_one_database_each_can_be_asked_for(stage):
+    remember(stage, (5, 1))
+    stage.server.stop()
+    stage.store.close()
+    own, stage.name = stage.name, "trainer-2"
+    stage.reopen()
+    remember(stage, (5, 22))
+    stage.server.stop()
+    stage.store.close()
+    stage.name = own
+    stage.reopen()
+
+    _, _, listed = ask(stage, "series", host="trainer-2")
+    _, _, theirs = ask(stage, "range", series=RAM, host="trainer-2", step=1)
+    _, _, ours = ask(stage, "range", series=RAM, step=1)
+    status, _, problem = ask(stage, "series", host="trainer-3")
+
+    assert listed["hosts"] == [own, "trainer-2"]
+    assert [theirs["series"][0]["value"], ours["series"][0]["value"]] == [[22], [1]]
+    assert status == 404
+    assert "known are: stage, trainer-2" in problem["detail"]
+
+
+def test_what_runs_and_the_last_stress_run_are_in_the_status(stage):
+    nights(stage, 3)
+    stage.running = [
+        {
+            "kind": "stress",
+            "what": "GPU 0",
+            "pid": 7,
+            "phase": "fill",
+            "elapsed_seconds": 3.2,
+            "done_ratio": 0.4,
+        }
+    ]
+    stage.host("no-gpu", past_seconds=5)
+    _, _, live = ask(stage, "live")
+
+    assert live["status"]["running"] == stage.running
+    (last,) = live["status"]["stress"]
+    assert last["verdict"] == "passed"
+    assert last["usable_bytes"] > 14e9

@@ -39,6 +39,13 @@ def ready(page):
     expect(page.get_by_text("Loading …")).to_have_count(0)
 
 
+def ready_in(page, loading):
+    """Wait as ``ready`` does, on a page of another language."""
+    expect(page.locator("nav [aria-current]")).to_be_visible()
+    expect(page.locator(".pulse")).not_to_have_class(re.compile("waiting"))
+    expect(page.get_by_text(loading)).to_have_count(0)
+
+
 def machine(stage, *, available=20 * GIB, gpus=(), processes=(), error="", up=()):
     """Show a machine of 32 GB with these cards and processes."""
     known = catalogue()
@@ -293,6 +300,106 @@ def test_it_speaks_chinese_to_who_reads_chinese_and_can_be_switched(stage, look)
 
     expect(page.locator("h1")).to_contain_text("Memory is fine")
     expect(page.locator("html")).to_have_attribute("lang", "en")
+
+
+#: words that are the same in every language: names, units, what stands on a card
+_NAMES = {
+    "RAM", "GPU", "GPUs", "VRAM", "PID", "CPU", "WSL", "WAL", "PSS", "API", "OpenAPI", "JSON", "Prometheus",
+    "uPlot", "MIT", "wslgpud", "Python", "NVIDIA", "Windows", "Gen", "English", "MiB", "GHz", "MHz", "cgroup",
+    "ECC", "CUDA",
+}  # fmt: skip
+#: what a reader sees as text of the page: neither names nor what is marked as another language
+_TEXTS = """() => {
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    const marked = '[lang="en"], [translate="no"], code, script, noscript';
+    if (!node.parentElement.closest(marked)) found.push(node.data);
+  }
+  for (const one of document.querySelectorAll("[aria-label], [title], [placeholder]")) {
+    if (one.closest('[lang="en"], [translate="no"]')) continue;
+    found.push(one.getAttribute("aria-label") ?? "", one.getAttribute("placeholder") ?? "");
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("view", [*VIEWS, "incidents/1", "stress/1"])
+def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, view):
+    past_incidents(stage)
+    nights(stage, 4)
+    stage.running = [
+        {
+            "kind": "stress",
+            "what": "GPU 0 RTX",
+            "pid": 7,
+            "phase": "fill",
+            "elapsed_seconds": 3.2,
+            "done_ratio": 0.4,
+        },
+        {
+            "kind": "guard",
+            "what": "make",
+            "pid": 8,
+            "phase": "runs",
+            "elapsed_seconds": 9.0,
+            "left_seconds": 60.0,
+        },
+    ]
+    stage.host("wsl2-vram-full", past_seconds=120)
+    if view.endswith("/1"):
+        kind = view.partition("/")[0]
+        rows = stage.store.stress_runs() if kind == "stress" else stage.store.transitions()
+        view = f"{kind}/{rows[0][0]}" if kind == "incidents" else f"{kind}/{rows[1][0]}"
+    page = look(locale="zh-CN").go(view)
+    ready_in(page, "加载中…")
+
+    english = [text for text in page.evaluate(_TEXTS) if _foreign(text)]
+    assert english == []
+
+
+def _foreign(text):
+    """Return the English words of a text, without units, figures and names; Chinese may have names within."""
+    if re.search(r"[\u4e00-\u9fff]", text):
+        return []
+    return [w for w in re.findall(r"[A-Za-z_][A-Za-z_']{2,}", text) if w not in _NAMES and "_" not in w]
+
+
+def test_what_runs_is_shown_with_how_far_it_is(stage, look):
+    nights(stage, 3)
+    stage.running = [
+        {"kind": "stress", "what": "GPU 0 RTX 5070 Ti", "pid": 7, "phase": "patterns", "elapsed_seconds": 3.2,
+         "done_ratio": 0.43, "left_seconds": 4.0}
+    ]  # fmt: skip
+    stage.host("two-gpus", past_seconds=5)
+    looking = look()
+    for view in ("overview", "stress"):
+        page = looking.go(view)
+        card = page.locator("section", has=page.get_by_role("heading", name="Running now"))
+        expect(card).to_contain_text("Stress run GPU 0 RTX 5070 Ti")
+        expect(card).to_contain_text("data · 43 % · for 3.2 s · about 4 s left")
+        expect(card.get_by_role("progressbar")).to_have_attribute("value", "0.430")
+    page = looking.go("overview")
+    expect(page.locator("main")).to_contain_text("Last stress run")
+
+    stage.running = []
+    stage.host("two-gpus", past_seconds=5)
+    stage.again()
+    expect(page.get_by_text("Running now")).to_have_count(0)
+    assert looking.complaints == []
+
+
+def test_the_bandwidth_of_each_part_of_the_memory_is_drawn_as_bytes_a_second(stage, look):
+    nights(stage, 3)
+    stage.store.flush()
+    number = stage.store.stress_runs()[-1][0]
+    page = look().go(f"stress/{number}")
+    expect(page.locator('[data-key="chunks"] canvas')).to_be_visible()
+    run = {"detail": {"chunks": [{"bytes": 1 << 28, "write": 0.001, "change": 0.002, "read": 0.0005}]}}
+    (chunk,) = page.evaluate("run => import('/static/stress.js').then(m => m.chunksOf(run))", run)
+
+    assert chunk == {"write": (1 << 28) / 0.001, "read": (1 << 28) / 0.0005}
 
 
 def test_light_or_dark_can_be_chosen_and_is_remembered(stage, look):

@@ -22,7 +22,7 @@ def status_svg(document: dict[str, Any]) -> str:
     """Draw the status screen of a document (see ``wslgpud.status``) as SVG."""
     console = _console(WIDTH)
     print_status(document, console)
-    return _svg(console, "wslgpud status")
+    return svg_of(console, "wslgpud status")
 
 
 def monitor_svg(saved: dict[str, Any]) -> str:
@@ -34,7 +34,7 @@ def monitor_svg(saved: dict[str, Any]) -> str:
     console = _console(MONITOR_SIZE[0])
     now = datetime.fromisoformat(look.document["at"]).timestamp()
     console.print(screen(look, trail, Shown(), *MONITOR_SIZE, now))
-    return _svg(console, "wslgpud monitor")
+    return svg_of(console, "wslgpud monitor")
 
 
 def saved_monitor(look: Look, trail: Trail) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def _console(width: int) -> Console:
     return Console(record=True, width=width, highlight=False, file=io.StringIO(), force_terminal=True)
 
 
-def _svg(console: Console, title: str) -> str:
+def svg_of(console: Console, title: str) -> str:
+    """Return what a recording console shows, with no font from elsewhere."""
     svg = console.export_svg(title=title, unique_id="wslgpud")
     # Rich fetches its font from elsewhere; a picture should not.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

@@ -27,6 +27,7 @@ from wslgpud.cli import (
 )
 from wslgpud.cli import export as exports
 from wslgpud.cli import history as histories
+from wslgpud.cli.plotting import PlotCommand
 
 app = typer.Typer(
     name="wslgpud",
@@ -60,15 +61,15 @@ app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
-app.command("replay")(replay.replay_command)
+app.command("replay", cls=PlotCommand)(replay.replay_command)
 app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
-app.command()(incidents.incidents)
+app.command(cls=PlotCommand)(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.command()(fit.fit)
-app.command()(sweep.sweep)
+app.command(cls=PlotCommand)(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
-app.command(cls=histories.PlotCommand)(histories.history)
+app.command(cls=PlotCommand)(histories.history)
 app.command()(exports.export)
 app.add_typer(db.app, name="db")

@@ -1,19 +1,32 @@
-"""Lines over time on a terminal, two by four dots a character; a gap stays a gap."""
+"""Drawings on a terminal: lines over time, headroom before a moment, strips and bars."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
-from wslgpud.curves import Curve
+from wslgpud.model import Level
+from wslgpud.palette import TERMINAL_LINES
+from wslgpud.units import resource_name, size
 
-COLOURS = ("cyan", "yellow", "green", "magenta", "red", "blue", "white", "bright_black")
+if TYPE_CHECKING:
+    from wslgpud.curves import Curve
+
+COLOURS = TERMINAL_LINES
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
 DAY_SECONDS = 86400
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+#: of a picture of headroom
+_ROWS, _COLUMNS = 10, 72
+#: samples further apart than so many ordinary steps have a gap between them
+_GAP_STEPS = 3.0
 
 
 def chart(
@@ -26,7 +39,10 @@ def chart(
     width: int,
     height: int = 12,
 ) -> Iterator[Text]:
-    """Draw curves of one unit; each step is as wide as it lasts and reaches from its least to its most."""
+    """Draw curves of one unit, two by four dots a character; each step is as wide as it lasts.
+
+    It reaches from its least to its most; a gap stays a gap.
+    """
     extremes = [value for c in curves for _, least, _, most in c.points for value in (least, most)]
     low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
     labels = {0: write(high), height // 2: write(low + (high - low) * (1 - (height // 2) / (height - 1)))}
@@ -88,3 +104,59 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
         place = max(0, min(columns - len(text), at - len(text) // 2))
         line[place : place + len(text)] = text
     return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim", no_wrap=True)
+
+
+class Left(Protocol):
+    """What was left of a resource, see ``wslgpud.alerts.report.Curve``."""
+
+    @property
+    def resource(self) -> str:
+        """Its name."""
+
+    @property
+    def capacity_bytes(self) -> float:
+        """How much there is."""
+
+    @property
+    def points(self) -> Sequence[tuple[float, float, Level]]:
+        """(seconds since the epoch, bytes left, level), oldest first."""
+
+
+def headroom(curve: Left, moment: float) -> list[str]:
+    """Draw headroom over time with block characters; the moment in question is marked below."""
+    walls = [wall for wall, _, _ in curve.points]
+    start, span = walls[0], max(walls[-1] - walls[0], 1.0)
+    columns = min(_COLUMNS, max(len(walls), 24))
+    cells: list[list[float]] = [[] for _ in range(columns)]
+    for wall, left, _ in curve.points:
+        cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
+    top = max(curve.capacity_bytes, 1.0)
+    # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
+    # it; a real gap, of a daemon that did not run, stays empty.
+    step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
+    gaps = [(a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step]
+    heights: list[float] = []
+    for number, cell in enumerate(cells):
+        at = start + (number + 0.5) / columns * span
+        if cell:
+            heights.append(8 * _ROWS * max(0.0, min(1.0, min(cell) / top)))
+        else:
+            heights.append(0.0 if any(a < at < b for a, b in gaps) else heights[-1])
+    lines = [f"{resource_name(curve.resource)} left, of {size(top)}"]
+    for row in reversed(range(_ROWS)):
+        label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
+        bars = "".join(EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
+        lines.append(f"{label:>8} |{bars}")
+    position = max(0, min(columns - 1, int((moment - start) / span * columns)))
+    lines.append(" " * 10 + "-" * position + "^" + "-" * (columns - position - 1))
+    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{columns - 8}}")
+    return lines
+
+
+def strip(shares: Sequence[float]) -> str:
+    """Draw shares from 0 to 1 in one line, a character each."""
+    return "".join(EIGHTHS[round(8 * min(1.0, max(0.0, share)))] for share in shares)
+
+
+def _clock(wall: float) -> str:
+    return datetime.fromtimestamp(wall).astimezone().strftime("%H:%M:%S")

@@ -91,7 +91,9 @@ def ask_daemon(folder: Path) -> dict[str, Any] | None:
         if "socket" in note:  # it asks for a password or speaks TLS
             from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
 
-            return {"seen_by": "daemon", "url": url, **ask(folder / str(note["socket"]))}
+            known = ask(folder / str(note["socket"]))
+            known.pop("metrics", None)  # for those who want what /metrics says
+            return {"seen_by": "daemon", "url": url, **known}
         # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(url + "/api/v1/status", timeout=3) as answer:

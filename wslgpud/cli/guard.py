@@ -17,6 +17,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
+from wslgpud.running import Note
 from wslgpud.units import duration, size
 
 if TYPE_CHECKING:
@@ -69,14 +70,14 @@ def guard(
     vram.start()
     try:
         with _opened(file) as stream:
-            account = _run(order, host, stream, vram, known)
+            account = _run(order, host, stream, vram, known, folder)
             _sum_up(account, order, file)
             if not account.interrupted:  # else the peaks are not what it wants
                 _remember(folder, known, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
                 second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
-                account = _run(second, host, stream, vram, known)
+                account = _run(second, host, stream, vram, known, folder)
                 _sum_up(account, second, file)
     finally:
         vram.stop()
@@ -113,7 +114,7 @@ def _order(
     return Order(command, environment, seconds, pause, number, expected)
 
 
-def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger) -> Account:
+def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger, folder: Path) -> Account:
     from wslgpud.advise.guard import plan  # noqa: PLC0415
     from wslgpud.advise.guard.announce import announcing  # noqa: PLC0415
     from wslgpud.advise.guard.memory import room  # noqa: PLC0415
@@ -130,12 +131,19 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
             where = "memory" if what == "ram" else "VRAM"
             _say(f"in an earlier run it came to {size(peak)} of {where}; {size(free[what])} are free now")
     who = f"{plan.short_name(order.command)} (guard {os.getpid()})"
-    with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement:
+    noted = Note(folder, host, "guard", shlex.join(order.command))
+    with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement, noted as note:
 
         def show(account: Account, left: Room, run: Run) -> None:
             relay.show(_line(account, left, run, vram))
             if announcement is not None:
                 announcement.note(host.clock.mono(), run.processes, vram.taken_bytes(vram.now_bytes))
+            limit = order.timeout_seconds
+            note.say(
+                "waits" if run.stopped else "runs",
+                left_seconds=None if limit is None else max(0.0, limit - note.seconds),
+                facts={"peak_bytes": account.peak_bytes, "waiting": run.stopped},
+            )
 
         return Run(order, host, relay, vram, show).to_end()
 

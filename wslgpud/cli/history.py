@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of
 from wslgpud.cli.moments import moment, seconds
+from wslgpud.cli.plotting import picture
 
 if TYPE_CHECKING:
     from wslgpud.curves import Curve
@@ -23,20 +23,7 @@ if TYPE_CHECKING:
 
 #: values along a picture
 _PICTURE_POINTS = 700
-_TERMINAL = "-"
 HostName = Annotated[str, typer.Option("--host", help="of this machine alone, in a database of many")]
-
-
-class PlotCommand(TyperCommand):
-    """Lets ``--plot`` stand without a file: for the terminal, as without it."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give ``--plot`` a value unless a picture's name follows."""
-        for number, text in enumerate(args):
-            follows = "".join(args[number + 1 : number + 2])
-            if text == "--plot" and not follows.endswith((".png", ".svg", ".pdf")):
-                args[number] = f"--plot={_TERMINAL}"
-        return super().parse_args(ctx, args)
 
 
 def history(
@@ -78,14 +65,14 @@ def history(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Show what was measured: drawn on the terminal, as PNG, CSV, JSON or Parquet."""
+    """Show what was measured: drawn on the terminal, as PNG or SVG, CSV, JSON or Parquet."""
     from wslgpud.cli.series import find  # noqa: PLC0415 - the database only when asked for
     from wslgpud.export import Wanted  # noqa: PLC0415
     from wslgpud.store import StoreError  # noqa: PLC0415
 
     if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
         raise Fault("--plot, --csv, --json and --parquet exclude each other")
-    file = None if plot is None or str(plot) == _TERMINAL else plot
+    file = picture(plot)
     now = time.time()
     start, end = moment(since, now), moment(until, now) if until else now
     if start >= end:
@@ -211,10 +198,10 @@ def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, 
 
 
 def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
-    """Draw on the terminal or into a PNG."""
+    """Draw on the terminal or into a file."""
     from wslgpud.cli.history_screen import dots_across, print_curves, short  # noqa: PLC0415 - see above
-    from wslgpud.curves import step_for  # noqa: PLC0415
     from wslgpud.plots import PlotError, plot_curves  # noqa: PLC0415
+    from wslgpud.steps import step_for  # noqa: PLC0415
 
     points = dots_across() if file is None else _PICTURE_POINTS
     step = wanted.step_seconds or step_for(wanted.end_wall - wanted.start_wall, points)

@@ -73,7 +73,7 @@ def print_curves(curves: Sequence[Curve], start: float, end: float, step: float)
         height = 12 if len(kinds) == 1 else 8
         for line in chart(drawn, start, end, step, write, width=console.width, height=height):
             console.print(line)
-        console.print(_legend(of_kind, write))
+        console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):
             console.print(f"[dim]drawn are the {len(drawn)} highest; a pattern or --across narrows it[/dim]")
         console.print()
@@ -87,7 +87,8 @@ def _place(curves: Sequence[Curve], kind: tuple[str, bool]) -> int:
     return next(i for i, c in enumerate(curves) if _kind(c) == kind)
 
 
-def _legend(curves: Sequence[Curve], write: Any) -> Table:
+def legend(curves: Sequence[Curve], write: Any) -> Table:
+    """Return a table of curves with their figures, in the colours in which they are drawn."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("series", overflow="fold")

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded
+from wslgpud.cli.plotting import picture
 from wslgpud.model import Level
 from wslgpud.units import duration, resource_name, size
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
-    from wslgpud.alerts.report import Curve, Report
+    from wslgpud.alerts.report import Report
     from wslgpud.store import Reader
 
 StateOption = Annotated[Path | None, typer.Option(help="folder of the daemon's database")]
-_ROWS, _COLUMNS = 10, 72
-#: samples further apart than so many ordinary steps have a gap between them
-_GAP_STEPS = 3.0
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def incidents(
@@ -38,7 +33,11 @@ def incidents(
     config: ConfigOption = None,
     as_json: JsonOption = False,
     plot: Annotated[
-        Path | None, typer.Option(help="draw it into this file: .png, .svg, or .html with the report")
+        Path | None,
+        typer.Option(
+            metavar="[FILE]",
+            help="draw it on the terminal, as without this, or into a .png, .svg, or .html with the report",
+        ),
     ] = None,
     days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
     all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
@@ -60,8 +59,8 @@ def incidents(
         reader.close()
     if shown is None:
         raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
-    if plot is not None:
-        _draw(shown, plot)
+    if (file := picture(plot)) is not None:
+        _draw(shown, file)
     print(json.dumps(shown.document, indent=2) if as_json else _readable(shown))
 
 
@@ -123,8 +122,10 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
         )
     if d.get("false_alarm"):
         lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
+    from wslgpud.cli.chart import headroom  # noqa: PLC0415 - rich only when somebody looks
+
     for curve in shown.curves[: 2 * charts]:
-        lines += ["", *chart(curve, shown.moment)]
+        lines += ["", *headroom(curve, shown.moment)]
     lines += _section("Growing", (_grown(g) for g in d["growing"]))
     lines += _section("Levels", (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
     lines += _section("Messages", (_message(m) for m in d["messages"]))
@@ -154,37 +155,6 @@ def _message(message: dict[str, Any]) -> str:
     return f"{local(message['at'])}  {message['channel']:<20}  {fate}"
 
 
-def chart(curve: Curve, moment: float) -> list[str]:
-    """Draw headroom over time with block characters; the moment in question is marked below."""
-    walls = [wall for wall, _, _ in curve.points]
-    start, span = walls[0], max(walls[-1] - walls[0], 1.0)
-    columns = min(_COLUMNS, max(len(walls), 24))
-    cells: list[list[float]] = [[] for _ in range(columns)]
-    for wall, left, _ in curve.points:
-        cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
-    top = max(curve.capacity_bytes, 1.0)
-    # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
-    # it; a real gap, of a daemon that did not run, stays empty.
-    step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
-    gaps = [(a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step]
-    heights: list[float] = []
-    for number, cell in enumerate(cells):
-        at = start + (number + 0.5) / columns * span
-        if cell:
-            heights.append(8 * _ROWS * max(0.0, min(1.0, min(cell) / top)))
-        else:
-            heights.append(0.0 if any(a < at < b for a, b in gaps) else heights[-1])
-    lines = [f"{resource_name(curve.resource)} left, of {size(top)}"]
-    for row in reversed(range(_ROWS)):
-        label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
-        bars = "".join(_EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
-        lines.append(f"{label:>8} |{bars}")
-    position = max(0, min(columns - 1, int((moment - start) / span * columns)))
-    lines.append(" " * 10 + "-" * position + "^" + "-" * (columns - position - 1))
-    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{columns - 8}}")
-    return lines
-
-
 def _draw(shown: Report, path: Path) -> None:
     from wslgpud.plots import Panel, PlotError, plot_incident  # noqa: PLC0415 - only for a picture
 
@@ -202,10 +172,6 @@ def _draw(shown: Report, path: Path) -> None:
 def local(at: str, characters: int = 19) -> str:
     """Return a moment as the clock on the wall of this machine shows it."""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]
-
-
-def _clock(wall: float) -> str:
-    return datetime.fromtimestamp(wall).astimezone().strftime("%H:%M:%S")
 
 
 def _seconds(start: str, end: str) -> str:

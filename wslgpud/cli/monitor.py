@@ -13,6 +13,8 @@ from wslgpud import config as configuration
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, StateOption, host_at, loaded, state_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wslgpud.cli.live.looks import Feed
 
 #: a single look shows rates and growth, too, so it needs a second one
@@ -28,15 +30,17 @@ def monitor(
     host_root: HostOption = None,
 ) -> None:
     """Watch the machine in this terminal: through the running daemon, else by looks of its own."""
-    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, OwnFeed, daemon_feed  # noqa: PLC0415
+    from wslgpud.cli.live.looks import DaemonFeed, NoLookError, NotYetError, OwnFeed, daemon_feed  # noqa: PLC0415
 
     settings = loaded(config).config
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
-    daemon = DaemonFeed(url) if url else None if host_root else daemon_feed(folders)
+    daemon = DaemonFeed(url) if url else None if host_root else daemon_feed(folders, settings.store.path)
     feed: Feed | None = None
     if daemon is not None:
         try:
             daemon.look()
+            feed = daemon
+        except NotYetError:
             feed = daemon
         except NoLookError as error:
             if url is not None:
@@ -44,7 +48,7 @@ def monitor(
             # It was killed or hangs: not the same as that none was ever started.
             print(f"wslgpud: {error}", file=sys.stderr)
     if feed is None:
-        feed = OwnFeed(settings, host_at(host_root), "recording" if host_root else "own look")
+        feed = OwnFeed(settings, host_at(host_root), "recording") if host_root else _own(settings, folders)
     try:
         if once or not sys.stdout.isatty():
             _print_once(feed, recorded=host_root is not None)
@@ -54,6 +58,14 @@ def monitor(
         Live(feed, interval).run()
     finally:
         feed.close()
+
+
+def _own(settings: configuration.Config, folders: list[Path]) -> Feed:
+    """Look ourselves; what a daemon kept that does not run now is history all the same."""
+    from wslgpud.cli.live.looks import OwnFeed  # noqa: PLC0415
+
+    with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
+    return OwnFeed(settings, host_at(None), folder=with_history)
 
 
 def _print_once(feed: Feed, *, recorded: bool) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
 from wslgpud.cli.moments import moment
+from wslgpud.cli.plotting import picture
 from wslgpud.model import Level, Observation
 from wslgpud.plots import PlotError, plot_replays
 from wslgpud.risk.engine import LevelChange
@@ -25,7 +26,6 @@ from wslgpud.units import duration
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
-BARS = " ▁▂▃▄▅▆▇█"
 MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
 
 
@@ -42,7 +42,9 @@ def replay_command(
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="draw headroom, forecast and levels into this PNG", metavar="FILE.png"),
+        typer.Option(
+            "--plot", help="draw headroom, forecast and levels into this .png or .svg", metavar="FILE.png"
+        ),
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", help='your own history since "2026-11-20 22:00" or 8h ago')
@@ -65,7 +67,8 @@ def replay_command(
     with _faults():
         if score:
             _print_scores(paths)
-        shown = not score or plot is not None
+        file = picture(plot)
+        shown = not score or file is not None
         results = [replay(trace_name(path), _what_is_whole(path, broken)) for path in paths] if shown else []
         results = [result for result in results if result.samples]
         if begin is not None:
@@ -74,8 +77,8 @@ def replay_command(
         if not score:
             for result in results:
                 _print_result(result, truths.get(result.name), as_json=as_json)
-        if plot is not None and (results or not broken):
-            _draw(results, truths, plot)
+        if file is not None and (results or not broken):
+            _draw(results, truths, file)
     if broken:
         raise typer.Exit(2)
 
@@ -213,13 +216,14 @@ def _strips(
     points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float
 ) -> tuple[str, str]:
     """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
+    from wslgpud.cli.chart import strip  # noqa: PLC0415 - rich only when somebody looks
+
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
     for t, share, _, level in points:
         column = min(COLUMNS - 1, int((t - start) / max(1e-9, end - start) * COLUMNS))
         used[column] = max(used[column], 1.0 - share)
         worst[column] = max(worst[column], level)
-    bars = "".join(BARS[min(8, max(0, round(8 * value)))] for value in used)
-    return bars, "".join(MARKS[level] for level in worst)
+    return strip(used), "".join(MARKS[level] for level in worst)
 
 
 def _percent(share: float | None) -> str:

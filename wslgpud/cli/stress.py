@@ -13,6 +13,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded, state_folder
+from wslgpud.cli.plotting import PlotCommand, picture
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.stress.look import Recent
@@ -177,7 +178,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
         typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
 
 
-@app.command()
+@app.command(cls=PlotCommand)
 def history(
     config: ConfigOption = None,
     state: StateOption = None,
@@ -186,25 +187,29 @@ def history(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", help="draw usable VRAM, bandwidth and errors into this PNG", metavar="FILE.png"
+            "--plot",
+            metavar="[FILE.png]",
+            help="draw usable VRAM and bandwidth on the terminal, or with errors into this file",
         ),
     ] = None,
 ) -> None:
     """Show the runs so far, one a line."""
     runs = _runs(database_of(config, state))[-limit:]
-    if plot is not None:
+    if (file := picture(plot)) is not None:
         from wslgpud.plots import PlotError, plot_stress  # noqa: PLC0415
 
         try:
-            plot_stress([run for _, run in runs], plot)
+            plot_stress([run for _, run in runs], file)
         except PlotError as error:
             raise Fault(str(error)) from error
-        typer.echo(f"drawn: {plot}", err=True)
+        typer.echo(f"drawn: {file}", err=True)
     if as_json:
         print(json.dumps([_summary(number, run) for number, run in runs], indent=2))
         return
-    from wslgpud.cli.stress_screen import print_history  # noqa: PLC0415
+    from wslgpud.cli.stress_screen import print_curves, print_history  # noqa: PLC0415
 
+    if plot is not None and file is None:
+        print_curves([run for _, run in runs])
     print_history(runs)
 
 

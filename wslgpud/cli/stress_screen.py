@@ -15,20 +15,18 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.chart import COLOURS as LINES
+from wslgpud.cli.chart import chart
+from wslgpud.cli.screen import PHASES
+from wslgpud.cli.screen import VERDICT_COLOURS as COLOURS
 from wslgpud.model import StressResult
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-COLOURS = {"passed": "green", "findings": "bold red", "left": "yellow", "skipped": "yellow", "failed": "red"}
 WORDS = {
     "passed": "passed", "findings": "FOUND SOMETHING", "left": "given up for another program",
     "skipped": "not run", "failed": "failed",
-}  # fmt: skip
-PHASES = {
-    "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
-    "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
-    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
 }  # fmt: skip
 LAYERS = (
     ("spec", "the card is sold with"), ("total", "the driver manages"),
@@ -219,6 +217,39 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
         out.print(_line(cells, style=COLOURS[run.verdict]))
         for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
             out.print(Padding(escape(said), (0, 0, 0, 6)), style="dim")
+
+
+def print_curves(runs: Sequence[StressResult], console: Console | None = None) -> None:
+    """Draw usable VRAM and bandwidth of the complete runs over time, for each card."""
+    from wslgpud.curves import Curve  # noqa: PLC0415 - with them comes the database
+    from wslgpud.store import SeriesRef  # noqa: PLC0415
+
+    out = console or Console(highlight=False)
+    done = [run for run in runs if run.complete]
+    drawn: tuple[tuple[str, Sequence[str], str], ...] = (
+        ("usable VRAM", ("usable_bytes",), "bytes"),
+        ("GB/s", ("write_median", "change_median", "read_median"), ""),
+    )
+    for uuid, (title, names, unit) in ((u, d) for u in dict.fromkeys(r.uuid for r in done) for d in drawn):
+        mine = [run for run in done if run.uuid == uuid]
+        known = ((name, [(r.wall, r.values[name]) for r in mine if name in r.values]) for name in names)
+        curves = {
+            name: Curve(SeriesRef(name), unit, rate=False, points=[(w, v, v, v) for w, v in points])
+            for name, points in known
+            if points
+        }
+        if len(mine) < 2 or not curves:
+            continue
+        gpu, words = f"gpu{mine[0].gpu}", [name.partition("_")[0] for name in curves]
+        head = Text(f" {gpu} {mine[0].name}: {title}  ")
+        for word, colour in zip(words, LINES, strict=False):
+            head.append(f"━ {word}  " * (len(words) > 1), colour)
+        out.print(head)
+        write = _gib if unit else _gbs
+        start, end = mine[0].wall, mine[-1].wall
+        step = max(1.0, (end - start) / (len(mine) - 1))
+        for line in chart(list(curves.values()), start, end + step, step, write, width=out.width, height=8):
+            out.print(line)
 
 
 def _line(cells: Sequence[str], style: str = "") -> Text:

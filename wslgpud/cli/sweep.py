@@ -15,6 +15,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
 from wslgpud.cli.guard import duration_of
+from wslgpud.cli.plotting import picture
 from wslgpud.host import Host
 from wslgpud.units import size
 
@@ -32,7 +33,10 @@ def sweep(
     gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="draw it into this file: .png, .svg or .html")
+        Path | None,
+        typer.Option(
+            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file as well"
+        ),
     ] = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
@@ -70,8 +74,8 @@ def sweep(
         print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
     else:
         _print(steps, end)
-    if plot is not None:
-        _draw(command, steps, plot)
+    if (file := picture(plot)) is not None:
+        _draw(command, steps, file)
     raise typer.Exit(int(not any(s.code == 0 for s in steps)))
 
 
@@ -92,12 +96,12 @@ def _step(
     return Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
 
 
-def _draw(command: str, steps: list[Step], path: Path) -> None:
+def _draw(command: str, steps: list[Step], file: Path) -> None:
     from wslgpud.plots import PlotError, Trial, plot_sweep  # noqa: PLC0415 - only for a picture
 
     trials = [Trial(s.value, s.ram_bytes, s.vram_bytes, s.seconds, bool(s.code)) for s in steps]
     try:
-        plot_sweep(command[:90], trials, path)
+        plot_sweep(command[:90], trials, file)
     except PlotError as error:
         raise Fault(str(error)) from error
 

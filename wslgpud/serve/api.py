@@ -19,6 +19,7 @@ from wslgpud.serve.api_live import Live, packed, values
 from wslgpud.serve.api_query import Query
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
+from wslgpud.steps import step_for
 
 LANGUAGES = ("en", "zh")
 LEVELS = ("info", "warning", "critical", "emergency")
@@ -39,8 +40,11 @@ OPENAPI = Path(__file__).with_name("static") / "openapi.json"
 class Past(Protocol):
     """What is needed of history; every method may wait for the disk."""
 
-    def series(self) -> Sequence[Any]:
-        """Return the series there are."""
+    def series(self, host: str | None = None) -> Sequence[Any]:
+        """Return the series of a machine, this one if none is named."""
+
+    def hosts(self) -> Sequence[str]:
+        """Return the machines whose history there is."""
 
     def columns(self, ref: Any, start: float, end: float) -> tuple[list[float], list[Number]]:
         """Return times and values of a series as sampled."""
@@ -166,21 +170,23 @@ class _Api:
 
     def series(self, request: Request) -> Response:
         """The series that have a history."""
-        query = Query(request.query, ("match", "limit", "after"))
+        query = Query(request.query, ("match", "limit", "after", "host"))
         limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
         pattern, after = query.text("match") or "*", query.text("after") or ""
-        known = self._named()
+        known = self._named(query.text("host"))
         names = sorted(name for name in known if name > after and _matches(name, pattern))
         document: dict[str, Any] = {
             "series": [api_series.described(known[name], self._catalogue) for name in names[:limit]]
         }
         if len(names) > limit:
             document["next"] = names[limit - 1]
+        if len(hosts := self._past.hosts()) > 1:
+            document["hosts"] = hosts
         return packed(request, dumps(document))
 
     def range(self, request: Request) -> Response:
         """Series over time."""
-        query = Query(request.query, ("series", "start", "end", "step", "points"))
+        query = Query(request.query, ("series", "start", "end", "step", "points", "host"))
         start, end = self._span(query)
         asked = list(dict.fromkeys(query.all("series")))
         if not 1 <= len(asked) <= api_series.MOST_SERIES:
@@ -188,9 +194,9 @@ class _Api:
         points = query.whole("points", 10, api_series.MOST_POINTS) or 600
         points = min(points, api_series.MOST_POINTS_IN_ALL // len(asked))
         step = query.whole("step", 0, 30 * 86400)
-        step = api_series.step_for(end - start, points) if step is None else step
+        step = step_for(end - start, points) if step is None else step
         api_series.check_size(end - start, step, len(asked))
-        known = self._named()
+        known = self._named(query.text("host"))
         found = []
         for name in asked:
             if name not in known:
@@ -273,16 +279,23 @@ class _Api:
         }
         return packed(request, dumps(document))
 
-    def _named(self) -> dict[str, Any]:
-        """Return the series by name: those recorded, and those of now that are about to be."""
-        latest = self._publisher.latest
+    def _named(self, host: str | None) -> dict[str, Any]:
+        """Return the series by name: those recorded, and those of now that are about to be.
+
+        Raises:
+            Problem: there is no history of a machine called ``host``.
+        """
+        # Another machine's present is not ours to tell.
+        latest = self._publisher.latest if host is None else None
         found: dict[str, Any] = {}
         for reading in latest.readings() if latest else ():
             if reading.spec.stored and reading.spec.kind != "info":
                 labels = tuple(zip(reading.spec.labels, reading.labels, strict=True))
                 found[api_series.name_of(reading.spec.sample, labels)] = _Unwritten(reading.spec.name, labels)
-        for ref in self._past.series():
+        for ref in self._past.series(host):
             found[api_series.full_name(ref, self._catalogue)] = ref
+        if host is not None and not found:
+            raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self._past.hosts())}")
         return found
 
     def _span(self, query: Query) -> tuple[float, float]:

@@ -9,12 +9,8 @@ from typing import Any, Protocol
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Number
 from wslgpud.serve.http import Problem
+from wslgpud.steps import step_for
 
-#: steps in seconds, so that points fall on the clock's own divisions; those from 60 and from 3600 on are read
-#: from the summaries of minutes and of hours
-STEPS = (
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800,
-)  # fmt: skip
 #: points of one series, and of all series of an answer; a screen has fewer columns
 MOST_POINTS = 4000
 MOST_POINTS_IN_ALL = 40_000
@@ -87,14 +83,6 @@ def described(ref: Ref, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
     if spec:
         facts |= {"unit": spec.unit, "help": spec.help}
     return facts
-
-
-def step_for(span_seconds: float, points: int) -> int:
-    """Return the finest step that gives at most ``points`` points over a span."""
-    week = STEPS[-1]
-    return next(
-        (s for s in STEPS if span_seconds / s <= points), week * math.ceil(span_seconds / week / points)
-    )
 
 
 def tier_of(step: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from wslgpud import __version__
 from wslgpud.model import Level, Snapshot, SourceReport
+from wslgpud.palette import stylesheet
 from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
@@ -20,17 +21,24 @@ from wslgpud.sources.memory import MEMINFO
 
 _GIB = 1 << 30
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2330; --dim: #5b6678; --back: #f6f7f9; --card: #fff;
-  --line: #dde2ea; --link: #0b5fc1; --good: #1a7f45; --bad: #c0392b; --warn: #9a6700; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf1; --dim: #98a3b5; --back: #11151c;
-  --card: #1a202b; --line: #2c3545; --link: #6cb0ff; --good: #4cc38a; --bad: #ff7a6b; --warn: #e3b341; } }
+
+def _inks(theme: str) -> str:
+    known = stylesheet(theme)
+    return " ".join(f"--{name}: {known[f'--{name}']};" for name in _INKS)
+
+
+_INKS = ("ink", "dim", "back", "card", "rule", "link", "good", "bad", "warn")
+_COLOURS = f"""
+:root {{ color-scheme: light dark; {_inks("light")} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_inks("dark")} }} }}
+"""
+_RULES = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 46rem; padding: 2rem 1rem; background: var(--back); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1rem; margin: 0 0 .5rem; }
 p { margin: .25rem 0; } .dim { color: var(--dim); }
-section { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem;
+section { background: var(--card); border: 1px solid var(--rule); border-radius: .6rem; padding: 1rem;
   margin-top: 1rem; }
 a { color: var(--link); } ul { margin: 0; padding-left: 1.2rem; }
 table { width: 100%; border-collapse: collapse; } td, th { padding: .2rem .5rem .2rem 0; text-align: left;
@@ -42,6 +50,7 @@ meter { width: 100%; height: 1rem; } .number { font-variant-numeric: tabular-num
 .ok { color: var(--good); } .failed, .late, .critical, .emergency { color: var(--bad); }
 .absent, .info { color: var(--dim); } .warning { color: var(--warn); }
 """
+STYLE = _COLOURS + _RULES
 
 
 def policy(style: str) -> str:

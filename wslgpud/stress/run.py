@@ -12,6 +12,7 @@ from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
+from wslgpud.running import Note
 from wslgpud.stress import look, plan
 from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
@@ -24,6 +25,8 @@ from wslgpud.stress.verdict import Frame, digest
 AFTER_SECONDS = 5.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
+#: before that nobody can tell how long the rest will take
+_SURE_SHARE = 0.05
 
 
 @dataclass
@@ -105,14 +108,15 @@ class Runner:
             return reason_to_leave(now, bystanders)
 
         job = plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE))
-        done = supervise(
-            command(python, before.uuid, self.environ, worker=self.worker),
-            job,
-            deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
-            watch=watch,
-            progress=progress,
-            stall_seconds=self.stall_seconds,
-        )
+        with Note(self.state_folder, self.host, "stress", f"GPU {before.index} {before.name}") as note:
+            done = supervise(
+                command(python, before.uuid, self.environ, worker=self.worker),
+                job,
+                deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
+                watch=watch,
+                progress=told(note, progress),
+                stall_seconds=self.stall_seconds,
+            )
         if done.hung_pid is not None:
             hung.write(done.hung_pid)
         frame = Frame(
@@ -131,3 +135,22 @@ class Runner:
             back = fresh is not None and (fresh.used_bytes or 0) <= (before.used_bytes or 0) + (64 << 20)
             if back or self.host.clock.mono() >= end or self.stop.wait(0.1):
                 return fresh
+
+
+def told(note: Note, progress: Callable[[Line], None]) -> Callable[[Line], None]:
+    """Return ``progress`` that also keeps the note up to date, with the time left if it goes on like this."""
+    planned = 0
+
+    def line(said: Line) -> None:
+        nonlocal planned
+        if said["event"] == "filled":
+            planned = said["planned"]
+        elif said["event"] == "beat":
+            done = min(1.0, said["traversed"] / planned) if planned else None
+            left = note.seconds * (1 - done) / done if done and done > _SURE_SHARE else None
+            note.say(
+                said["phase"], done_ratio=done, left_seconds=left, facts={"verified_bytes": said["verified"]}
+            )
+        progress(said)
+
+    return line

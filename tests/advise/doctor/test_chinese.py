@@ -81,3 +81,14 @@ def test_the_screen_follows_the_locale_and_programs_get_english(monkeypatch):
     assert "GPU 0：1.5 GB 被占用，而这里没有程序在用" in shown
     assert shown.rstrip().endswith("1 个提示。")
     assert not CHINESE.search(told)
+
+
+def test_the_page_gets_both_languages():
+    (kernel, *_) = doctor.document(doctor.run(RecordedHost(HERE / "wsl2-idle"), CONFIG))
+
+    assert (kernel["id"], kernel["title"], kernel["zh"]["title"]) == (
+        "wsl.kernel",
+        "Linux kernel",
+        "Linux 内核",
+    )
+    assert set(kernel["zh"]) == {"title", "found", "why", "remedy"}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from wslgpud import documents
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
+from wslgpud.advise.drives import READERS, open_there
 from wslgpud.host import NoData, SourceError
 from wslgpud.sources.disk import holder
 from wslgpud.sources.text import whole
@@ -15,7 +14,6 @@ from wslgpud.units import duration, size
 GIB = 1 << 30
 #: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.
 FULL_BYTES, NEARLY_FULL_BYTES = 5 * GIB, 20 * GIB
-_MOST_FILES = 2000
 #: The hardware clock tells whole seconds, and a machine under load asks late.
 SKEW_SECONDS = 5.0
 #: Time zones differ by quarters of an hour, and by 14 hours at most.
@@ -34,30 +32,16 @@ def windows_drive(look: Look) -> Outcome:
     points = [m.point for m in look.mounts if m.windows]
     if not points:
         return not_applicable("no drive of Windows is mounted")
-    workers = [p for p in look.processes if p.roles & {"training", "gpu"}]
+    workers = [p for p in look.processes if p.roles & READERS]
     if not workers:
         return not_applicable("no training runs now")
-    for process in workers:
-        for path in _open_files(look, process.pid):
-            if any(path.startswith(f"{point.rstrip('/')}/") for point in points):
-                return problem(
-                    f"{process.command or process.name} ({process.pid}) has {path} open",
-                    f"mkdir -p ~/data && rsync -a --info=progress2 '{path.rpartition('/')[0]}/' ~/data/",
-                )
+    names = {p.pid: p.command or p.name for p in workers}
+    for pid, path in open_there(look.host, names, points):
+        return problem(
+            f"{names[pid]} ({pid}) has {path} open",
+            f"mkdir -p ~/data && rsync -a --info=progress2 '{path.rpartition('/')[0]}/' ~/data/",
+        )
     return good(f"nothing open on {', '.join(points)}")
-
-
-def _open_files(look: Look, pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
-    try:
-        names = look.host.names(folder)
-    except (NoData, SourceError):
-        names = []
-    for path in (f"/proc/{pid}/cwd", *(f"{folder}/{name}" for name in names[:_MOST_FILES])):
-        target = look.host.link(path)
-        if target:
-            # A folder on a drive stands for what is read below it.
-            yield target if not path.endswith("/cwd") else f"{target}/"
 
 
 @check("disk.state", "Where history lies", "SQLite loses its locks, and its data, on drives of Windows.")

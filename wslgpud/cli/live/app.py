@@ -14,7 +14,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.live.draw import Shown, cycled, screen
+from wslgpud.cli.live.history import History
 from wslgpud.cli.live.looks import Feed, Look, NoLookError
+from wslgpud.cli.live.past import Past
 from wslgpud.cli.live.trail import Trail
 
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
@@ -28,7 +30,8 @@ HELP = """\
 [b]Keys[/b]
   s  sort by RAM, VRAM, growth, pid       p  pause, to read or copy
   /  show only programs with a word       +  -  how far back sparklines go
-  esc  all programs again                 q  quit
+  esc  all programs again                 h  history: any series, from a minute to a year
+  ?  this                                 q  quit
 
 Any key closes this."""
 
@@ -63,7 +66,8 @@ class Live(App[None]):
         Binding("p", "pause", "pause"),
         Binding("plus,equals_sign", "span(1)", "longer"),
         Binding("minus", "span(-1)", "shorter"),
-        Binding("question_mark,h", "help", "help"),
+        Binding("h", "history", "history"),
+        Binding("question_mark", "help", "help"),
         Binding("escape", "all", show=False),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -76,6 +80,7 @@ class Live(App[None]):
         self._interval = interval_seconds
         self._trail = Trail()
         self._look: Look | None = None
+        self._past: Past | None = None
         self.shown = Shown()
 
     def compose(self) -> ComposeResult:
@@ -83,6 +88,16 @@ class Live(App[None]):
         yield Vertical(Static("looking ...", id="view"))
         yield Input(placeholder="only programs with", id="filter")
         yield Footer()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keep the keys of this view to itself: another one over it has keys of its own."""
+        del parameters
+        return len(self.screen_stack) == 1 or not hasattr(Live, f"action_{action}")
+
+    def on_unmount(self) -> None:
+        """Give back what history holds."""
+        if self._past is not None:
+            self._past.close()
 
     def on_mount(self) -> None:
         """Begin to look."""
@@ -137,6 +152,12 @@ class Live(App[None]):
     def action_help(self) -> None:
         """Say what is what."""
         self.push_screen(Help())
+
+    def action_history(self) -> None:
+        """Show what was measured before."""
+        if self._past is None:
+            self._past = self._feed.past(self._trail)
+        self.push_screen(History(self._past))
 
     def action_filter(self) -> None:
         """Ask for the word that programs must have."""

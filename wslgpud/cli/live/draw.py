@@ -15,13 +15,16 @@ from rich.text import Text
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import COLOURS, calm
+from wslgpud.cli.screen import COLOURS, calm, last_night, told
 from wslgpud.units import duration, resource_name, size, speed
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
 MOST_CGROUPS = 3
+#: without a new sample for so long, how things stand is not known
+STALE_SECONDS = 10.0
+MOST_INCIDENTS = 3
 #: older than this many planned intervals, a sample is called old
 _OLD = 5.0
 
@@ -47,7 +50,8 @@ class Shown:
 def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now: float) -> RenderableType:
     """Draw a look into so many columns and lines; ``now`` is the wall clock, to tell how old it is."""
     parts: list[Table | Text] = [
-        *_verdict(look, shown, width, now),
+        *_verdict(look, trail, shown, width, now),
+        *_work(look),
         _rule("memory", width, _span(shown)),
         _memory(look, trail, shown, width),
     ]
@@ -55,7 +59,7 @@ def screen(look: Look, trail: Trail, shown: Shown, width: int, height: int, now:
         parts += [_rule("gpu", width), _gpus(look, trail, shown, width)]
     if look.values:
         parts += [_rule("machine", width), *_machine(look, trail, shown, width)]
-    below = [*_advice(look, trail), *_lately(look)]
+    below = [*_advice(look, trail), *_open(look), *_lately(look), *_nights(look)]
     room = height - sum(map(_lines, parts)) - 2
     below = below[: max(0, room - 4)]
     if room - len(below) >= 2:
@@ -69,7 +73,7 @@ def _lines(part: Table | Text) -> int:
     return part.row_count + part.show_header if isinstance(part, Table) else part.plain.count("\n") + 1
 
 
-def _text(*parts: str | tuple[str, str]) -> Text:
+def _text(*parts: str | Text | tuple[str, str]) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
@@ -89,17 +93,27 @@ _SEEN_BY = {
 }
 
 
-def _verdict(look: Look, shown: Shown, width: int, now: float) -> Iterator[Text]:
+def _ink(level: str) -> str:
+    """Return the colour of a level for lines: a background would fill what is around them."""
+    return COLOURS[level].removeprefix("bold white on ")
+
+
+def _verdict(look: Look, trail: Trail, shown: Shown, width: int, now: float) -> Iterator[Text]:
     document = look.document
     taken = datetime.fromisoformat(document["at"])
     age = max(0.0, now - taken.timestamp())
     level = document["level"]
-    badge = (f" {level.upper()} ", f"bold reverse {COLOURS[level].removeprefix('bold white on ')}")
+    badge = (f" {level.upper()} ", f"bold reverse {_ink(level)}")
     says = document.get("headline") or calm(document)
     clock = taken.astimezone().strftime("%H:%M:%S")
     marks = " paused" if shown.paused else ""
-    if shown.trouble:
-        yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
+    silent = trail.still(look.mono) if look.seen_by == "daemon" else 0.0
+    if shown.trouble or silent > STALE_SECONDS:
+        if shown.trouble:
+            yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
+        else:
+            why = "the daemon answers but does not sample"
+            yield _text((" STALE ", "bold reverse yellow"), f" no sample for {duration(silent)}: {why}")
         yield _text(("what follows is old: ", "yellow"), badge, f" {says}")
         return
     old = age > _OLD and look.seen_by != "recording"
@@ -141,13 +155,15 @@ def _grid(*justify: str) -> Table:
 
 def _memory(look: Look, trail: Trail, shown: Shown, width: int) -> Table:
     table = _grid("left", "left", "right", "right", "left", "left")
-    for column, least in zip(table.columns, (8, 0, 4, 12, 0, 12), strict=True):
-        column.min_width = least
     names = max(8, width // 6)
     swap = look.document.get("swap")
     has_swap = bool(swap and swap["total"])
+    narrow = width < 100
     bars = max(10, min(30, width // 6))
-    sparks = 8 if width < 100 else min(30, width // 6)
+    sparks = 8 if narrow else min(30, width // 6)
+    # What does not fit is cut from the outlook, and nothing else.
+    for column, least in zip(table.columns, (8, bars, 4, 11 if narrow else 21, sparks, 6), strict=True):
+        column.min_width = least
 
     def row(name: str, key: str, left: int, capacity: int, colour: str, outlook: Text, rate: float) -> None:
         used = 1 - left / capacity if capacity else 0.0
@@ -155,13 +171,14 @@ def _memory(look: Look, trail: Trail, shown: Shown, width: int) -> Table:
         curve = spark(trail.points(Key("used", key)), look.mono, shown.span_seconds, sparks, 1.0)
         name = name if len(name) <= names else f"…{name[1 - names :]}"
         table.add_row(_text((name, "bold")), bar(used, ahead, bars, colour), f"{used:.0%}",
-                      f"{size(left)} of {size(capacity)} left", _text((curve, colour)), outlook)  # fmt: skip
+                      f"{size(left)} left" if narrow else f"{size(left)} of {size(capacity)} left",
+                      _text((curve, colour)), outlook)  # fmt: skip
 
     for forecast in _worth_a_line(look.document["forecasts"]):
         resource = forecast["resource"]
         name = "RAM+swap" if resource == "ram" and has_swap else resource_name(resource)
         row(name, resource, forecast["headroom_bytes"], forecast["capacity_bytes"],
-            COLOURS[forecast["level"]], _outlook(forecast),
+            _ink(forecast["level"]), _outlook(forecast),
             forecast.get("rate_bytes_per_second", 0.0) if forecast.get("eta_seconds") else 0.0)  # fmt: skip
     if swap and has_swap:
         back = trail.mean(Key("swap in"), 10)
@@ -247,7 +264,7 @@ def _machine(look: Look, trail: Trail, shown: Shown, width: int) -> Iterator[Tex
         f"{labels['mountpoint']} {size(left)} free"
         for labels, left in sorted(look.series("filesystem_avail_bytes"), key=lambda s: s[0]["mountpoint"])
     ]
-    yield _text("  ".join(flows), ("  · ", "bright_black"), "  ".join(places))
+    yield _text("  ".join(flows), ("  · " * bool(places), "bright_black"), "  ".join(places))
 
 
 def _share(ratio: float | None) -> str:
@@ -312,11 +329,49 @@ def _advice(look: Look, trail: Trail) -> Iterator[Text]:
             yield _text((f" ! {source['name']}: {source.get('error', source['health'])}", "yellow"))
 
 
+def _open(look: Look) -> Iterator[Text]:
+    """Say what else is wrong; the verdict has said it of memory."""
+    others = [i for i in look.document.get("incidents", ()) if i["rule"] != "memory_exhaustion"]
+    for item in others[:MOST_INCIDENTS]:
+        yield _text((" open  ", "bright_black"), (f"{item['level']:9} ", COLOURS[item["level"]]),
+                    item["headline"], (f"  (incident {item['id']})", "bright_black"))  # fmt: skip
+    if len(others) > MOST_INCIDENTS:
+        yield _text((f" and {len(others) - MOST_INCIDENTS} more: wslgpud alerts list", "bright_black"))
+
+
 def _lately(look: Look) -> Iterator[Text]:
-    for item in look.document.get("recent", ())[:3]:
-        clock = datetime.fromisoformat(item["at"]).astimezone().strftime("%H:%M")
-        yield _text((f" {clock} ", "bright_black"), (f"{item['level']:9} ", COLOURS[item["level"]]),
-                    item["headline"])  # fmt: skip
+    """Say what became worse lately, the newest first."""
+    levels = list(COLOURS)
+    worse = [
+        item
+        for item in look.document.get("recent", ())
+        if levels.index(item["level"]) > levels.index(item["previous_level"])
+    ]
+    for item in worse[:3]:
+        yield _text((f" {_when(item['at'], look.document['at'])} ", "bright_black"),
+                    (f"{item['level']:9} ", COLOURS[item["level"]]), item["headline"])  # fmt: skip
+
+
+def _when(at: str, now: str) -> str:
+    """Return a moment on this machine's clock, with the day if it is another one."""
+    then, today = (datetime.fromisoformat(moment).astimezone() for moment in (at, now))
+    return then.strftime("%H:%M" if then.date() == today.date() else "%b %d %H:%M")
+
+
+def _work(look: Look) -> Iterator[Text]:
+    """Say what runs, with a bar for what has an end."""
+    for one in look.document.get("running", ()):
+        elapsed, left = one["elapsed_seconds"], one.get("left_seconds")
+        share = one.get("done_ratio")
+        if share is None and left is not None:
+            share = elapsed / max(elapsed + left, 1e-9)
+        yield _text((" ▶ ", "bold cyan"), bar(share, share, 12, "cyan") if share is not None else "",
+                    " " * (share is not None), told(one))  # fmt: skip
+
+
+def _nights(look: Look) -> Iterator[Text]:
+    for run in look.document.get("stress", ()):
+        yield _text((" stress run: ", "bright_black"), last_night(run, look.document["at"]))
 
 
 def cycled(shown: Shown) -> Shown:

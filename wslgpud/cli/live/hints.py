@@ -30,7 +30,13 @@ class Hint(NamedTuple):
 
 def hints(look: Look, trail: Trail) -> list[Hint]:
     """Return what is worth saying, the most useful first."""
-    return [*_thrashing(trail), *_volumes(look), *_waiting_gpus(look, trail), *_full_but_flat(look, trail)]
+    return [
+        *_thrashing(trail),
+        *_volumes(look),
+        *_windows_drive(look),
+        *_waiting_gpus(look, trail),
+        *_full_but_flat(look, trail),
+    ]
 
 
 def _waiting_gpus(look: Look, trail: Trail) -> Iterator[Hint]:
@@ -54,6 +60,13 @@ def _waiting_gpus(look: Look, trail: Trail) -> Iterator[Hint]:
         elif cpu is not None and cpu > 0.9:
             yield Hint("the processor holds the GPU up: move augmentation to the GPU, or cache it",
                        f"{seen}, CPU {cpu:.0%}")  # fmt: skip
+
+
+def _windows_drive(look: Look) -> Iterator[Hint]:
+    if look.on_windows is not None:
+        who, path = look.on_windows
+        yield Hint("the dataset lies on a drive of Windows: many times slower; copy it to ~/data",
+                   f"{who} has {path} open")  # fmt: skip
 
 
 def _full_but_flat(look: Look, trail: Trail) -> Iterator[Hint]:

@@ -39,6 +39,10 @@ class Trail:
             del self._curves[key]
         self._last = look
 
+    def still(self, mono: float) -> float:
+        """Return for how long there has been no new sample; by our own clock, since a daemon's may differ."""
+        return 0.0 if self._last is None else max(0.0, mono - self._last.mono)
+
     def seed(self, key: Key, points: Iterable[tuple[float, float]]) -> None:
         """Put (monotonic time, value) of before the first look under a curve."""
         self._curves[key] = deque(sorted([*points, *self._curves.get(key, ())]), maxlen=MOST_POINTS)

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { count, duration, percent, size } from "./format.js";
 import { t } from "./i18n.js";
 import { card, chip, column, fact, liveCard, pending, table } from "./parts.js";
+import { name as named, said } from "./told.js";
 
 const REFRESH_MS = 5000;
 const HEALTH = { ok: "ok", absent: "unknown", failed: "critical", late: "warning" };
@@ -36,7 +37,7 @@ export const daemon = {
     return [h("h1", { class: "unseen" }, t("daemon")), h("div", { class: "stack" },
       this.found?.document ? cost(this.found.document, this.before) : pending(this.found, () => this.load(ctx)),
       ctx.sample?.status.sources ? liveCard(t("sources"), null, sources(ctx.sample.status.sources)) : null,
-      card(t("further"), null, h("ul", { class: "plain-list" }, LINKS.map(([path, text]) => h("li", {}, h("a", { href: path }, path), h("span", { class: "dim" }, ` – ${t(text)}`))))))];
+      card(t("further"), null, h("ul", { class: "plain-list" }, LINKS.map(([path, text]) => h("li", {}, h("a", { href: path, translate: "no" }, path), h("span", { class: "dim" }, ` – ${t(text)}`))))))];
   },
 };
 
@@ -54,10 +55,10 @@ function cost(own, before) {
         fact(t("own_memory"), memory.every((one) => one !== undefined) ? size(memory.reduce((a, b) => a + b, 0)) : undefined),
         fact(t("running_for"), duration(own.uptime_seconds))),
       table(t("cost"), [column(t("name")), column(t("pid"), "num"), column(t("cpu"), "num"), column(t("own_memory"), "num")],
-        own.processes.map((one, n) => h("tr", {}, h("th", { scope: "row" }, one.name, h("span", { class: "dim" }, ` ${t(n ? "child" : "main")}`)), h("td", { class: "num dim" }, one.pid),
+        own.processes.map((one, n) => h("tr", {}, h("th", { scope: "row" }, named(one.name), h("span", { class: "dim" }, ` ${t(n ? "child" : "main")}`)), h("td", { class: "num dim" }, one.pid),
           h("td", { class: "num" }, duration(one.cpu_seconds)), h("td", { class: "num" }, size(one.pss_bytes)))))),
     card(t("database"), store.error ? chip("critical", t("write_error")) : null,
-      store.error ? h("p", { class: "bad" }, store.error) : null,
+      store.error ? h("p", { class: "bad" }, said(store.error)) : null,
       h("dl", { class: "facts" },
         fact(t("file"), store.file_bytes === undefined ? undefined : [size(store.file_bytes), store.wal_bytes ? h("span", { class: "dim" }, ` + ${size(store.wal_bytes)} WAL`) : null]),
         fact(t("queue"), t("ticks", { n: count(store.queue_ticks) })), fact(t("dropped"), t("ticks", { n: count(store.dropped_ticks_total) })),
@@ -67,7 +68,7 @@ function cost(own, before) {
 
 function sources(list) {
   return table(t("sources"), [column(t("source")), column(t("health")), column(t("age"), "num"), column(t("reading"), "num"), column(t("note"))],
-    list.map((s) => h("tr", { "data-key": `src-${s.name}` }, h("th", { scope: "row" }, s.name), h("td", {}, chip(HEALTH[s.health], t(`health_${s.health}`))),
+    list.map((s) => h("tr", { "data-key": `src-${s.name}` }, h("th", { scope: "row" }, named(s.name)), h("td", {}, chip(HEALTH[s.health], t(`health_${s.health}`))),
       h("td", { class: "num" }, s.age_seconds === undefined ? "–" : duration(s.age_seconds)),
-      h("td", { class: "num" }, `${(1000 * s.duration_seconds).toFixed(1)} ms`), h("td", { class: "dim long" }, s.error ?? ""))));
+      h("td", { class: "num" }, `${(1000 * s.duration_seconds).toFixed(1)} ms`), h("td", { class: "dim long" }, said(s.error) ?? ""))));
 }

@@ -5,6 +5,7 @@ import { h } from "./dom.js";
 import { moment } from "./format.js";
 import { lang, t } from "./i18n.js";
 import { chip, empty, pending } from "./parts.js";
+import { said } from "./told.js";
 
 const LEVEL = { problem: "warning", note: "info", "could not tell": "unknown", good: "ok", "not applicable": "unknown" };
 const ORDER = Object.keys(LEVEL);
@@ -38,10 +39,10 @@ const spoken = (finding) => (lang === "zh" ? { ...finding, ...finding.zh } : fin
 const word = (state) => t(`state_${state.replaceAll(" ", "_")}`);
 
 const atLength = (finding) => h("li", {},
-  h("div", {}, chip(LEVEL[finding.state], word(finding.state)), " ", h("strong", {}, finding.title)),
-  h("p", {}, finding.found), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("remedy"), ": "), finding.remedy) : null,
-  h("p", { class: "dim small" }, finding.why));
+  h("div", {}, chip(LEVEL[finding.state], word(finding.state)), " ", h("strong", {}, said(finding.title))),
+  h("p", {}, said(finding.found)), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("remedy"), ": "), h("code", {}, finding.remedy)) : null,
+  h("p", { class: "dim small" }, said(finding.why)));
 
 const briefly = (state, findings) => (findings.length ? h("details", { class: "card", "data-key": `state-${state}` },
   h("summary", {}, word(state), h("span", { class: "dim small" }, ` ${findings.length}`)),
-  h("ul", { class: "plain-list" }, findings.map((finding) => h("li", {}, finding.title, h("span", { class: "dim" }, ` – ${finding.found}`))))) : null);
+  h("ul", { class: "plain-list" }, findings.map((finding) => h("li", {}, said(finding.title), h("span", { class: "dim" }, " – ", said(finding.found)))))) : null);

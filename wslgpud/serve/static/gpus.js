@@ -4,9 +4,10 @@ import { get } from "./api.js";
 import { sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, percent, size } from "./format.js";
-import { t } from "./i18n.js";
+import { t, tMaybe } from "./i18n.js";
 import { absent, vramBar } from "./overview.js";
 import { chip, empty, fact } from "./parts.js";
+import { name as named } from "./told.js";
 
 const PAST = 600, MOST_CARDS = 20;
 const CURVES = [["utilization", "gpu_utilization_ratio", "ratio", 1], ["temperature", "gpu_temperature_celsius", "celsius", 100], ["power", "gpu_power_watts", "watts", 0]];
@@ -66,7 +67,7 @@ function one(ctx, gpu) {
   const link = [of("gpu_pcie_link_generation"), of("gpu_pcie_link_width")];
   const forecast = (sample.status.forecasts ?? []).find((f) => f.resource === `gpu${gpu.index}`);
   return h("section", { class: "card fades", "data-key": `g-${gpu.uuid}` },
-    h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index} `, h("span", { class: "dim" }, gpu.name)), forecast ? chip(forecast.level) : null),
+    h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index} `, named(gpu.name, { class: "dim" })), forecast ? chip(forecast.level) : null),
     gpu.total_bytes && gpu.used_bytes !== undefined
       ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, `${t("vram")} ${t("used")}, ${t("of_all", { all: size(gpu.total_bytes) })} (${percent(gpu.used_bytes / gpu.total_bytes)})`)), vramBar(gpu, forecast?.level)]
       : h("p", { class: "dim" }, t("vram"), ": ", h("span", { title: t("not_told_why") }, t("not_told"))),
@@ -85,10 +86,10 @@ function one(ctx, gpu) {
       fact(t("pstate"), of("gpu_performance_state") === undefined ? undefined : `P${of("gpu_performance_state")}`, why),
       fact(t("pcie"), link[0] === undefined ? undefined : `Gen ${link[0]} ×${link[1] ?? "?"}`, why),
       shown(t("encoder"), "gpu_encoder_utilization_ratio", "ratio"), shown(t("decoder"), "gpu_decoder_utilization_ratio", "ratio"),
-      fact(t("throttle"), told ? (reasons.length ? reasons.join(", ") : t("none")) : undefined, why)),
+      fact(t("throttle"), told ? (reasons.length ? reasons.map((r) => tMaybe(`throttle_${r}`) ?? r.replaceAll("_", " ")).join(", ") : t("none")) : undefined, why)),
     h("h3", {}, t("gpu_processes")),
     gpu.processes?.length
-      ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, p.name, h("span", { class: "dim" }, ` (${p.pid}) `),
+      ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),
         p.used_bytes === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : size(p.used_bytes))))
       : h("p", { class: "dim" }, t("no_gpu_processes")),
     h("p", { class: "dim small" }, h("code", {}, gpu.uuid)));

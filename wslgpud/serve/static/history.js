@@ -3,8 +3,10 @@
 import { get } from "./api.js";
 import { axes, colours, faint, joined, LINES, readout } from "./charts.js";
 import { h, show } from "./dom.js";
+import { gestures } from "./gestures.js";
 import { amount, clock, day, duration } from "./format.js";
-import { t } from "./i18n.js";
+import { lang, t, tMaybe } from "./i18n.js";
+import { name as named } from "./told.js";
 import { card, column, empty, pending, table } from "./parts.js";
 import { gapOf, parsed, rates } from "./sample.js";
 
@@ -23,7 +25,7 @@ const SPANS = [[900, 15, "min"], [3600, 1, "h"], [21600, 6, "h"], [86400, 24, "h
 const TEN_YEARS = 3652 * 86400, LEAST_SPAN = 5;
 const MOST_PER_CHART = LINES, MOST_CHARTS = 8, MOST_FOUND = 60;
 
-const state = { board: "headroom", chosen: [], from: 0, to: 0, last: 3600, series: null, panels: [], needle: "", picking: false, generation: 0, back: [] };
+const state = { board: "headroom", chosen: [], from: 0, to: 0, last: 3600, series: null, panels: [], needle: "", picking: false, generation: 0, back: [], host: undefined, hosts: [] };
 let touched = 0, hurry = 0;
 
 export const history = {
@@ -55,7 +57,7 @@ export const history = {
     const title = h("h1", { class: "unseen" }, t("history"));
     if (!Array.isArray(state.series)) return [title, pending(state.series, () => this.enter(ctx))];
     return [title, h("div", { class: "stack", "data-key": "history", onkeydown: (event) => key(ctx, event) },
-      h("section", { class: "card" }, boards(ctx), picker(ctx), times(ctx)),
+      h("section", { class: "card" }, machines(ctx), boards(ctx), picker(ctx), times(ctx)),
       state.panels.length
         ? h("div", { class: ["panels", state.panels.length > 1 && "two"] }, state.panels.map((panel) => chartCard(panel)))
         : h("section", { class: "card" }, empty(state.loading ? t("loading") : t("nothing_then"))))];
@@ -70,7 +72,8 @@ async function everySeries() {
   const found = [];
   let after;
   do {
-    const { document } = await get("series", { after });
+    const { document } = await get("series", { after, host: state.host });
+    state.hosts = document.hosts ?? [];
     found.push(...document.series);
     after = document.next;
   } while (after !== undefined && found.length < 10_000);
@@ -85,6 +88,8 @@ function readAddress() {
   const board = query.get("board");
   state.chosen = chosen;
   state.board = chosen.length ? null : board in BOARDS ? board : "headroom";
+  const host = query.get("host") ?? undefined;
+  if (host !== state.host) Object.assign(state, { host, series: null, panels: [] });
   const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
   if (from > 0 && to > from) Object.assign(state, { from, to, last: 0 });
   else state.last = Number(query.get("last")) || 3600;
@@ -94,6 +99,7 @@ function writeAddress() {
   const query = new URLSearchParams();
   if (state.board) query.set("board", state.board);
   for (const name of state.chosen) query.append("s", name);
+  if (state.host) query.set("host", state.host);
   if (state.last) query.set("last", state.last);
   else { query.set("from", state.from.toFixed(0)); query.set("to", state.to.toFixed(0)); }
   window.history.replaceState(null, "", `#/history?${query}`);
@@ -131,7 +137,7 @@ async function load(ctx, quietly = false) {
   const answers = await Promise.all(groups.map(async (group) => {
     const series = group.slice(0, MOST_PER_CHART).map((s) => s.name);
     try {
-      const { document } = await get("range", { series, start: from, end: to, points });
+      const { document } = await get("range", { series, start: from, end: to, points, host: state.host });
       return panelOf(document, group);
     } catch (error) {
       return { metric: group[0].metric, error: error.message, series: [], cut: 0 };
@@ -172,19 +178,26 @@ function sharedLabels(list) {
   return found;
 }
 
+/** What a metric is: the page says it in Chinese of what its boards show, the daemon of everything in English. */
+function help(panel) {
+  const known = tMaybe(`help_${panel.metric.replace(/^wslgpud_/, "")}`);
+  return { text: known ?? panel.help, lang: lang === "zh" && !known ? "en" : null };
+}
+
 function chartCard(panel) {
   const id = `h-${panel.metric}`;
   const name = panel.metric.replace(/^wslgpud_/, "");
-  if (panel.error) return h("section", { class: "card", "data-key": `${id}-failed` }, h("h2", {}, name), empty(panel.error));
+  if (panel.error) return h("section", { class: "card", "data-key": `${id}-failed` }, h("h2", {}, named(name)), empty(panel.error));
   const has = panel.series.some((s) => s.known);
+  const words = help(panel);
   return h("section", { class: "card", "data-key": `${id}-card` },
-    h("div", { class: "head" }, h("h2", { title: panel.help }, name, panel.rate ? h("span", { class: "dim small" }, ` /${t("s")}`) : null),
+    h("div", { class: "head" }, h("h2", { title: panel.help }, named(name), panel.rate ? h("span", { class: "dim small" }, ` /${t("s")}`) : null),
       h("span", { class: "dim small" }, `${t("each_point", { time: duration(panel.step || 1) })} · ${t(`tier_${panel.tier}`)}`)),
-    h("p", { class: "dim small" }, panel.help),
-    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": panel.help }) : empty(t("nothing_then")),
+    h("p", { class: "dim small", lang: words.lang }, words.text),
+    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("nothing_then")),
     has ? h("p", { class: "readout", "data-key": `${id}-readout`, "data-keep": true }) : null,
     has ? table(name, [column(t("series")), ...["least_value", "mean_value", "most_value", "last_value"].map((k) => column(t(k), "num"))],
-      panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), s.name),
+      panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), named(s.name)),
         [s.least, s.mean, s.most, s.last].map((value) => h("td", { class: "num" }, s.known ? amount(value, panel.unit, panel.rate) : "–"))))) : null,
     panel.cut ? h("p", { class: "dim small" }, t("too_many", { n: MOST_PER_CHART })) : null);
 }
@@ -218,7 +231,7 @@ function draw(ctx, panel) {
       hooks: {
         setSelect: [(u) => selected(ctx, u)],
         setCursor: [(u) => say(key_, readout(u, panel.unit, panel.rate, names))],
-        ready: [(u) => gestures(ctx, u)],
+        ready: [(u) => gestures(u, { range: () => state, zoom: (from, to) => zoom(ctx, from, to, false), pan: (share) => pan(ctx, share, false) })],
       },
     };
   }, panel.data);
@@ -277,7 +290,7 @@ async function allTime(ctx) {
   const now = nowOf(ctx);
   const names = wanted().flat().slice(0, 4).map((s) => s.name);
   if (!names.length) return;
-  const { document } = await get("range", { series: names, start: now - TEN_YEARS, end: now });
+  const { document } = await get("range", { series: names, start: now - TEN_YEARS, end: now, host: state.host });
   const first = Math.min(...document.series.flatMap((s) => s.time.slice(0, 1)));
   lastSpan(ctx, Number.isFinite(first) ? Math.max(900, now - first) : 3600);
 }
@@ -290,44 +303,6 @@ function selected(ctx, u) {
   zoom(ctx, from, to);
 }
 
-/** Shift and drag, or a finger: pan; two fingers: zoom; a wheel with Ctrl or sideways: both. */
-function gestures(ctx, u) {
-  const fingers = new Map();
-  const { over } = u;
-  let begun = null;
-  const begin = () => (begun = { from: state.from, to: state.to, at: [...fingers.values()] });
-  over.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "mouse" && !event.shiftKey) return;
-    fingers.set(event.pointerId, event.clientX);
-    over.setPointerCapture(event.pointerId);
-    begin();
-  });
-  over.addEventListener("pointermove", (event) => {
-    if (!fingers.has(event.pointerId)) return;
-    fingers.set(event.pointerId, event.clientX);
-    const now = [...fingers.values()];
-    const perPixel = (begun.to - begun.from) / over.clientWidth;
-    const moved = (now[0] - begun.at[0]) * perPixel;
-    if (now.length === 1) return Math.abs(moved) > 3 * perPixel && zoom(ctx, begun.from - moved, begun.to - moved, false);
-    const [was, is] = [begun.at, now].map(([a, b]) => Math.max(20, Math.abs(a - b)));
-    const half = ((begun.to - begun.from) / 2) * (was / is);
-    const middle = (begun.from + begun.to) / 2;
-    zoom(ctx, middle - half, middle + half, false);
-  });
-  for (const end of ["pointerup", "pointercancel"]) over.addEventListener(end, (event) => { fingers.delete(event.pointerId); begin(); });
-  // uPlot would begin to select.
-  over.addEventListener("mousedown", (event) => { if (event.shiftKey) event.stopImmediatePropagation(); }, { capture: true });
-  over.addEventListener("wheel", (event) => {
-    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
-    if (!event.ctrlKey && !sideways) return;
-    event.preventDefault();
-    if (sideways) return pan(ctx, event.deltaX / over.clientWidth, false);
-    const factor = Math.exp(event.deltaY / 300);
-    const at = u.posToVal(event.offsetX, "x");
-    zoom(ctx, at - (at - state.from) * factor, at + (state.to - at) * factor, false);
-  }, { passive: false });
-}
-
 function key(ctx, event) {
   if (["INPUT", "SELECT", "TEXTAREA"].includes(event.target.nodeName) || event.ctrlKey || event.metaKey || event.altKey) return;
   const does = { "+": () => zoomBy(ctx, 0.5), "=": () => zoomBy(ctx, 0.5), "-": () => zoomBy(ctx, 2), ArrowLeft: () => pan(ctx, -0.25),
@@ -338,6 +313,15 @@ function key(ctx, event) {
 }
 
 // What can be chosen.
+
+/** Where many machines write into one database, whose history it is. */
+function machines(ctx) {
+  if (state.hosts.length < 2) return null;
+  const own = ctx.sample?.document.host;
+  return h("p", {}, h("label", { class: "dim" }, t("host"), " ", h("select", { id: "host", value: state.host ?? own, translate: "no",
+    onchange: (event) => { Object.assign(state, { host: event.target.value, series: null, panels: [] }); writeAddress(); history.enter(ctx); } },
+    state.hosts.map((host) => h("option", { value: host, selected: host === (state.host ?? own) }, host)))));
+}
 
 function boards(ctx) {
   return h("div", { class: "tools", role: "group", "aria-label": t("boards") }, Object.keys(BOARDS).map((name) => {
@@ -361,7 +345,7 @@ function picker(ctx) {
     h("summary", {}, t("choose"), h("span", { class: "dim small" }, ` ${current.size}`)),
     state.picking ? [h("input", { type: "search", id: "series-filter", "aria-label": t("search_series"), placeholder: t("search_series"), value: state.needle,
       oninput: (event) => { state.needle = event.target.value; ctx.render(); } }),
-    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("series") }, all.slice(0, MOST_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help },
+    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("series") }, all.slice(0, MOST_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help, translate: "no" },
       h("input", { type: "checkbox", checked: current.has(s.name), onchange: () => toggle(s.name) }), seriesWords(s.name)))) : empty(t("none_match"))] : null);
 }
 

@@ -53,7 +53,7 @@ const TEXTS = {
   swapped: ["in swap", "已换出"],
   fan_alt: ["{what}: {left} left of {all}. {eta}", "{what}：剩余 {left}，共 {all}。{eta}"],
   late: ["late", "最晚"],
-  no_resources: ["The memory of this machine is not known: {why}", "本机内存未知：{why}"],
+  no_resources: ["The memory of this machine is not known:", "本机内存未知："],
   vitals: ["Vital signs", "生命体征"], cpu: ["CPU", "处理器"],
   psi: ["memory stalls", "内存停顿"], swap_in: ["swap-in", "换入"], disk_busy: ["busiest disk", "最忙磁盘"],
   net: ["network", "网络"], gpu_busy: ["GPU busy", "GPU 占用"],
@@ -126,6 +126,44 @@ const TEXTS = {
   api_link: ["description of the API (OpenAPI)", "API 描述 (OpenAPI)"], status_link: ["all that is known now, as JSON", "当前全部状态 (JSON)"],
   plain_link: ["this page without scripts", "无脚本页面"], licence_link: ["uPlot, which draws the curves (MIT)", "绘图库 uPlot (MIT)"],
   child: ["child", "子进程"], main: ["daemon", "主进程"],
+  // what runs
+  runs_now: ["Running now", "正在运行"], work_stress: ["Stress run", "压测"], work_guard: ["Guard", "守护命令"],
+  for_time: ["for {time}", "已 {time}"], left_time: ["about {time} left", "约剩 {time}"], time_up: ["time is up in {time}", "{time}后到时限"],
+  peak_of: ["peak {size}", "峰值 {size}"], compilers_wait: ["{n} compilers wait", "{n} 个编译进程在等待"],
+  last_stress: ["Last stress run", "最近一次压测"], all_stress: ["All stress runs", "全部压测"],
+  phase_begin: ["waking the GPU", "唤醒 GPU"], phase_ladder: ["sizes", "逐级分配"], phase_fragmentation: ["fragments", "碎片"],
+  phase_fill: ["filling", "填充"], phase_bandwidth: ["speed of each chunk", "各段带宽"], phase_patterns: ["data", "数据校验"],
+  phase_beyond: ["past the limit", "超出上限"], phase_soak: ["going on for a while", "持续加压"], phase_release: ["giving back", "归还"],
+  // figures of a stress run; where the daemon's word will do in English there is none here
+  figure_usable_bytes: ["", "可用显存"], figure_free_bytes: ["", "空闲显存"], figure_total_bytes: ["", "驱动管理的显存"],
+  figure_spec_bytes: ["", "标称显存"], figure_visible_bytes: ["", "CUDA 可见"], figure_reserved_bytes: ["", "驱动保留"],
+  figure_foreign_bytes: ["", "他人占用"], figure_context_bytes: ["", "CUDA 上下文"], figure_allocated_bytes: ["", "压测占用"],
+  figure_verified_bytes: ["", "已校验"], figure_checked_bytes: ["", "累计检查"], figure_spilled_bytes: ["", "溢出到共享内存"],
+  figure_spill_start_bytes: ["", "开始溢出处"], figure_leak_bytes: ["", "未归还"], figure_left_behind_bytes: ["", "遗留占用"],
+  figure_shared_grown_bytes: ["", "共享内存增长"], figure_errors: ["", "错误字数"], figure_duration_seconds: ["", "耗时"], figure_seconds: ["", "耗时"],
+  figure_write_median: ["", "写带宽（中位）"], figure_read_median: ["", "读带宽（中位）"], figure_change_median: ["", "读写带宽（中位）"],
+  figure_write_min: ["", "写带宽（最低）"], figure_read_min: ["", "读带宽（最低）"], figure_change_min: ["", "读写带宽（最低）"],
+  figure_peak_bandwidth: ["", "理论带宽"], figure_rungs: ["", "分配级数"], figure_degraded_chunks: ["", "变慢的段"], figure_contended: ["", "有争用"],
+  figure_moved_chunks: ["", "移动的段"], figure_temperature_max_celsius: ["", "最高温度"], figure_power_max_watts: ["", "最大功率"],
+  figure_memory_clock_hertz: ["", "显存时钟"], figure_slowed_ratio: ["", "降频占比"], figure_ecc_corrected: ["", "ECC 已纠正"],
+  figure_ecc_uncorrected: ["", "ECC 未纠正"], figure_remapped_rows: ["", "弃用行数"],
+  // why a card holds back
+  throttle_gpu_idle: ["", "空闲"], throttle_applications_clocks_setting: ["", "应用时钟设置"], throttle_sw_power_cap: ["", "功率上限"],
+  throttle_hw_slowdown: ["", "硬件降速"], throttle_sync_boost: ["", "同步加速"], throttle_sw_thermal_slowdown: ["", "温度过高（软件）"],
+  throttle_hw_thermal_slowdown: ["", "温度过高（硬件）"], throttle_hw_power_brake_slowdown: ["", "电源制动"], throttle_display_clock_setting: ["", "显示时钟设置"],
+  // what the boards' metrics are; in English the daemon says it
+  help_headroom_bytes: ["", "还能占用多少内存"], help_time_to_exhaustion_seconds: ["", "预计多久耗尽"],
+  help_memory_available_bytes: ["", "无需换页即可使用的内存"], help_memory_anon_bytes: ["", "程序自己的内存"], help_memory_cached_bytes: ["", "文件缓存"],
+  help_swap_free_bytes: ["", "空闲的交换区"], help_gpu_memory_used_bytes: ["", "已用显存"], help_gpu_memory_free_bytes: ["", "空闲显存"],
+  help_gpu_utilization_ratio: ["", "GPU 忙碌时间占比"], help_gpu_temperature_celsius: ["", "GPU 温度"], help_gpu_power_watts: ["", "GPU 功率"],
+  help_gpu_clock_hertz: ["", "GPU 时钟频率"], help_pressure_stalled_seconds_total: ["", "所有任务都在等待的时间"],
+  help_swap_in_bytes_total: ["", "从交换区读回的数据"], help_page_major_faults_total: ["", "需要读盘的缺页"],
+  help_memory_alloc_stalls_total: ["", "分配内存时被迫等待的次数"], help_cpu_seconds_total: ["", "处理器各状态的时间"],
+  help_load1: ["", "一分钟平均负载"], help_processes_running: ["", "正在运行的进程数"], help_disk_read_bytes_total: ["", "从磁盘读取"],
+  help_disk_written_bytes_total: ["", "写入磁盘"], help_disk_io_time_seconds_total: ["", "磁盘忙碌时间"],
+  help_network_receive_bytes_total: ["", "网络接收"], help_network_transmit_bytes_total: ["", "网络发送"],
+  help_program_resident_bytes: ["", "重要程序占用的内存"], help_program_swap_bytes: ["", "重要程序被换出的内存"],
+  host: ["Machine", "机器"],
   // history
   series: ["Series", "序列"], choose: ["Choose series", "选择序列"], search_series: ["Search all series", "搜索全部序列"],
   boards: ["Boards", "面板"], last_range: ["Last", "最近"], all_time: ["all", "全部"],
@@ -153,6 +191,9 @@ const wanted = [asked, kept, ...(navigator.languages ?? [navigator.language])].f
 
 /** "en" or "zh": the first of what was asked for, chosen before, and what the browser prefers. */
 export const lang = wanted.map((tag) => tag.slice(0, 2).toLowerCase()).find((tag) => tag === "en" || tag === "zh") ?? "en";
+
+/** The text of a key that is made of what the daemon says; null where there is none, or English has a better one. */
+export const tMaybe = (key) => TEXTS[key]?.[lang === "zh" ? 1 : 0] || null;
 
 export function t(key, facts = {}) {
   const text = TEXTS[key]?.[lang === "zh" ? 1 : 0] ?? key;

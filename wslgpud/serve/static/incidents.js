@@ -5,6 +5,7 @@ import { axes, colours, faint, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, resourceName, size, wallOf } from "./format.js";
 import { t } from "./i18n.js";
+import { name as named, said } from "./told.js";
 import { at, card, chip, column, empty, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 
@@ -58,8 +59,8 @@ export const incidents = {
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", {}, chip(i.worst_level)),
-      h("td", { class: "wide" }, resourceName(i.resource)),
-      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
+      h("td", { class: "wide" }, named(resourceName(i.resource))),
+      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, said(i.headline))),
       h("td", { class: "num wide" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
     return card(t("incidents"), choice, rows.length
       ? table(t("incidents"), [column(t("began")), column(t("worst")), column(t("where"), "wide"), column(t("what")), column(t("lasted"), "num wide")], rows) : empty(t("nothing_wrong")),
@@ -79,25 +80,25 @@ function report(d) {
   const curves = curvesOf(d);
   const lasted = d.closed ? `${t("lasted")} ${duration(wallOf(d.closed) - wallOf(d.opened))}` : t("still_open");
   const told = [
-    d.trouble ? `${t("trouble")}: ${d.trouble}` : null,
+    d.trouble ? [t("trouble"), ": ", said(d.trouble)] : null,
     d.rule === "oom_kill" ? (d.warned_seconds_before === undefined ? t("not_warned") : t("warned", { time: duration(d.warned_seconds_before) })) : null,
     d.false_alarm ? t("false_alarm") : null,
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, resourceName(d.resource), " · ", d.rule, " · ", at(d.opened), " · ", lasted)),
-      h("h1", {}, d.headline), told.map((line) => h("p", {}, line)),
-      d.advice ? [h("h3", {}, t("advice")), h("p", {}, d.advice)] : null),
+      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", named(d.rule), " · ", at(d.opened), " · ", lasted)),
+      h("h1", {}, said(d.headline)), told.map((line) => h("p", {}, line)),
+      d.advice ? [h("h3", {}, t("advice")), h("p", {}, said(d.advice))] : null),
     card(t("black_box"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
       h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, ` ${t("headroom")}, ${t("of_all", { all: size(c.capacity_bytes) })}`)),
       h("div", { class: "chart tall", "data-key": `bb-${c.resource}`, "data-keep": true, role: "img",
         "aria-label": `${resourceName(c.resource)}: ${size(c.points[0][1])} → ${size(Math.min(...c.points.map((p) => p[1])))}` })))) : empty(t("no_curves"))),
     h("div", { class: "grid" },
-        part(t("growing"), d.growing, (g) => [h("strong", {}, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("grew_by", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
-        part(t("levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
-        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
-        part(t("messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", m.channel, " ", h("span", { class: "dim" }, fate(m))]),
-        d.kernel?.length ? card(t("kernel"), null, h("pre", {}, d.kernel.join("\n"))) : null,
+        part(t("growing"), d.growing, (g) => [h("strong", { translate: "no" }, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("grew_by", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
+        part(t("levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", said(l.headline)]),
+        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", said(e.text)]),
+        part(t("messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
+        d.kernel?.length ? card(t("kernel"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
         part(t("dumps"), d.crash_dumps, (line) => h("code", {}, line))),
   ];
 }

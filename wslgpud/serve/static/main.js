@@ -105,7 +105,7 @@ function top(state) {
     stale: duration(Math.floor(currentAge())), lost: ctx.sample ? t("old", { time: duration(Math.floor(currentAge())) }) : "", waiting: "" }[state];
   return [h("div", { class: "bar" },
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/static/icon.svg", width: 24, height: 24, alt: "" }),
-      h("span", {}, "wslgpud ", h("span", { class: "dim" }, ctx.sample?.document.host ?? location.hostname))),
+      h("span", {}, "wslgpud ", h("span", { class: "dim", translate: "no" }, ctx.sample?.document.host ?? location.hostname))),
     h("span", { class: ["pulse", state] }, h("i"), t(state), words ? h("span", { class: "dim" }, words) : null),
     h("span", { class: "switches" },
       h("button", { type: "button", id: "theme", "aria-label": t("theme"), title: t("theme"), onclick: () => dispatchEvent(new Event("theme-wanted")) }, "◐"),

@@ -5,8 +5,10 @@ import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, duration, resourceName, size, speed, wallOf } from "./format.js";
 import { t } from "./i18n.js";
-import { at, card, chip, empty, fact, keys, layers, liveCard, sign } from "./parts.js";
+import { at, card, chip, empty, fact, keys, layers, liveCard, sign, work } from "./parts.js";
+import { name as named, said } from "./told.js";
 import { processTable } from "./processes.js";
+import { NIGHT } from "./stress.js";
 import { chance, isFull, rates, timeLeft, verdict } from "./sample.js";
 
 const PAST = 900, VITALS = 600;
@@ -45,11 +47,12 @@ export const overview = {
     const forecasts = shownForecasts(status);
     return [h("div", { class: "stack" },
       banner(ctx.state === "live" ? verdict(status) : past(ctx), ctx),
+      work(status),
       h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), windows(status), absent(sample)),
       h("div", { class: "halves" },
         h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
           liveCard(t("processes"), h("a", { href: "#/processes" }, t("all_processes")), processTable(ctx, { most: 6 }))),
-        card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status))))];
+        h("div", { class: "stack" }, card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status)), nights(status))))];
   },
 
   list(status) {
@@ -64,7 +67,7 @@ export const overview = {
     if (!entries.length) return empty(t("nothing_wrong"));
     return h("ul", { class: "plain-list" }, entries.map(([id, level, headline, when]) => h("li", { "data-key": `i${id}` },
       h("div", {}, chip(level), " ", h("span", { class: "dim small" }, when)),
-      h("a", { href: `#/incidents/${id}` }, headline))));
+      h("a", { href: `#/incidents/${id}` }, said(headline)))));
   },
 
   drawn(ctx) {
@@ -80,6 +83,15 @@ export const overview = {
   },
 };
 
+/** How the last test of each card's memory ended. */
+function nights({ stress }) {
+  if (!stress?.length) return null;
+  return card(t("last_stress"), h("a", { href: "#/stress" }, t("all_stress")), h("ul", { class: "plain-list" }, stress.map((run) => h("li", { "data-key": `n${run.uuid}` },
+    h("div", {}, `GPU ${run.gpu} `, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, " ", at(run.at),
+      run.usable_bytes === undefined ? null : ` · ${t("usable")} ${size(run.usable_bytes, 2 ** 24)}`)),
+    run.note ? h("p", { class: "dim small" }, said(run.note)) : null))));
+}
+
 const shownForecasts = (status) => (status.forecasts ?? []).slice(0, MOST_RESOURCES);
 
 /** What was the verdict is none any more: it only says how things stood. */
@@ -93,7 +105,7 @@ function banner(found, ctx) {
   const details = found.details.filter(Boolean);
   const more = found.incident ?? (ctx?.sample.status.incidents ?? []).find((i) => i.resource === found.resource);
   return h("section", { class: ["card verdict fades", found.level], "aria-label": t("verdict") },
-    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), found.headline),
+    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), said(found.headline)),
     h("p", {}, details.join(" · "), more ? [details.length ? " · " : "", h("a", { href: `#/incidents/${more.id}` }, t("incident_n", { id: more.id }))] : null));
 }
 
@@ -107,7 +119,7 @@ function resource(ctx, f) {
   const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
     eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? h("span", { class: "dim small" }, ` ${gpu.name}`) : null), f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
+    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
     h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
     bar(f, status, gpu),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
@@ -167,14 +179,14 @@ export function absent(sample) {
   const found = [];
   if (!sample.source("memory") || sample.source("memory").health !== "ok") {
     found.push(h("section", { class: "card", "data-key": "no-ram" }, h("div", { class: "head" }, h("h2", {}, t("ram")), chip("unknown", t("unknown"))),
-      h("p", { class: "dim" }, t("no_resources", { why: sample.source("memory")?.error ?? "?" }))));
+      h("p", { class: "dim" }, t("no_resources"), " ", said(sample.source("memory")?.error ?? "?"))));
   }
   const gpu = sample.source("gpu");
   if (gpu && gpu.health !== "ok") {
     const none = gpu.health === "absent";
     found.push(h("section", { class: "card", "data-key": "no-gpu" },
       h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", t(`health_${gpu.health}`))),
-      h("p", {}, t(none ? "no_gpu" : "gpu_silent")), h("p", { class: "dim small" }, gpu.error), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
+      h("p", {}, t(none ? "no_gpu" : "gpu_silent")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
   }
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
     found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },

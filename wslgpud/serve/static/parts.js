@@ -1,8 +1,9 @@
 // Pieces that several views share.
 
 import { h } from "./dom.js";
-import { moment, wallOf } from "./format.js";
-import { t } from "./i18n.js";
+import { duration, moment, percent, size, wallOf } from "./format.js";
+import { t, tMaybe } from "./i18n.js";
+import { name } from "./told.js";
 
 const SIGNS = {
   ok: ["M7 16.5l6 6L25 10"],
@@ -67,3 +68,21 @@ export const table = (caption, head, rows) => h("div", { class: "scroll", tabind
   h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows)));
 
 export const column = (name, kind) => h("th", { scope: "col", class: kind }, name);
+
+/** What runs now and has an end: a stress run, a guarded command. `kind` asks for one of them. */
+export function work(status, kind) {
+  const found = (status?.running ?? []).filter((one) => !kind || one.kind === kind);
+  if (!found.length) return null;
+  return liveCard(t("runs_now"), null, h("ul", { class: "plain-list" }, found.map((one) => {
+    const { done_ratio: done, left_seconds: left, elapsed_seconds: elapsed } = one;
+    const share = done ?? (left === undefined ? null : elapsed / Math.max(1e-9, elapsed + left));
+    const details = [
+      tMaybe(`phase_${one.phase}`), done === undefined ? null : percent(done), t("for_time", { time: duration(elapsed) }),
+      left === undefined ? null : t(one.kind === "stress" ? "left_time" : "time_up", { time: duration(left) }),
+      one.peak_bytes ? t("peak_of", { size: size(one.peak_bytes) }) : null, one.waiting ? t("compilers_wait", { n: one.waiting }) : null,
+    ].filter(Boolean);
+    return h("li", { "data-key": `w${one.pid}` }, h("div", {}, h("strong", {}, t(`work_${one.kind}`)), " ", name(one.what)),
+      share === null ? null : h("progress", { max: 1, value: share.toFixed(3), "aria-label": `${t(`work_${one.kind}`)} ${one.what}` }),
+      h("div", { class: "dim small" }, details.join(" · ")));
+  })));
+}

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment, size } from "./format.js";
 import { t } from "./i18n.js";
+import { name as named } from "./told.js";
 import { card, column, empty, pending, table } from "./parts.js";
 
 const state = { sort: "total", down: true, filter: "", growth: new Map(), past: null, asked: 0 };
@@ -80,7 +81,7 @@ export function processTable(ctx, { most = 200, sortable = false }) {
   }
   const columns = sortable ? COLUMNS : COLUMNS.filter(([name]) => ["name", "pid", "vram", "total"].includes(name));
   const cells = {
-    name: (p) => h("th", { scope: "row" }, p.name, " ", p.roles.map((role) => [h("span", { class: "chip role" }, t(`role_${role}`)), " "])),
+    name: (p) => h("th", { scope: "row" }, named(p.name), " ", p.roles.map((role) => [h("span", { class: "chip role" }, t(`role_${role}`)), " "])),
     pid: (p) => h("td", { class: "num dim" }, p.pid),
     memory: (p) => h("td", { class: "num" }, size(p.memory)),
     swap: (p) => h("td", { class: "num wide" }, p.swap ? size(p.swap) : h("span", { class: "dim" }, "0")),
@@ -91,7 +92,7 @@ export function processTable(ctx, { most = 200, sortable = false }) {
   const head = [...columns.map(([name, kind]) => sortable ? sorter(ctx, name, kind) : column(t(sortable || name !== "total" ? name : "memory"), kind)),
     h("th", { scope: "col", class: "wide" }, t("command"))];
   return table(t("processes_now"), head, rows.slice(0, most).map((p) => h("tr", { "data-key": `p${p.pid}` },
-    columns.map(([name]) => cells[name](p)), h("td", { class: "cut wide", title: p.command }, p.command))));
+    columns.map(([name]) => cells[name](p)), h("td", { class: "cut wide", title: p.command, translate: "no" }, p.command))));
 }
 
 function vramCell(used) {
@@ -114,6 +115,6 @@ function sorter(ctx, name, kind) {
 function pastTable(past) {
   if (!past.length) return empty(t("nothing_then"));
   return table(t("processes_past"), [column(t("name")), column(t("pid"), "num"), column(t("peak"), "num"), column(t("grown"), "num"), column(t("last_seen"), "num")],
-    past.map((p) => h("tr", { "data-key": `q${p.pid}-${p.first_seen}` }, h("th", { scope: "row" }, p.name), h("td", { class: "num dim" }, p.pid),
+    past.map((p) => h("tr", { "data-key": `q${p.pid}-${p.first_seen}` }, h("th", { scope: "row" }, named(p.name)), h("td", { class: "num dim" }, p.pid),
       h("td", { class: "num" }, size(p.peak_bytes)), h("td", { class: "num" }, grownCell(p.grown_bytes)), h("td", { class: "num dim" }, moment(p.last_seen)))));
 }

@@ -4,10 +4,11 @@ import { get } from "./api.js";
 import { axes, colours } from "./charts.js";
 import { h } from "./dom.js";
 import { bandwidth, count, duration, percent, size } from "./format.js";
-import { t } from "./i18n.js";
-import { at, card, chip, column, empty, pending, table } from "./parts.js";
+import { t, tMaybe } from "./i18n.js";
+import { said, name as named } from "./told.js";
+import { at, card, chip, column, empty, pending, table, work } from "./parts.js";
 
-const LEVEL = { passed: "ok", findings: "critical", left: "info", skipped: "info", failed: "warning" };
+export const NIGHT = { passed: "ok", findings: "critical", left: "info", skipped: "info", failed: "warning" };
 const SPEEDS = ["write", "read"];
 const GPUS = 8;
 
@@ -33,9 +34,9 @@ export const stress = {
     if (!this.found?.document) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     if (this.number !== null) return [title, h("div", { class: "stack" }, back, night(this.found.document))];
     const { runs } = this.found.document;
-    if (!runs.length) return [title, h("section", { class: "card" }, empty(t("no_stress")), h("p", { class: "empty" }, t("no_stress_more")))];
+    if (!runs.length) return [title, work(ctx.sample?.status, "stress"), h("section", { class: "card" }, empty(t("no_stress")), h("p", { class: "empty" }, t("no_stress_more")))];
     const curves = complete(runs).length > 1;
-    return [title, h("div", { class: "stack" },
+    return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
       curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
       card(t("stress"), null, table(t("stress"),
         [column(t("night"), "num"), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
@@ -67,11 +68,11 @@ function row(run) {
   const v = run.values;
   return h("tr", { "data-key": `s${run.id}` },
     h("td", { class: "num" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
-    h("td", {}, chip(LEVEL[run.verdict], t(`verdict_${run.verdict}`))),
+    h("td", {}, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`))),
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
     h("td", { class: "num" }, duration(v.seconds ?? v.duration_seconds)),
-    h("td", { class: "dim long" }, run.findings.length ? run.findings.map((f) => f.text).join("; ") : run.reason));
+    h("td", { class: "dim long" }, said(run.findings.length ? run.findings.map((f) => f.text).join("; ") : run.reason)));
 }
 
 function nights(charts, key, unit, data, dashed) {
@@ -88,16 +89,22 @@ function nights(charts, key, unit, data, dashed) {
 }
 
 function night(run) {
-  const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, written(name, value))));
+  const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, figureName(name)), h("dd", {}, written(name, value))));
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(LEVEL[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", Object.values(run.key).join(" · "))),
-      h("h2", {}, `GPU ${run.gpu} ${run.name}`), run.reason ? h("p", {}, run.reason) : null,
-      run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, f.text)))] : null),
+      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.values(run.key).filter(Boolean).join(" · ")))),
+      h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, said(run.reason)) : null,
+      run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, said(f.text))))] : null),
     chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") }),
       h("p", { class: "keys" }, SPEEDS.map((kind, n) => h("span", {}, h("span", { class: `swatch l${n + 1}` }), t(kind))))) : null,
     figures.length ? card(t("figures"), null, h("dl", { class: "facts" }, figures)) : null,
   ];
+}
+
+/** `write_median` and the like as people say it; one this page does not know yet stays as it is called. */
+function figureName(name) {
+  const known = tMaybe(`figure_${name}`);
+  return known ?? named(name.replaceAll("_", " "));
 }
 
 function written(name, value) {
@@ -107,15 +114,17 @@ function written(name, value) {
   return /_(median|min|max)$/.test(name) ? bandwidth(value) : count(value);
 }
 
-/** Rows of [offset, speed, ...] or objects, as far as the run kept them. */
-function chunksOf(run) {
-  return (Array.isArray(run.detail?.chunks) ? run.detail.chunks : []).filter((chunk) => typeof (chunk.write ?? chunk.read) === "number");
+export function chunksOf(run) {
+  // A chunk has its seconds; what one wants to see is bytes a second.
+  return (Array.isArray(run.detail?.chunks) ? run.detail.chunks : [])
+    .map(({ bytes, write, read }) => ({ write: bytes / write, read: bytes / read }))
+    .filter((chunk) => Number.isFinite(chunk.write) || Number.isFinite(chunk.read));
 }
 
 function drawChunks(charts, run) {
   const chunks = chunksOf(run);
   if (chunks.length < 2) return;
-  const data = [chunks.map((_, n) => n), ...SPEEDS.map((kind) => chunks.map((chunk) => chunk[kind] ?? null))];
+  const data = [chunks.map((_, n) => n), ...SPEEDS.map((kind) => chunks.map((chunk) => (Number.isFinite(chunk[kind]) ? chunk[kind] : null)))];
   charts.draw("chunks", document.documentElement.dataset.theme, (width) => {
     const c = colours();
     const [x, y] = axes(c, "bandwidth", false, width);

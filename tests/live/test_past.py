@@ -1,0 +1,214 @@
+"""History in the live view: the same from a daemon's API as from its database, and some without either."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import bcrypt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.live.test_app import Feed, sample_of, shows, text_of
+from tests.page.stage import Stage, spec_named, year
+from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
+from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.hints import hints
+from wslgpud.cli.live.history import SPANS, History, View, history
+from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, OwnFeed, daemon_feed
+from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast
+from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.config import Config
+from wslgpud.curves import Curve
+from wslgpud.host import RecordedHost
+from wslgpud.model import Reading, Sample, Snapshot, SourceReport
+from wslgpud.sources.memory import MEMINFO
+from wslgpud.store import SeriesRef
+
+HOSTS = Path(__file__).parent.parent / "hosts"
+DAY = 86400.0
+
+
+@pytest.fixture
+def stage(tmp_path):
+    made = Stage(tmp_path)
+    yield made
+    made.close()
+
+
+def remember(stage: Stage, count: int = 60) -> float:
+    """Record a minute of RAM and of a counter; return its end."""
+    now, mono = stage.clock.wall(), stage.clock.mono()
+    for ago in range(count, -1, -1):
+        readings = (
+            Reading(MEMINFO["MemAvailable"], (100 + ago) << 20),
+            Reading(spec_named("disk_read_bytes"), (1000 - ago) << 20, ("sda",)),
+        )
+        report = SourceReport("memory", "ok", Sample(readings), mono - ago, 0.0)
+        stage.store.append(Snapshot(now - ago, mono - ago, count - ago, (report,)))
+    stage.store.flush()
+    return now
+
+
+def api_of(stage: Stage) -> ApiPast:
+    return ApiPast(DaemonFeed(stage.url)._get, stage.url)
+
+
+def test_api_and_database_tell_the_same(stage: Stage) -> None:
+    now = remember(stage)
+    api, file = api_of(stage), ReaderPast(str(stage.database))
+    try:
+        assert list(api.words()) == list(file.words()) == ["ram", "disk"]
+        for word in ("ram", "disk"):
+            theirs, ours = (past.drawn(word, now - 120, now + 1, 200) for past in (api, file))
+            assert theirs.step_seconds == ours.step_seconds == 1
+            for one, other in zip(theirs.curves, ours.curves, strict=True):
+                assert (one.ref.metric, one.unit, one.rate) == (other.ref.metric, other.unit, other.rate)
+                assert [p[2] for p in one.points] == pytest.approx([p[2] for p in other.points])
+                assert len(one.points) > 50
+    finally:
+        file.close()
+
+
+def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
+    stage.server.stop()
+    stage.store.close()
+    year(stage.database, stage.clock.wall())
+    stage.reopen()
+    past, now = api_of(stage), stage.clock.wall()
+    past.words()
+    drawn = past.drawn("ram", now - 365 * DAY, now, 200)
+
+    (curve,) = drawn.curves
+    assert 100 < len(curve.points) <= 200
+    assert drawn.step_seconds >= DAY
+
+
+def test_a_database_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(NoPastError, match=r"nothing\.db"):
+        ReaderPast(str(tmp_path / "nothing.db"))
+
+
+def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
+    past = api_of(stage)
+    stage.server.stop()
+
+    with pytest.raises(NoPastError, match="does not answer"):
+        past.words()
+
+
+def test_without_either_there_is_what_the_view_has_seen() -> None:
+    trail, now = Trail(), time.monotonic()
+    trail.seed(Key("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
+    past = TrailPast(trail)
+
+    assert past.words() == ["used"]
+    (curve,) = past.drawn("used", time.time() - 300, time.time(), 100).curves
+    assert len(curve.points) == 60
+    assert past.drawn("used", time.time() - 9000, time.time() - 8000, 100).curves == []
+
+
+def drawn_of(count: int, *points: tuple[float, float, float, float]) -> Drawn:
+    return Drawn([Curve(SeriesRef(f"m{n}"), "bytes", rate=False, points=points) for n in range(count)], 10.0)
+
+
+@given(
+    st.integers(0, 12), st.integers(60, 220), st.integers(12, 60), st.integers(0, len(SPANS) - 1),
+    st.sampled_from(["", "no answer"]),
+)  # fmt: skip
+def test_it_fits_every_terminal(count: int, width: int, height: int, span: int, trouble: str) -> None:
+    now = 1_795_253_531.0
+    points = [(now - 100 + 10 * n, 1e9, 2e9 + n * 1e8, 3e9 + n * 1e8) for n in range(10)]
+    view = View(("ram", "vram", "headroom"), 1, span)
+    console = Console(width=width, file=io.StringIO())
+    console.print(history(view, drawn_of(count, *points), ("here", trouble), (width, height), now))
+    lines = console.file.getvalue().splitlines()
+
+    assert len(lines) <= height
+    assert max(map(cell_len, lines)) <= width
+    assert trouble in "\n".join(lines)
+
+
+def test_keys_choose_what_how_long_and_when() -> None:
+    view = View(("ram", "vram"), 0, 2)
+
+    assert view.other(1).word == view.other(-1).word == "vram"
+    assert view.longer(99).seconds == 365 * DAY
+    assert view.longer(-99).seconds == 60
+    assert view.moved(-1).moved(-1).back_seconds == view.seconds
+    assert view.moved(1) == view
+
+
+def test_h_opens_it_and_leads_back(stage: Stage) -> None:
+    remember(stage)
+
+    class WithPast(Feed):
+        def past(self, _: Trail) -> ApiPast:
+            return api_of(stage)
+
+    async def play() -> None:
+        feed = WithPast()
+        live = Live(feed, 0.2)
+        async with live.run_test(size=(120, 40)) as pilot:
+            await shows(live, "memory")
+            await pilot.press("h")
+            await drawn(live, "memory_available_bytes")
+            await pilot.press("plus", "down")
+            await drawn(live, "disk_read_bytes:rate")
+            assert live.screen.view.seconds == 3600
+            await pilot.press("left")
+            assert live.screen.view.back_seconds == 1800
+            await pilot.press("0", "q")
+            assert not isinstance(live.screen, History)
+            assert "memory" in text_of(live)
+        feed.close()
+
+    async def drawn(live: Live, what: str) -> None:
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            if isinstance(live.screen, History):
+                picture = live.screen.query_one("#history")
+                text = "\n".join(picture.render_line(y).text for y in range(picture.size.height))
+                if what in text:
+                    return
+            assert time.monotonic() < end, what
+            await asyncio.sleep(0.02)
+
+    asyncio.run(play())
+
+
+def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(tmp_path: Path) -> None:
+    web = tmp_path / "web.yml"
+    hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
+    web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
+    settings = {"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(web)}
+    with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle"), settings=settings) as running:
+        feed = daemon_feed([running.state])
+        assert feed is not None
+
+        look = eventually(lambda: sample_of(feed), "a sample")
+        assert look.value("memory_total_bytes") == look.document["ram"]["total"]
+        past = eventually(lambda: (p := feed.past(Trail())).words() and p, "a history")
+        past.close()
+
+
+def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
+    feed = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording")
+    try:
+        look = feed.look()
+    finally:
+        feed.close()
+
+    (hint,) = [h for h in hints(look, Trail()) if "drive of Windows" in h.text]
+    assert "/mnt/c/data/train-00017.tar" in hint.evidence
+    assert not [h for h in hints(replace(look, on_windows=None), Trail()) if "drive of Windows" in h.text]
+
+
+def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
+    assert DriveWatch(RecordedHost(HOSTS / "bare-linux")).found({"processes": []}) is None

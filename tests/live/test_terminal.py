@@ -1,0 +1,117 @@
+"""The live view in a real terminal (tmux): every state captured and compared with what was found good.
+
+``WSLGPUD_RENEW=1`` writes the screens anew; look at them before they are committed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.page.stage import Stage, nights, trace
+from tests.support.daemons import WSLGPUD
+from tests.support.terminals import Terminal
+from wslgpud.alerts.incidents import Ledger
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
+SCREENS = Path(__file__).parent / "screens"
+SIZE = (100, 30)
+
+#: what is another one at each look: clocks, ages, ports, rates, and curves that move on with time
+_CHANGING = (
+    (r"\d\d:\d\d(:\d\d)?", "TIME"), (r"[A-Z][a-z][a-z] \d\d TIME", "TIME"), (r"\d{4}-\d\d-\d\d", "DATE"),
+    (r"127\.0\.0\.1:\d+", "HOST"), (r" +\d+ (s|min) old", ""), (r"NO ANSWER  for \d+ \w+: .*", "NO ANSWER"),
+    (r"[▁▂▃▄▅▆▇█]", " "), (r"  +", "  "), (r"CPU .*", "CPU"), (r"(disk r/w) .*?/s .*?/s", r"\1"),
+    (r"(net in/out) .*?/s .*?/s", r"\1"), (r"(disk r/w|net in/out) n/a n/a", r"\1"),
+)  # fmt: skip
+WORK = [
+    {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
+     "done_ratio": 0.43, "left_seconds": 4.3},
+    {"kind": "guard", "what": "make -j8", "pid": 9, "phase": "waits", "elapsed_seconds": 192.0,
+     "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2},
+]  # fmt: skip
+
+
+def plain(screen: str) -> str:
+    for pattern, word in _CHANGING:
+        screen = re.sub(pattern, word, screen)
+    return "\n".join(line.rstrip() for line in screen.splitlines()).strip() + "\n"
+
+
+@pytest.fixture
+def stage(tmp_path):
+    made = Stage(tmp_path)
+    made.ticking = True
+    yield made
+    made.close()
+
+
+def fresh(stage: Stage) -> None:
+    """Forget what went wrong before."""
+    stage.ledger, stage.said, stage.running = Ledger((), 0.0), [], []
+
+
+def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> None:
+    seen = {}
+    with Terminal([*WSLGPUD, "monitor", "--url", stage.url], tmp_path, SIZE) as terminal:
+        seen["no-data"] = terminal.until("first sample", "history")
+        stage.host("no-gpu", past_seconds=60)
+        seen["no-gpu"] = terminal.until("memory is fine", "processes")
+        nights(stage, 5)
+        stage.running = WORK
+        stage.host("two-gpus", past_seconds=60)
+        seen["work"] = terminal.until("RTX 4090", "compilers wait", "stress run:")
+        fresh(stage)
+        stage.play(trace("h200/h200-slow_leak-1"), 96)
+        seen["warning"] = terminal.until("WARNING", "GPU 0 full in")
+        terminal.keys("h")
+        terminal.until("headroom", "a point every", "esc back")
+        terminal.keys("-")
+        history = terminal.until("a point every 2 s")
+        terminal.keys("Escape")
+        terminal.until("processes")
+        terminal.keys("?")
+        # What is behind it may be of the moment before.
+        box = [line for line in terminal.until("Any key closes this", "╰").splitlines() if line[:1] in "╭│╰"]
+        seen["help"] = "\n".join(box)
+        terminal.keys("x")
+        fresh(stage)
+        stage.play(trace("ram-leak_linear-1"), 171)
+        seen["emergency"] = terminal.until("EMERGENCY", "swap")
+        stage.server.stop()
+        seen["no-answer"] = terminal.until("NO ANSWER", "what follows is old")
+        stage.serve(stage.port)
+        stage.host("no-gpu", past_seconds=60)
+        terminal.until("memory is fine")
+
+        for width, height in ((80, 24), (200, 50), (81, 25)):
+            terminal.resize(width, height)
+            text = terminal.until("─" * (width - 40), "history")
+            assert len(text.splitlines()) <= height
+        terminal.keys("q")
+        terminal.until("Pane is dead (status 0")
+
+    assert re.search(r"[\u2801-\u28ff]{5}", history)
+    assert re.search(r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB", history)
+    for name, screen in seen.items():
+        file = SCREENS / f"{name}.txt"
+        if os.environ.get("WSLGPUD_RENEW"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(plain(screen))
+        assert plain(screen) == file.read_text(), name
+
+
+def test_without_colour_there_is_none(stage: Stage, tmp_path: Path) -> None:
+    stage.play(trace("ram-leak_linear-1"), 171)
+    command = [*WSLGPUD, "monitor", "--url", stage.url]
+    with Terminal(command, tmp_path, SIZE, {"NO_COLOR": "1"}) as terminal:
+        terminal.until("EMERGENCY", "history")
+        drawn = terminal.coloured()
+
+    for codes in re.findall(r"\x1b\[([\d;]*)m", drawn):
+        for code in map(int, filter(None, codes.split(";")[:1])):
+            assert code < 30 or code in (39, 49), f"colour {codes} in {drawn!r}"

@@ -1,0 +1,56 @@
+"""The same meaning has the same colour wherever somebody looks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from grafana.source import kit
+from wslgpud import palette, plots
+from wslgpud.cli import chart
+from wslgpud.model import Level
+from wslgpud.serve import pages, static
+
+CSS = (static.FOLDER / "page.css").read_text()
+PACKAGE = Path(plots.__file__).parent
+THEMES = {"light": r":root \{(.*?)\}", "dark": r':root\[data-theme="dark"\] \{(.*?)\}'}
+
+
+def written(theme: str) -> dict[str, str]:
+    (block,) = re.findall(THEMES[theme], CSS, re.DOTALL)
+    return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", block))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_the_page_has_the_colours_of_the_palette(theme: str) -> None:
+    # What both themes share stands in the first alone.
+    found = written("light") | written(theme)
+
+    assert {name: found.get(name) for name in palette.stylesheet(theme)} == palette.stylesheet(theme)
+
+
+def test_the_page_without_scripts_has_them_too() -> None:
+    for ink in ("ink", "dim", "link", "good", "bad"):
+        assert all(colour in pages.STYLE for colour in palette.INKS[ink])
+
+
+@pytest.mark.parametrize("path", [PACKAGE / "plots.py", *sorted((PACKAGE / "cli").rglob("*.py"))], ids=str)
+def test_pictures_and_terminal_have_no_colours_of_their_own(path: Path) -> None:
+    assert set(re.findall(r"#[0-9a-fA-F]{6}\b", path.read_text())) == set()
+
+
+def test_every_level_has_a_colour_and_no_two_look_alike() -> None:
+    assert set(palette.LEVELS) == set(Level)
+    for column in zip(*palette.LEVELS.values(), strict=True):
+        assert len(set(column)) == len(Level)
+
+
+def test_dashboards_take_the_colours_of_levels_from_here() -> None:
+    assert {level: shade.grafana for level, shade in palette.LEVELS.items()} == kit.LEVEL_COLOURS
+
+
+def test_a_terminal_draws_as_many_lines_in_the_same_order() -> None:
+    assert len(palette.TERMINAL_LINES) == len(palette.LINES) == len(set(palette.TERMINAL_LINES))
+    assert chart.COLOURS is palette.TERMINAL_LINES

@@ -1,0 +1,221 @@
+"""History in the live view: a series from seconds to a year, drawn over the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import ClassVar
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from wslgpud.cli.chart import COLOURS, chart
+from wslgpud.cli.history_screen import legend
+from wslgpud.cli.live.past import Drawn, NoPastError, Past
+from wslgpud.cli.series import amount
+from wslgpud.units import duration
+
+DAY_SECONDS = 86400
+#: name and length of the times that can be looked at
+SPANS: Sequence[tuple[str, float]] = (
+    ("1 min", 60), ("5 min", 300), ("15 min", 900), ("1 h", 3600), ("6 h", 21600), ("24 h", DAY_SECONDS),
+    ("7 d", 7 * DAY_SECONDS), ("30 d", 30 * DAY_SECONDS), ("90 d", 90 * DAY_SECONDS),
+    ("1 y", 365 * DAY_SECONDS),
+)  # fmt: skip
+#: what is looked at first, where it is known
+FIRST = ("headroom", "used")
+#: how often what ends now is asked for again
+FRESH_SECONDS = 2.0
+_LABELS = 12
+
+
+@dataclass(frozen=True)
+class View:
+    """What is looked at: a word, how long a time, and how many seconds before now it ends."""
+
+    words: Sequence[str] = ()
+    place: int = 0
+    span: int = 2
+    back_seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """The chosen one, empty where there is none."""
+        return self.words[self.place] if self.words else ""
+
+    @property
+    def seconds(self) -> float:
+        """How long the time is."""
+        return SPANS[self.span][1]
+
+    def other(self, way: int) -> View:
+        """Return the view of the next word, or the one before."""
+        return replace(self, place=(self.place + way) % max(1, len(self.words)))
+
+    def longer(self, way: int) -> View:
+        """Return the view of a longer time, or a shorter one."""
+        return replace(self, span=max(0, min(self.span + way, len(SPANS) - 1)))
+
+    def moved(self, way: int) -> View:
+        """Return the view of half a time earlier (-1) or later (1), never beyond now."""
+        return replace(self, back_seconds=max(0.0, self.back_seconds - way * self.seconds / 2))
+
+
+def history(
+    view: View, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
+) -> RenderableType:
+    """Draw a view into so many columns and lines.
+
+    ``drawn`` is None while it is still asked for; ``said`` is where it comes from, and what went wrong.
+    """
+    (width, height), (where, trouble) = size, said
+    end = now - view.back_seconds
+    names = Text(no_wrap=True, overflow="ellipsis")
+    for word in view.words:
+        names.append(f" {word} ", "bold reverse" if word == view.word else "bright_black")
+    spans = Text(no_wrap=True, overflow="ellipsis")
+    for number, (name, _) in enumerate(SPANS):
+        spans.append(f" {name} ", "bold reverse" if number == view.span else "bright_black")
+    head = [names, spans]
+    if trouble or drawn is None or not drawn.curves:
+        nothing = "looking ..." if drawn is None else "nothing was recorded in this time"
+        return Group(
+            *head, Text(""), Text(f"  {trouble or nothing}", "yellow" if trouble else "bright_black")
+        )
+    curves = sorted(drawn.curves, key=lambda one: -max(p[3] for p in one.points))
+    kind = curves[0].unit, curves[0].rate
+    shown = [one for one in curves if (one.unit, one.rate) == kind]
+
+    def write(value: float) -> str:
+        return amount(value, kind[0], rate=kind[1])
+
+    room = min(len(shown), max(1, (height - 10) // 3))
+    lines = list(chart(
+        shown[: len(COLOURS)], end - view.seconds, end, drawn.step_seconds, write,
+        width=width, height=max(4, height - room - 6),
+    ))  # fmt: skip
+    for line in lines:
+        line.end = "\n"
+    note = f"{_moment(end - view.seconds)} to {_moment(end)}, a point every {duration(drawn.step_seconds)}"
+    more = f", and {len(shown) - room} more" * (len(shown) > room)
+    return Group(
+        *head,
+        *lines,
+        legend(shown[:room], write),
+        Text(f"{note}{more}, {where}", "bright_black", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def _moment(wall: float) -> str:
+    return datetime.fromtimestamp(wall).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+class History(Screen[None]):
+    """The history over the live view; keys choose what and when."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,h,q", "leave", "back"),
+        Binding("down,s", "other(1)", "next"),
+        Binding("up", "other(-1)", "previous"),
+        Binding("plus,equals_sign", "longer(1)", "longer"),
+        Binding("minus", "longer(-1)", "shorter"),
+        Binding("left", "move(-1)", "earlier"),
+        Binding("right", "move(1)", "later"),
+        Binding("0", "now", "now"),
+    ]
+    CSS = "History #history { height: 1fr; }"
+
+    def __init__(self, past: Past, view: View | None = None) -> None:
+        """Show what ``past`` remembers."""
+        super().__init__()
+        self._past = past
+        self.view = view or View()
+        self._drawn: Drawn | None = None
+        self._trouble = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay the screen out."""
+        yield Vertical(Static("looking ...", id="history"))
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Ask for the first time, and then as long as somebody looks."""
+        self.ask()
+        self.set_interval(FRESH_SECONDS, self._refresh)
+
+    def on_resize(self) -> None:
+        """Draw anew."""
+        self.call_after_refresh(self._show)
+
+    def _refresh(self) -> None:
+        if not self.view.back_seconds:
+            self.ask()
+
+    @work(thread=True, exclusive=True, group="history")
+    def ask(self) -> None:
+        """Ask for what is chosen; a later question takes the place of this one."""
+        view, drawn, trouble = self.view, None, ""
+        try:
+            if not view.words:
+                words = self._past.words()
+                first = next((words.index(word) for word in FIRST if word in words), 0)
+                view = replace(view, words=words, place=first)
+            if view.words:
+                end = time.time() - view.back_seconds
+                points = max(40, 2 * (self.size.width - _LABELS))
+                drawn = self._past.drawn(view.word, end - view.seconds, end, points)
+            else:
+                trouble = "no history yet"
+        except NoPastError as error:
+            trouble = str(error)
+        if self.is_running:
+            self.app.call_from_thread(self._take, view, drawn, trouble)
+
+    def _take(self, view: View, drawn: Drawn | None, trouble: str) -> None:
+        if self.view.words and view != self.view:
+            return  # meanwhile something else was chosen, and asked for
+        self.view, self._drawn, self._trouble = view, drawn, trouble
+        self._show()
+
+    def _show(self) -> None:
+        picture = self.query_one("#history", Static)
+        if picture.size.width:
+            size = picture.size.width, picture.size.height
+            said = self._past.where, self._trouble
+            picture.update(history(self.view, self._drawn, said, size, time.time()))
+
+    def _change(self, view: View) -> None:
+        if view != self.view:
+            if view.word != self.view.word:
+                self._drawn = None
+            self.view = view
+            self._show()
+            self.ask()
+
+    def action_leave(self) -> None:
+        """Go back to the live view."""
+        self.dismiss()
+
+    def action_other(self, way: int) -> None:
+        """Look at another series."""
+        self._change(self.view.other(way))
+
+    def action_longer(self, way: int) -> None:
+        """Look at a longer time, or a shorter one."""
+        self._change(self.view.longer(way))
+
+    def action_move(self, way: int) -> None:
+        """Look at an earlier time, or a later one."""
+        self._change(self.view.moved(way))
+
+    def action_now(self) -> None:
+        """Look at the time up to now."""
+        self._change(replace(self.view, back_seconds=0.0))

@@ -1,0 +1,212 @@
+"""Where the live view's history comes from: a daemon's API, a database, or what it has seen itself."""
+
+from __future__ import annotations
+
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from wslgpud import documents
+from wslgpud.catalogue import catalogue
+from wslgpud.cli.common import Fault
+from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.series import WORDS, find, unit_of
+from wslgpud.curves import Curve, curve, rates
+from wslgpud.serve.api_series import MOST_SERIES
+from wslgpud.steps import step_for
+from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
+
+#: of the API's points of all series of an answer, a picture needs a few for each column
+MOST_POINTS = 1200
+
+
+class NoPastError(Exception):
+    """There is no history to show; the text says why."""
+
+
+class Drawn(NamedTuple):
+    """Curves of a time, and how long each of their steps is."""
+
+    curves: Sequence[Curve]
+    step_seconds: float
+
+
+class Past(Protocol):
+    """Something that remembers; every method may take a while."""
+
+    where: str
+
+    def words(self) -> Sequence[str]:
+        """Return what can be asked for, what is looked at most often first.
+
+        Raises:
+            NoPastError: nothing can be asked just now.
+        """
+
+    def drawn(self, word: str, start: float, end: float, points: int) -> Drawn:
+        """Return the curves of a word between two moments, in about so many points.
+
+        Raises:
+            NoPastError: it cannot be read just now.
+        """
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class ReaderPast:
+    """Reads the database beside the daemon, as ``wslgpud history`` does."""
+
+    def __init__(self, database: str) -> None:
+        """Open it.
+
+        Raises:
+            NoPastError: there is none, or it cannot be read.
+        """
+        try:
+            self._reader = Reader(database)
+        except StoreError as error:
+            raise NoPastError(str(error)) from error
+        self.where = f"from {self._reader.path or 'the database'}"
+
+    def words(self) -> Sequence[str]:
+        """See ``Past.words``."""
+        try:
+            known = {ref.metric for ref in self._reader.kinds()}
+        except StoreError as error:
+            raise NoPastError(str(error)) from error
+        return [word for word, metrics in WORDS.items() if known.intersection(metrics)]
+
+    def drawn(self, word: str, start: float, end: float, points: int) -> Drawn:
+        """See ``Past.drawn``."""
+        step = step_for(end - start, points)
+        try:
+            found = find(self._reader, [word])
+            curves = [
+                curve(self._reader, ref, (start, end), step, unit_of(ref.metric), rate=kind == "counter")
+                for ref, kind in list(found.items())[:MOST_SERIES]
+            ]
+        except (StoreError, Fault) as error:
+            raise NoPastError(str(error)) from error
+        return Drawn([one for one in curves if one.points], step)
+
+    def close(self) -> None:
+        """See ``Past.close``."""
+        self._reader.close()
+
+
+class ApiPast:
+    """Asks a daemon's API, also one of another machine. ``get`` fetches the text of a path."""
+
+    def __init__(self, get: Callable[[str], str], where: str) -> None:
+        """Nothing is asked yet."""
+        self._get = get
+        self.where = f"from {where}"
+        self._known: list[Mapping[str, Any]] = []
+
+    def words(self) -> Sequence[str]:
+        """See ``Past.words``."""
+        self._known = self._ask("/api/v1/series", {})["series"]
+        metrics = {one["metric"] for one in self._known}
+        return [word for word in WORDS if metrics & _samples(word)]
+
+    def drawn(self, word: str, start: float, end: float, points: int) -> Drawn:
+        """See ``Past.drawn``."""
+        names = [one["name"] for one in self._known if one["metric"] in _samples(word)][:MOST_SERIES]
+        if not names:
+            return Drawn([], 1.0)
+        asked = {"series": names, "start": start, "end": end, "points": max(10, min(points, MOST_POINTS))}
+        answer = self._ask("/api/v1/range", asked)
+        curves = [_curve_of(one) for one in answer["series"]]
+        return Drawn([one for one in curves if one.points], float(answer["step"] or 1))
+
+    def close(self) -> None:
+        """See ``Past.close``."""
+
+    def _ask(self, path: str, query: Mapping[str, Any]) -> Any:
+        from wslgpud.cli.live.looks import NoLookError  # noqa: PLC0415 - it imports us
+
+        try:
+            return documents.parsed(self._get(f"{path}?{urllib.parse.urlencode(query, doseq=True)}"))
+        except (NoLookError, ValueError) as error:
+            raise NoPastError(str(error)) from error
+
+
+def _samples(word: str) -> set[str]:
+    """Return the names of a word's metrics as Prometheus and the API have them."""
+    return {catalogue()[metric].sample for metric in WORDS[word]}
+
+
+def _curve_of(series: Mapping[str, Any]) -> Curve:
+    """Return a series of an answer as a curve; a counter as its increase a second."""
+    spec = next(spec for spec in catalogue() if spec.sample == series["metric"])
+    ref = SeriesRef(spec.name, tuple(series["labels"].items()))
+    times, values = series["time"], series["value"]
+    if series["kind"] == "counter":
+        buckets = [Bucket(t, 1, v, v, v, v) for t, v in zip(times, values, strict=True)]
+        points = [(wall, value, value, value) for wall, value in rates(buckets)]
+        return Curve(ref._replace(metric=f"{ref.metric}:rate"), spec.unit, True, points)
+    lows, highs = series.get("min", values), series.get("max", values)
+    return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))
+
+
+#: what the view has seen itself, by word: curves of ``Trail``, whether shares or bytes a second
+_SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "used": (("used",), "ratio"), "gpu": (("busy",), "ratio"), "cpu": (("cpu",), "ratio"),
+    "pressure": (("waiting",), "ratio"), "disk": (("disk read", "disk write"), "bytes_per_second"),
+    "network": (("received", "sent"), "bytes_per_second"),
+    "swap": (("swap in", "swap out"), "bytes_per_second"),
+}  # fmt: skip
+
+
+class TrailPast:
+    """What the view has seen since it began: all there is where no daemon keeps a history."""
+
+    where = "no daemon keeps a history here: only what this view has seen"
+
+    def __init__(self, trail: Trail) -> None:
+        """Look at what ``trail`` holds; it goes on to grow."""
+        self._trail = trail
+
+    def words(self) -> Sequence[str]:
+        """See ``Past.words``."""
+        seen = {key.what for key in self._trail.known()}
+        return [word for word, (what, _) in _SEEN.items() if seen.intersection(what)]
+
+    def drawn(self, word: str, start: float, end: float, points: int) -> Drawn:
+        """See ``Past.drawn``."""
+        what, unit = _SEEN[word]
+        shift = time.time() - time.monotonic()
+        keys = [key for key in self._trail.known() if key.what in what]
+        curves = []
+        for key in keys:
+            seen = [(mono + shift, value) for mono, value in self._trail.points(key)]
+            inside = [(wall, v, v, v) for wall, v in seen if start <= wall <= end]
+            if inside:
+                curves.append(Curve(_named(key), unit, rate=False, points=inside))
+        return Drawn(curves, max(_usual_step(curves), (end - start) / points))
+
+    def close(self) -> None:
+        """See ``Past.close``."""
+
+
+def _named(key: Key) -> SeriesRef:
+    return SeriesRef(key.what, (("of", key.which),) if key.which else ())
+
+
+def _usual_step(curves: Sequence[Curve]) -> float:
+    steps = sorted(b[0] - a[0] for one in curves for a, b in pairwise(one.points))
+    return steps[len(steps) // 2] if steps else 1.0
+
+
+def past_of(database: str, trail: Trail) -> Past:
+    """Return the history in a database, else what ``trail`` has seen."""
+    if "://" in database or Path(database).exists():
+        try:
+            return ReaderPast(database)
+        except NoPastError:
+            pass  # another user's, or damaged: 'wslgpud history' says which; here looking goes on
+    return TrailPast(trail)

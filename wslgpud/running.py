@@ -1,0 +1,145 @@
+"""What runs now and has an end: a stress run, a guarded command. Known by notes in the state folder.
+
+Whoever runs it keeps one small file below ``running/`` while it lasts; the daemon, ``wslgpud monitor`` and
+the page read them. A note of a process that is gone (killed, or of an earlier boot) does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from wslgpud import documents
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.processes import parse_stat
+from wslgpud.units import printable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+FOLDER = "running"
+#: a note is written no more often than that, except when the phase changes
+WRITE_SECONDS = 0.5
+#: more are not read: nobody runs so many at once, and the daemon reads them at every tick
+_MOST_NOTES, _MOST_BYTES = 16, 4096
+_LONGEST_NAME = 200
+
+log = logging.getLogger(__name__)
+
+
+class Note:
+    """The note of one run. ``with Note(...) as note: note.say("filling", done_ratio=0.4)``."""
+
+    def __init__(self, state_folder: Path, host: Host, kind: Literal["stress", "guard"], what: str) -> None:
+        """Take what is run, as its user knows it; nothing is written yet."""
+        self._host, self._pid = host, os.getpid()
+        self._file = state_folder / FOLDER / f"{kind}-{self._pid}.json"
+        self._began = self._written = host.clock.mono()
+        self._facts: dict[str, Any] = {"kind": kind, "what": what[:_LONGEST_NAME], "began_mono": self._began}
+        self._phase: str | None = None
+
+    def __enter__(self) -> Self:
+        """Write the first note, and sweep away those of processes that are gone."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            for file in self._file.parent.glob("*.json"):
+                if _read(file, self._host) is None:
+                    file.unlink(missing_ok=True)
+        except OSError as error:
+            log.debug("notes of what runs cannot be swept: %s", error)
+        self.say("")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the note away."""
+        try:
+            self._file.unlink(missing_ok=True)
+        except OSError as trouble:
+            log.debug("a note of what ran stays: %s", trouble)  # it will not count: its process is gone
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return self._host.clock.mono() - self._began
+
+    def say(
+        self,
+        phase: str,
+        *,
+        done_ratio: float | None = None,
+        left_seconds: float | None = None,
+        facts: Mapping[str, int | float] | None = None,
+    ) -> None:
+        """Tell how far it is: a word for what it does, its share, how long it will still take at most."""
+        now = self._host.clock.mono()
+        if phase == self._phase and now - self._written < WRITE_SECONDS:
+            return
+        self._phase, self._written = phase, now
+        document = {
+            **self._facts, "pid": self._pid, "start_ticks": _start_ticks(self._host, self._pid),
+            "phase": phase, "done_ratio": done_ratio,
+            "ends_mono": None if left_seconds is None else now + left_seconds,
+            **(facts or {}),
+        }  # fmt: skip
+        part = self._file.with_suffix(".part")
+        try:
+            part.write_text(json.dumps({k: v for k, v in document.items() if v is not None}))
+            part.chmod(0o644)  # a monitor of another user reads it, too
+            part.rename(self._file)  # at once: nobody sees half of it
+        except OSError as error:
+            # A full disk must not end a build or a test of the memory.
+            log.debug("nobody can see how far it is: %s", error)
+
+
+def running(state_folder: Path, host: Host) -> list[dict[str, Any]]:
+    """Return what runs now, the one that began first at first, as ``status`` shows it."""
+    try:
+        files = sorted((state_folder / FOLDER).glob("*.json"))[:_MOST_NOTES]
+    except OSError:
+        return []
+    now = host.clock.mono()
+    found = sorted(
+        (note for file in files if (note := _read(file, host)) is not None), key=lambda n: n["began_mono"]
+    )
+    return [_shown(note, now) for note in found]
+
+
+def _shown(note: Mapping[str, Any], now: float) -> dict[str, Any]:
+    hidden = ("began_mono", "ends_mono", "start_ticks")
+    shown = {name: value for name, value in note.items() if name not in hidden}
+    shown["elapsed_seconds"] = round(max(0.0, now - note["began_mono"]), 1)
+    if "ends_mono" in note:
+        shown["left_seconds"] = round(max(0.0, note["ends_mono"] - now), 1)
+    return shown
+
+
+def _read(file: Path, host: Host) -> dict[str, Any] | None:
+    """Return a note whose process lives; None for any other, and for what is no note."""
+    try:
+        with file.open("rb") as stream:
+            note = documents.parsed(stream.read(_MOST_BYTES))
+        numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
+        if note["kind"] not in ("stress", "guard") or not all(
+            isinstance(note[n], int | float) for n in numbers
+        ):
+            return None
+        if note["began_mono"] is None or _start_ticks(host, int(note["pid"])) != note["start_ticks"]:
+            return None
+        return {**note, "what": printable(str(note["what"])), "phase": printable(str(note["phase"]))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _start_ticks(host: Host, pid: int) -> int | None:
+    try:
+        row = parse_stat(host.read(f"/proc/{pid}/stat"))
+    except (NoData, SourceError):
+        return None
+    return None if row is None else row.start_ticks
