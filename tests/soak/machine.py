@@ -35,6 +35,7 @@ class SoakHost(Host):
         super().__init__(RECORDED / "root", clock)
         self.tick = 0
         self.ram_used_share = 0.4
+        self.oom_kills = 0
         self.disk_free_bytes = 70 * _GIB
         self.failing: set[str] = set()
         self.hanging: dict[str, threading.Event] = {}
@@ -69,7 +70,8 @@ class SoakHost(Host):
             return re.sub(r"(MemAvailable|MemFree): +\d+", rf"\1: {available}", self._meminfo)
         if path == "/proc/vmstat":
             # Each tick has a number of its own, by which it is found again in the history.
-            return re.sub(r"pgmajfault \d+", f"pgmajfault {self.tick}", self._vmstat)
+            text = re.sub(r"pgmajfault \d+", f"pgmajfault {self.tick}", self._vmstat)
+            return re.sub(r"oom_kill \d+", f"oom_kill {self.oom_kills}", text)
         return super().read(path)
 
     def names(self, path: str) -> list[str]:
