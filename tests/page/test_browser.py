@@ -286,6 +286,8 @@ def test_an_incident_shows_the_minutes_before_it(stage, look):
     expect(page.locator("canvas")).to_be_visible()
     expect(page.locator("main")).to_contain_text("Who grew")
     expect(page.locator("main")).to_contain_text("python3")
+    advice = page.get_by_role("link", name="memory_exhaustion")
+    expect(advice).to_have_attribute("href", "/runbook#memory_exhaustion")
     page.get_by_role("link", name="Back to the list").click()
     expect(page.get_by_role("columnheader", name="Lasted")).to_be_visible()
 

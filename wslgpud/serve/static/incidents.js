@@ -86,7 +86,7 @@ function report(d) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", named(d.rule), " · ", at(d.opened), " · ", lasted)),
+      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened), " · ", lasted)),
       h("h1", {}, said(d.headline)), told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("advice")), h("p", {}, said(d.advice))] : null),
     card(t("black_box"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
