@@ -14,6 +14,7 @@ from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.rules import RULES
 from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, clean, compose, language
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.risk.wording import headline
 
 WARNING = Forecast(
     "ram", Level.WARNING, int(3.1 * 2**30), 24 << 30, 310 * 2**20 / 60, 120.0, 240.0, 420.0, {300: 0.7},
@@ -51,6 +52,15 @@ def test_the_english_first_line_is_the_risk_engines_own() -> None:
         "Use of RAM has grown for 2 min. Growing: python train.py (pid 4121). "
         "Probability that it runs out within 5 min: 70 %."
     )
+
+
+def test_a_command_that_came_to_more_before_is_told_of_by_its_peak_and_not_by_what_grows_now() -> None:
+    forecast = replace(WARNING, cause="expected", eta_seconds=None, expected_peak_bytes=41 << 30)
+
+    line = headline(forecast)
+    assert line == "RAM may not suffice: python train.py (pid 4121) came to 41 GB before, 3.1 GB left of 24"
+    assert "python train.py (pid 4121) 以前曾达 41 GB，剩 3.1 GB" in compose(memory(forecast), "zh").headline
+    assert compose(memory(forecast)).advice.startswith("Free memory first, or start it smaller")
 
 
 def test_the_end_of_an_incident_says_what_is_over() -> None:

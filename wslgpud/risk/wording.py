@@ -35,8 +35,11 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
     if left.split()[-1] == capacity.split()[-1]:
         capacity = capacity.split()[0]
     shown = forecast.rate_bytes_per_second if rate is None else rate
-    growth = f"{speed(shown)}, " if shown and shown > 0 else ""
-    end = f"{growth}{left} left of {capacity}"
+    told = f"{speed(shown)}, " if shown and shown > 0 else ""
+    if forecast.cause == "expected":  # what grows now may be something else
+        peak = forecast.expected_peak_bytes
+        told = f"came to {size(peak)} before, " if peak else ""
+    end = f"{told}{left} left of {capacity}"
     who = f"{forecast.who} " if forecast.who else ""
     for with_range in (True, False):
         start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "

@@ -135,7 +135,9 @@ def _memory_headline(forecast: Forecast, words: Words) -> str:
             if low < high:
                 facts["range"] = f"{low}-{high}"
     rate = forecast.rate_bytes_per_second
-    if rate and rate > 0:
+    if forecast.cause == "expected":  # what grows now may be something else
+        facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
+    elif rate and rate > 0:
         facts["rate_bytes_per_second"] = rate
     start, end = filled(words.memory.starts, facts, words), filled(words.memory.ends, facts, words)
     room = HEADLINE_CHARACTERS - len(start) - len(end) - 1
@@ -172,6 +174,8 @@ def _memory_evidence(forecast: Forecast, words: Words) -> str:
 def _memory_advice(forecast: Forecast, facts: Mapping[str, str | Number], words: Words) -> str:
     if jobs := filled((words.memory.advice["jobs"],), facts, words):
         return jobs
+    if forecast.cause in words.memory.advice:
+        return words.memory.advice[forecast.cause]
     if forecast.who_kind in words.memory.advice:
         return words.memory.advice[forecast.who_kind]
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]

@@ -155,7 +155,11 @@ RULES = {
 
 MEMORY = MemoryText(
     starts=("{resource} 约 {eta_seconds}后耗尽 ({range})：", "{resource} 约 {eta_seconds}后耗尽：", "{resource} 快满了："),
-    ends=("{rate_bytes_per_second}，剩 {left_bytes} / {capacity_bytes}", "剩 {left_bytes} / {capacity_bytes}"),
+    ends=(
+        "以前曾达 {peak_bytes}，剩 {left_bytes} / {capacity_bytes}",
+        "{rate_bytes_per_second}，剩 {left_bytes} / {capacity_bytes}",
+        "剩 {left_bytes} / {capacity_bytes}",
+    ),
     causes={
         "growth": ("{resource} 的用量已持续增长 {window_seconds}。",),
         "steps": ("{resource} 的用量约每 {window_seconds}上一个台阶，再来几次就放不下了。",),
@@ -169,6 +173,7 @@ MEMORY = MemoryText(
     chances=("{within_seconds}内耗尽的概率：{chance_ratio}。",),
     advice={
         "ram": "保存 checkpoint 或手头的工作，然后停止或重启正在增长的程序。加载模型或数据集时也会增长，但会自行停止。",
+        "expected": "先腾出内存，或以更小的规模启动：更少的任务或 worker，更小的 batch。",
         "group": "减少同时运行的数量：编译用 MAX_JOBS 或 -j，数据加载用 num_workers；每个都要占用自己的内存。",
         "jobs": "减少同时运行的数量：这里大约能放下 {jobs} 个 (编译用 MAX_JOBS={jobs} 或 -j{jobs}，数据加载用 "
         "num_workers={jobs})。",

@@ -168,7 +168,11 @@ RULES = {
 MEMORY = MemoryText(
     starts=("{resource} full in ~{eta_seconds} ({range}): ", "{resource} full in ~{eta_seconds}: ",
             "{resource} is nearly full: "),
-    ends=("{rate_bytes_per_second}, {left_bytes} left of {capacity_bytes}", "{left_bytes} left of {capacity_bytes}"),
+    ends=(
+        "came to {peak_bytes} before, {left_bytes} left of {capacity_bytes}",
+        "{rate_bytes_per_second}, {left_bytes} left of {capacity_bytes}",
+        "{left_bytes} left of {capacity_bytes}",
+    ),
     causes={
         "growth": ("Use of {resource} has grown for {window_seconds}.",),
         "steps": ("Use of {resource} climbs in steps every {window_seconds} or so; few more fit.",),
@@ -183,6 +187,7 @@ MEMORY = MemoryText(
     advice={
         "ram": "Save a checkpoint or your work, then stop or restart what grows. Loading a model or a data set "
         "grows as well, and stops by itself.",
+        "expected": "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch.",
         "group": "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs "
         "its own memory.",
         "jobs": "Run fewer of them at once: about {jobs} fit here (MAX_JOBS={jobs} or -j{jobs} for builds, "

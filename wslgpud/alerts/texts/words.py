@@ -20,7 +20,7 @@ class RuleText:
 
 @dataclass(frozen=True)
 class MemoryText:
-    """The memory forecast in words; ``causes`` by what points to exhaustion, ``advice`` by who grows or where."""
+    """The memory forecast in words; ``causes`` by what points to exhaustion, ``advice`` by it, who, or where."""
 
     starts: tuple[str, ...]
     ends: tuple[str, ...]
