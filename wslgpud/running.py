@@ -1,21 +1,26 @@
-"""What runs now and has an end: a stress run, a guarded command. Known by notes in the state folder.
+"""What runs now and has an end: a stress run, a guarded command. Known by notes that lie in files.
 
-Whoever runs it keeps one small file below ``running/`` while it lasts; the daemon, ``wslgpud monitor`` and
-the page read them. A note of a process that is gone (killed, or of an earlier boot) does not count.
+Whoever runs it keeps one small file while it lasts: a stress run below ``running/`` in the state folder, a
+guard, whose user seldom is the daemon's, where everybody may write. The daemon, ``wslgpud monitor`` and the
+page read them. A note of a process that is gone (killed, or of an earlier boot) does not count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.announced import PLACES
 from wslgpud.sources.processes import parse_stat
 from wslgpud.units import printable
 
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 FOLDER = "running"
+#: how notes are named where other programs' files lie, too
+PREFIX = "wslgpud-running-"
 #: a note is written no more often than that, except when the phase changes
 WRITE_SECONDS = 0.5
 #: more are not read: nobody runs so many at once, and the daemon reads them at every tick
@@ -33,24 +40,35 @@ log = logging.getLogger(__name__)
 
 
 class Note:
-    """The note of one run. ``with Note(...) as note: note.say("filling", done_ratio=0.4)``."""
+    """The note of one run. ``with Note(...) as note: note.say("filling", done_ratio=0.4)``.
 
-    def __init__(self, state_folder: Path, host: Host, kind: Literal["stress", "guard"], what: str) -> None:
+    With ``shared`` it lies where every user's daemon and monitor find it, if there is such a place.
+    """
+
+    def __init__(
+        self, state_folder: Path, host: Host, kind: Literal["stress", "guard"], what: str,
+        *, shared: bool = False,
+    ) -> None:  # fmt: skip
         """Take what is run, as its user knows it; nothing is written yet."""
         self._host, self._pid = host, os.getpid()
-        self._file = state_folder / FOLDER / f"{kind}-{self._pid}.json"
+        name = f"{kind}-{self._pid}.json"
+        self._file = state_folder / FOLDER / name
+        place = next((p for p in PLACES if os.access(p, os.W_OK)), None)
+        if shared and place is not None:
+            self._file = Path(place, PREFIX + name)
         self._began = self._written = host.clock.mono()
         self._facts: dict[str, Any] = {"kind": kind, "what": what[:_LONGEST_NAME], "began_mono": self._began}
         self._phase: str | None = None
 
     def __enter__(self) -> Self:
         """Write the first note, and sweep away those of processes that are gone."""
+        prefix = PREFIX if self._file.name.startswith(PREFIX) else ""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            for file in self._file.parent.glob("*.json"):
+            for file in self._file.parent.glob(f"{prefix}*.json"):
                 if _read(file, self._host) is None:
                     file.unlink(missing_ok=True)
-        except OSError as error:
+        except OSError as error:  # another user's, for one
             log.debug("notes of what runs cannot be swept: %s", error)
         self.say("")
         return self
@@ -88,11 +106,8 @@ class Note:
             "ends_mono": None if left_seconds is None else now + left_seconds,
             **(facts or {}),
         }  # fmt: skip
-        part = self._file.with_suffix(".part")
         try:
-            part.write_text(json.dumps({k: v for k, v in document.items() if v is not None}))
-            part.chmod(0o644)  # a monitor of another user reads it, too
-            part.rename(self._file)  # at once: nobody sees half of it
+            _put(self._file, json.dumps({k: v for k, v in document.items() if v is not None}))
         except OSError as error:
             # A full disk must not end a build or a test of the memory.
             log.debug("nobody can see how far it is: %s", error)
@@ -100,15 +115,20 @@ class Note:
 
 def running(state_folder: Path, host: Host) -> list[dict[str, Any]]:
     """Return what runs now, the one that began first at first, as ``status`` shows it."""
-    try:
-        files = sorted((state_folder / FOLDER).glob("*.json"))[:_MOST_NOTES]
-    except OSError:
-        return []
     now = host.clock.mono()
-    found = sorted(
-        (note for file in files if (note := _read(file, host)) is not None), key=lambda n: n["began_mono"]
-    )
+    notes = (_read(file, host) for file in _files(state_folder, host))
+    found = sorted((note for note in notes if note is not None), key=lambda n: n["began_mono"])
     return [_shown(note, now) for note in found]
+
+
+def _files(state_folder: Path, host: Host) -> Iterator[Path]:
+    """Yield the files that may be notes; a recorded machine has no shared ones."""
+    shared = () if host.recorded else tuple((Path(host.path(place)), PREFIX) for place in PLACES)
+    for folder, prefix in ((state_folder / FOLDER, ""), *shared):
+        with contextlib.suppress(OSError):  # there is none
+            names = (f.name for f in folder.iterdir())
+            mine = sorted(n for n in names if n.startswith(prefix) and n.endswith(".json"))
+            yield from (folder / name for name in mine[:_MOST_NOTES])
 
 
 def _shown(note: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -123,8 +143,7 @@ def _shown(note: Mapping[str, Any], now: float) -> dict[str, Any]:
 def _read(file: Path, host: Host) -> dict[str, Any] | None:
     """Return a note whose process lives; None for any other, and for what is no note."""
     try:
-        with file.open("rb") as stream:
-            note = documents.parsed(stream.read(_MOST_BYTES))
+        note = documents.parsed(_content(file))
         numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
         if note["kind"] not in ("stress", "guard") or not all(
             isinstance(note[n], int | float) for n in numbers
@@ -135,6 +154,34 @@ def _read(file: Path, host: Host) -> dict[str, Any] | None:
         return {**note, "what": printable(str(note["what"])), "phase": printable(str(note["phase"]))}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _put(file: Path, text: str) -> None:
+    # A new file each time: under a name that can be foretold, somebody may have put a link.
+    descriptor, name = tempfile.mkstemp(".part", f".{file.stem}-", file.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, 0o644)  # a monitor of another user reads it, too
+            stream.write(text)
+        part.replace(file)  # at once: nobody sees half of it
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _content(file: Path) -> bytes:
+    """Return what a file holds, from its beginning; of what is none, nothing.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    # Neither a link into somebody's home nor a pipe that nobody writes to.
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        return os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
 
 
 def _start_ticks(host: Host, pid: int) -> int | None:

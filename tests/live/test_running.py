@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from rich.console import Console
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from wslgpud.cli.screen import print_status, told
 from wslgpud.host import Host
-from wslgpud.running import FOLDER, Note, running
+from wslgpud.running import FOLDER, PREFIX, Note, running
+from wslgpud.sources.announced import PLACES
 from wslgpud.stress.run import told as stress_told
 
 
@@ -92,8 +94,8 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
         )  # fmt: skip
         try:
 
-            def seen():
-                return running_daemon.status().get("running")
+            def seen():  # other tests' guards are seen, too
+                return [one for one in running_daemon.status().get("running", ()) if one["pid"] == guard.pid]
 
             (one,) = eventually(
                 lambda: (found := seen()) and "left_seconds" in found[0] and found, "the guard"
@@ -105,6 +107,39 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
             fifo.write_text("enough")
         assert guard.wait() == 0
         assert eventually(lambda: seen() == [], "the end of the guard")
+
+
+def test_a_guard_of_any_user_is_seen_whatever_state_folders_they_have(tmp_path: Path) -> None:
+    with Note(tmp_path / "somebodys", Host(), "guard", "make", shared=True) as note:
+        (one,) = (one for one in running(tmp_path / "the daemons", Host()) if one["pid"] == os.getpid())
+
+        assert (one["kind"], one["what"]) == ("guard", "make")
+        assert note.seconds >= 0
+    assert not [one for one in running(tmp_path, Host()) if one["pid"] == os.getpid()]
+
+
+def test_where_everybody_may_write_neither_links_nor_pipes_are_read(tmp_path: Path) -> None:
+    place = tmp_path / PLACES[0].lstrip("/")
+    place.mkdir(parents=True)
+    os.mkfifo(place / f"{PREFIX}guard-1.json")
+    with Note(tmp_path, Host(), "stress", "GPU 0"):
+        (real,) = (tmp_path / FOLDER).glob("*.json")
+        (place / f"{PREFIX}guard-2.json").symlink_to(real)
+
+        found = running(tmp_path / "another", Elsewhere(tmp_path))
+
+    assert found == []
+
+
+class Elsewhere(Host):
+    """This machine, whose shared folders lie elsewhere."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._elsewhere = str(root)
+
+    def path(self, path: str) -> str:
+        return self._elsewhere + path if path in PLACES else super().path(path)
 
 
 def test_status_and_monitor_say_it_in_one_line() -> None:
