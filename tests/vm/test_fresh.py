@@ -16,7 +16,7 @@ from tests.support.daemons import Running, eventually
 from .conftest import REPOSITORY
 from .image import backend, image, wheelhouse
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service")]
 
 CLONE = "/root/my code"
 IN_A_ROOT_OF_ITS_OWN = """

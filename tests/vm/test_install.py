@@ -17,7 +17,7 @@ from .test_fresh import CLONE, Newcomer, newcomer
 
 __all__ = ["newcomer"]  # a fixture
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service")]
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>/systemctl.log

@@ -46,7 +46,7 @@ from .service import (
 
 pytestmark = [
     pytest.mark.vm,
-    pytest.mark.xdist_group("vm"),
+    pytest.mark.xdist_group("vm-service"),
     pytest.mark.timeout(1800),
 ]
 
