@@ -13,13 +13,13 @@ from wslgpud.host import Host, NoData, SourceError
 
 def test_a_file_of_the_kernel_is_read_to_its_end_though_it_comes_in_pieces(tmp_path):
     # /proc hands out less than a page at a time; torch's libraries stand far behind the first.
-    file = tmp_path / "libtorch_cpu.so"
+    file = tmp_path / "libtorch_of_this_test.so"
     file.write_bytes(bytes(mmap.PAGESIZE))
     with file.open("rb") as stream:
         # Every second page, or the kernel would join the lines.
         keep = [mmap.mmap(stream.fileno(), mmap.PAGESIZE, prot=mmap.PROT_READ) for _ in range(200)]
         text = Host().read("/proc/self/maps")
-    assert text.count("libtorch_cpu.so") == 200
+    assert text.count(file.name) == 200
     assert len(text) > 4 * 4096
     assert text.endswith("\n")
     assert len(keep) == 200

@@ -12,7 +12,7 @@ from wslgpud.plots import ENDINGS
 #: what ``--plot`` without a name stands for
 TERMINAL = "-"
 #: of a name that cannot be drawn the picture itself says so
-_FILES = (*ENDINGS, ".html", ".pdf", ".jpg", ".jpeg")
+_FILES = (*ENDINGS, ".html", ".pdf", ".jpg", ".jpeg", ".gif", ".webp")
 
 
 class PlotCommand(TyperCommand):

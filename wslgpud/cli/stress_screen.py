@@ -69,12 +69,13 @@ class Progress:
     def line(self, line: Mapping[str, Any]) -> None:
         """Take a line of the worker."""
         if line["event"] == "filled":
-            self._planned = line["planned"]
+            self._planned = line.get("planned", 0)
         elif line["event"] == "beat":
-            checked = f"{line['verified'] / 1e9:.0f} GB checked" if line["verified"] else ""
-            done = line["traversed"] if self._planned else 0
+            verified, phase = line.get("verified", 0), line.get("phase", "")
+            checked = f"{verified / 1e9:.0f} GB checked" if verified else ""
+            done = line.get("traversed", 0) if self._planned else 0
             self._bars.update(
-                self._task, description=PHASES.get(line["phase"], line["phase"]), note=checked,
+                self._task, description=PHASES.get(phase, phase), note=checked,
                 total=self._planned or None, completed=min(done, self._planned),
             )  # fmt: skip
         elif line["event"] == "bad":

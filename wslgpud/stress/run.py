@@ -138,19 +138,21 @@ class Runner:
 
 
 def told(note: Note, progress: Callable[[Line], None]) -> Callable[[Line], None]:
-    """Return ``progress`` that also keeps the note up to date, with the time left if it goes on like this."""
+    """Return ``progress`` that also keeps the note up to date, with the time left if it goes on like this.
+
+    A worker of another version may say less: that must not end its run.
+    """
     planned = 0
 
     def line(said: Line) -> None:
         nonlocal planned
         if said["event"] == "filled":
-            planned = said["planned"]
+            planned = said.get("planned", 0)
         elif said["event"] == "beat":
-            done = min(1.0, said["traversed"] / planned) if planned else None
+            done = min(1.0, said.get("traversed", 0) / planned) if planned else None
             left = note.seconds * (1 - done) / done if done and done > _SURE_SHARE else None
-            note.say(
-                said["phase"], done_ratio=done, left_seconds=left, facts={"verified_bytes": said["verified"]}
-            )
+            facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
+            note.say(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
         progress(said)
 
     return line
