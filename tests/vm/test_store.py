@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
 
 HERE = Path(__file__).parent
 PYTHON = "/opt/wslgpud/bin/python"
-CUTS = int(os.environ.get("WSLGPUD_CUTS", "15"))
+CUTS = int(os.environ.get("WSLGPUD_CUTS", "6"))
 DISK_BYTES = 24 << 20
 SECTORS = DISK_BYTES // 512
 TICKS = 1500
