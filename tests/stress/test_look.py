@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts.machines import HERE
 from tests.stress.support import gpu
 from tests.support.daemons import eventually
-from wslgpud.host import Host
+from wslgpud.config import Config
+from wslgpud.host import Host, RecordedHost
 from wslgpud.model import Event, Observation
 from wslgpud.monitor import _untested
+from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
 
 
@@ -143,6 +146,16 @@ def test_the_last_minutes_are_kept_by_gpu():
     assert [s.index for s in recent.gpus()] == [0, 1]
     assert recent.last_jump_mono == 50.0
     assert recent.since("GPU-3", 0.0) == []
+
+
+def test_what_the_kernel_says_of_an_ill_card_is_remembered():
+    """From the kernel's own line on: a run that begins right after would test a card that has fallen off."""
+    recent = Recent()
+    log = KernelLogSource(RecordedHost(HERE / "gpu-lost"), Config())
+    recent.note(7.0, [], (), log.read().events)
+    log.close()
+
+    assert recent.last_error_mono == 7.0
 
 
 def test_a_card_that_is_tested_is_no_card_that_runs_full():

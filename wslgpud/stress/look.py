@@ -68,7 +68,7 @@ class Recent:
         for event in events:
             if event.kind == "clock_jump":
                 self.last_jump_mono = mono
-            elif event.kind in ("dxg_error", "xid"):
+            elif event.kind in ("dxg_error", "nvidia_xid"):
                 self.last_error_mono = mono
         for reading in readings:
             if reading.spec is gpu_source.INFO:
