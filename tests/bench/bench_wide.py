@@ -1,51 +1,44 @@
 """How well the risk engine does on a broad family of made-up machines, by scenario.
 
-    python tests/bench/bench_wide.py [FIRST_SEED [SEEDS [FASTEST SLOWEST]]]
+    python -m tests.bench.bench_wide [FIRST_SEED [SEEDS [FASTEST SLOWEST]]]
 
 FASTEST and SLOWEST bound the seconds from half full to the end. Prints the table of wslgpud/risk/README.md.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 
+from tests.traces import wide
 from wslgpud.risk.replay import replay, score_engine
 from wslgpud.risk.score import Truth
 
 
-def wide():
-    path = Path(__file__).parent.parent / "traces" / "wide.py"
-    spec = importlib.util.spec_from_file_location("wide", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def judged(name, scenarios, seeds, paces):
+    """Return the engine's score over these scenarios, drawn with these seeds."""
 
-
-def judged(module, scenario, seeds, paces):
     def pairs():
-        for seed in seeds:
-            drawn = module.draw(scenario, seed, paces=paces)
-            told = drawn.truth()
-            events = {event["resource"]: event["t"] for event in told["events"]}
-            truth = Truth(told["name"], events, told["onset"], told["tolerated"])
-            yield truth, replay(told["name"], drawn.observations())
+        for scenario in scenarios:
+            for seed in seeds:
+                drawn = wide.draw(scenario, seed, paces=paces)
+                told = drawn.truth()
+                events = {event["resource"]: event["t"] for event in told["events"]}
+                truth = Truth(told["name"], events, told["onset"], told["tolerated"])
+                yield truth, replay(told["name"], drawn.observations())
 
-    return score_engine(scenario.__name__, pairs())
+    return score_engine(name, pairs())
 
 
 def main():
     first, count, fastest, slowest = (*map(float, sys.argv[1:]), *(1000, 20, 15, 36000)[len(sys.argv) - 1 :])
-    seeds, module = range(int(first), int(first + count)), wide()
+    seeds = range(int(first), int(first + count))
     print("| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms an event"
           " | critical before | false criticals |")  # fmt: skip
     print("|---" * 8 + "|")
     total = [0] * 9
-    for scenario in (*module.FATAL, *module.HARMLESS):
-        line = judged(module, scenario, seeds, (fastest, slowest))
+    for scenario in (*wide.FATAL, *wide.HARMLESS):
+        line = judged(scenario.__name__, [scenario], seeds, (fastest, slowest))
         w, c = line.warning, line.critical
         n = len(w.leads)
         before = sum(lead > 0 for lead in c.leads)

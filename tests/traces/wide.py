@@ -3,7 +3,7 @@
 Each draw, by (scenario, seed), takes a machine (4 to 512 GB of RAM with swap or none, cards of 6 to 141 GB, a
 limited group), a sampling interval of 0.1 to 10 s with jitter and lost samples, a time scale (from half full
 to the end 15 s to 10 h; ``FAST`` ones less), the noise of a desktop, PSI or not, and per-process VRAM or not.
-No threshold of the engine was fitted to single seeds: ``python tests/bench/bench_wide.py`` tells by scenario.
+No threshold of the engine was fitted to single seeds: ``python -m tests.bench.bench_wide`` tells by scenario.
 """
 
 # ruff: noqa: S311 - made-up memory is no secret
