@@ -95,7 +95,7 @@ def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> 
             text = terminal.until("─" * (width - 40), "history")
             assert len(text.splitlines()) <= height
         terminal.keys("q")
-        terminal.until("Pane is dead (status 0")
+        terminal.until("ended with status 0")
 
     assert re.search(r"[\u2801-\u28ff]{5}", history)
     assert re.search(r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB", history)

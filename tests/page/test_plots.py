@@ -20,10 +20,10 @@ COMMANDS = {
     "replay": ["replay", TRACE],
     "sweep": ["sweep", "true", "1", "2"],
 }
-#: what each draws on a terminal
+#: what each draws on a terminal; `true` may have ended before anybody looked how much it takes
 DRAWN = {
     "history": r"[\u2801-\u28ff]{5}", "incidents": "█{5}", "stress history": r"[\u2801-\u28ff]{3}",
-    "replay": "▁.*█", "sweep": "░{5}",
+    "replay": "▁.*█", "sweep": "[░█]{5}",
 }  # fmt: skip
 
 
