@@ -175,7 +175,9 @@ class _Slot:
             )  # fmt: skip
         if self.last is None:
             return SourceReport(self.source.name, "absent", EMPTY, now, 0.0, "not read yet", fresh=False)
-        return self.last if not self.last.fresh else replace(self.last, fresh=False)
+        if self.last.fresh:
+            self.last = replace(self.last, fresh=False)
+        return self.last
 
     def _say(self, health: Health, error: str) -> None:
         """Log a change once, not a line a second."""
