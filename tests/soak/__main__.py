@@ -52,7 +52,6 @@ class Case:
     began_mono: float
     ended_mono: float | None = None
     opened: bool = False
-    closed: bool = False
 
 
 @dataclass

@@ -48,7 +48,6 @@ class Outcome:
     failure: str = ""
     hung_pid: int | None = None
     seconds: float = 0.0
-    leave_seconds: float | None = None
 
 
 def supervise(  # noqa: PLR0913 - what to run and its limits
@@ -93,10 +92,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
                 outcome.failure = reason = f"silent for {stall_seconds:.0f} s"
             else:
                 reason = outcome.failure or watch()
-        asked = time.monotonic()
         conversation.part(reason)
-        if reason:
-            outcome.leave_seconds = time.monotonic() - asked
     finally:
         _end(process, outcome)
         conversation.close()
