@@ -198,6 +198,8 @@ def test_a_gguf_file_tells_shape_and_size_of_its_weights(tmp_path):
     assert shape.size == shape.count() == COUNT
     assert (shape.stored, shape.stored_bytes) == ("q4_k_m", COUNT * 9 // 16)
     assert of(str(tmp_path)) == shape
+    file.write_bytes(a_gguf(BLOCKS, data_bytes=COUNT * 9 // 16, **LLAMA, general__file_type=18))
+    assert of(str(file)).stored == "q6_k"
 
 
 def test_a_gguf_file_with_a_list_without_end_is_refused(tmp_path):

@@ -33,7 +33,9 @@ _GGUF_KEYS = {
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "leading_dense_block_count": "first_k_dense_replace",
 }  # fmt: skip
-#: Bits of a weight up to which a file goes by one of these names; of the many kinds the next bigger one's.
+#: Names by general.file_type (LLAMA_FTYPE_... in llama.cpp's llama.h), and of the many other kinds the name of
+#: the next bigger one, by the bits that a weight takes at most.
+_GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
 _PIECE = re.compile(r"(.+-)\d{5}(-of-\d{5}\.gguf)")
 _NUMBER = re.compile(r"([\d.]+)\s*([KMBT])", re.IGNORECASE)
@@ -178,7 +180,7 @@ def of_gguf(file: Path) -> Shape:
         raise ShapeError(f"cannot read {file}: {error}") from error
     values = headers[0].values
     tensors = {name: dims for found in headers for name, dims in found.tensors.items()}
-    kind = values.get("general.architecture")
+    kind, kind_of_file = values.get("general.architecture"), values.get("general.file_type")
     words: dict[str, Any] = {"vocab_size": values.get("tokenizer.ggml.tokens.length")}
     for key, word in _GGUF_KEYS.items():
         if (value := values.get(f"{kind}.{key}")) is not None:
@@ -193,12 +195,13 @@ def of_gguf(file: Path) -> Shape:
         raise ShapeError(f"{file} does not tell the {(missing or ['tensors'])[0]} of a language model")
     stored_bytes = sum(found.data_bytes for found in headers)
     bits = 8 * stored_bytes / count
+    alike = next((name for most, name in _GGUF_BITS if bits <= most), "fp32")
     shape = of_config({**words, "tie_word_embeddings": "output.weight" not in tensors}, file.stem)
     return replace(
         shape,
         gated=any("ffn_gate" in name for name in tensors),
         parameters=count,
-        stored=next((name for most, name in _GGUF_BITS if bits <= most), "fp32"),
+        stored=_GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike,
         stored_bytes=stored_bytes,
     )
 
