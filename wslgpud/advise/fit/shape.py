@@ -33,7 +33,7 @@ _GGUF_KEYS = {
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "leading_dense_block_count": "first_k_dense_replace",
 }  # fmt: skip
-#: Names by general.file_type (LLAMA_FTYPE_... in llama.cpp's llama.h), and of the many other kinds the name of
+#: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); of the many other kinds the name of
 #: the next bigger one, by the bits that a weight takes at most.
 _GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
