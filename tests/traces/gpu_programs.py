@@ -158,7 +158,7 @@ def growing_lengths():
     """Trains on ever longer texts, as a curriculum does; SECONDS is when the longest would not fit."""
     room = free()
     training = Training()
-    batch = training.batch_for(0.25 * room)
+    batch = training.batch_for(0.35 * room)
     while True:
         training.step(batch, 64 * round(LENGTH / 64 * (0.5 + 3.5 * now() / SECONDS)))
 
