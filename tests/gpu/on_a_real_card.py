@@ -2,9 +2,10 @@
 
     python -m tests.gpu.on_a_real_card OUT [--python PYTHON] [--prometheus PROGRAM]
 
-Not a test: it needs an NVIDIA card and a Python with torch (by default this one), takes four minutes and ends in a CUDA out-of-memory error that
-it makes itself. OUT gets the metrics, the status screens (SVG), a capture of the machine, the warnings, the
-database and, with --prometheus, that server's data. A card that others use is not the place for it.
+Not a test: it needs an NVIDIA card and a Python with torch (by default this one), takes four minutes and ends
+in a CUDA out-of-memory error that it makes itself. OUT gets the metrics, the status screens (SVG), a capture
+of the machine, the warnings, the database and, with --prometheus, that server's data. A card that others use
+is not the place for it.
 """
 
 from __future__ import annotations

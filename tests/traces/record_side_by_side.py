@@ -13,6 +13,7 @@ program after some seconds, to see that it runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -48,7 +49,7 @@ ON_THE_CARD = {
 IN_A_GROUP = {
     "kept_batches": (12, 160.0, "{python} {here}/loader_programs.py kept_batches 0"),
     "deep_prefetch": (5.75, 75.0, "{python} {here}/loader_programs.py deep_prefetch 70"),
-    "torch_compile": (1.7, 70.0, "{python} {here}/compile_programs.py 65"),
+    "torch_compile": (1.7, 50.0, "{python} {here}/compile_programs.py 45"),
     "nvcc_six": (5, 90.0, "{python} {here}/build_programs.py nvcc 6 400 {folder}"),
 }
 
@@ -145,13 +146,9 @@ def make_group(name, limit):
 
 def remove_group(group):
     (group / "cgroup.kill").write_text("1")
-    for _ in range(50):
-        try:
-            group.rmdir()
-            return
-        except OSError:
-            time.sleep(0.1)  # the killed have not all ended
-    print(f"{group} could not be removed", flush=True)  # noqa: T201
+    time.sleep(1.0)
+    with contextlib.suppress(OSError):  # an empty group that stays does no harm, a lost recording does
+        group.rmdir()
 
 
 def in_group(group, command, environment):
