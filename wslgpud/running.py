@@ -126,7 +126,8 @@ def _files(state_folder: Path, host: Host) -> Iterator[Path]:
     shared = () if host.recorded else tuple((Path(host.path(place)), PREFIX) for place in PLACES)
     for folder, prefix in ((state_folder / FOLDER, ""), *shared):
         with contextlib.suppress(OSError):  # there is none
-            names = (f.name for f in folder.iterdir())
+            # Once a second, for as long as the machine runs: os.listdir makes no objects of paths.
+            names = os.listdir(folder)  # noqa: PTH208
             mine = sorted(n for n in names if n.startswith(prefix) and n.endswith(".json"))
             yield from (folder / name for name in mine[:_MOST_NOTES])
 

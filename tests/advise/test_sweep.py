@@ -15,7 +15,7 @@ from wslgpud.advise.sweep import Step, predict, too_much
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
-EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(1.2)\""
+EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(2)\""
 
 
 def steps(*vram: float) -> list[Step]:

@@ -17,8 +17,9 @@ import pytest
 from textual.widgets import Static
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
+from tests.support.servers import free_port
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, NotYetError, OwnFeed
+from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -55,10 +56,10 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
 
 
 def sample_of(feed: DaemonFeed) -> Look | None:
-    """Look at a daemon that may have taken no sample yet, or none with a memory in it."""
+    """Look at a daemon that may have taken no sample yet, none with a memory in it, or its time to answer."""
     try:
         look = feed.look()
-    except NotYetError:
+    except NoLookError:
         return None
     return look if "ram" in look.document else None
 
@@ -66,6 +67,13 @@ def sample_of(feed: DaemonFeed) -> Look | None:
 def text_of(live: Live) -> str:
     view = live.screen_stack[0].query_one("#view", Static)
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height)).rstrip()
+
+
+async def comes_about(look: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
 
 
 async def shows(live: Live, what: str, *, not_: bool = False) -> None:
@@ -107,9 +115,9 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
 def test_help_opens_and_any_key_closes_it() -> None:
     async def script(live: Live, _: Feed) -> None:
         await live.pilot.press("question_mark")
-        assert len(live.screen_stack) == 2
+        await comes_about(lambda: len(live.screen_stack) == 2)
         await live.pilot.press("x")
-        assert len(live.screen_stack) == 1
+        await comes_about(lambda: len(live.screen_stack) == 1)
 
     played(script)
 
@@ -135,13 +143,13 @@ def test_it_fits_after_the_terminal_changes_its_size() -> None:
 
 
 def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
-    with daemon(tmp_path) as first:
+    always_there = {"WSLGPUD_SERVER__PORT": str(free_port())}
+    with daemon(tmp_path, settings=always_there) as first:
         feed = DaemonFeed(first.url)
-        port = first.url.rpartition(":")[2]
         assert eventually(lambda: sample_of(feed), "a sample")
     with pytest.raises(NoLookError, match="does not answer"):
         feed.look()
-    with daemon(tmp_path, settings={"WSLGPUD_SERVER__PORT": port}):
+    with daemon(tmp_path, settings=always_there):
         assert eventually(lambda: sample_of(feed), "a sample")
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.live.test_app import Feed, sample_of, shows, text_of
+from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.live.app import Live
@@ -163,9 +163,9 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
             await drawn(live, "disk_read_bytes:rate")
             assert live.screen.view.seconds == 3600
             await pilot.press("left")
-            assert live.screen.view.back_seconds == 1800
+            await comes_about(lambda: live.screen.view.back_seconds == 1800)
             await pilot.press("0", "q")
-            assert not isinstance(live.screen, History)
+            await comes_about(lambda: not isinstance(live.screen, History))
             assert "memory" in text_of(live)
         feed.close()
 

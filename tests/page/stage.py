@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine, select
 
 from tests.hosts.machines import HERE as HOSTS
+from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
 from wslgpud.alerts.incidents import Ledger, Standing
@@ -93,7 +94,7 @@ class Stage:
         #: whom the doctor sees
         self.machine = "no-gpu"
         self.known: dict[str, Any] | None = None
-        self.reopen(port)
+        self.reopen(port or free_port())  # it may be left and taken again
 
     def reopen(self, port: int = 0) -> None:
         """Open the database, and serve."""

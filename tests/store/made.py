@@ -119,7 +119,7 @@ def query(target, sql, **values):
         return [tuple(row) for row in connection.execute(text(sql), values)]
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=300):
     """Wait for something that another thread brings about."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -127,7 +127,7 @@ def until(condition, seconds=60):
         time.sleep(0.005)
 
 
-def settle(store, clock, seconds=60):
+def settle(store, clock, seconds=300):
     """Wait until the upkeep after all that was appended has nothing left to do."""
     assert store.flush()
     clock.now += 0.001

@@ -23,7 +23,7 @@ from .conftest import BootMachine
 from .log_writes import cuts
 from .machine import Machine
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(3000)]
 
 HERE = Path(__file__).parent
 PYTHON = "/opt/wslgpud/bin/python"
