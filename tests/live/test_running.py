@@ -18,18 +18,19 @@ from wslgpud.cli.screen import print_status, told
 from wslgpud.host import Host
 from wslgpud.running import FOLDER, PREFIX, Note, running
 from wslgpud.sources.announced import PLACES
+from wslgpud.stress.progress import Pace
 from wslgpud.stress.run import told as stress_told
 
 
 def test_a_note_lasts_as_long_as_its_run(tmp_path: Path) -> None:
     with Note(tmp_path, Host(), "stress", "GPU 0 RTX 5070 Ti") as note:
         note.say("fill", done_ratio=0.25, left_seconds=6.0)
-        (one,) = running(tmp_path, Host())
+        (one,) = running(tmp_path, Elsewhere(tmp_path))
 
         assert one["what"] == "GPU 0 RTX 5070 Ti"
         assert (one["kind"], one["phase"], one["done_ratio"]) == ("stress", "fill", 0.25)
         assert 0 <= one["left_seconds"] <= 6.0
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, Elsewhere(tmp_path)) == []
 
 
 def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(tmp_path: Path) -> None:
@@ -43,11 +44,11 @@ with Note(pathlib.Path({str(tmp_path)!r}), Host(), "guard", "make"):
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     process.stdout.readline()
-    assert [one["pid"] for one in running(tmp_path, Host())] == [process.pid]
+    assert [one["pid"] for one in running(tmp_path, Elsewhere(tmp_path))] == [process.pid]
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, Elsewhere(tmp_path)) == []
     with Note(tmp_path, Host(), "guard", "make"):
         assert len(list((tmp_path / FOLDER).glob("*.json"))) == 1
 
@@ -59,7 +60,7 @@ def test_what_is_no_note_is_passed_over(tmp_path: Path, text: str) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "stress-1.json").write_text(text)
 
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, Elsewhere(tmp_path)) == []
 
 
 def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> None:
@@ -70,18 +71,19 @@ def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> N
 
 
 def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(tmp_path: Path) -> None:
-    heard = []
+    heard, seconds = [], iter((10.0, 15.0))
     with Note(tmp_path, Host(), "stress", "GPU 0") as note:
-        line = stress_told(note, heard.append)
+        line = stress_told(note, Pace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})
-        (one,) = running(tmp_path, Host())
+        (one,) = running(tmp_path, Elsewhere(tmp_path))
 
-    assert len(heard) == 2
+    assert [said["event"] for said in heard] == ["filled", "beat"]
+    assert heard[1]["left_seconds"] == 5.0
     assert one["phase"] == "patterns"
     assert one["done_ratio"] == 0.5
     assert one["verified_bytes"] == 400
-    assert "left_seconds" in one
+    assert one["left_seconds"] <= 5.0
 
 
 def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path: Path) -> None:
