@@ -29,7 +29,7 @@ from wslgpud.store.limits import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
 
 #: name, days of minutes and hours, days of every sample
-AGES = (("a day", 1, 1), ("a month", 30, 30), ("a year", 366, 30))
+AGES = (("a day", 1, 1), ("a week", 7, 7), ("a month", 30, 30), ("a year", 366, 30))
 REPEAT = 25
 VRAM = "gpu_memory_used_bytes"
 
