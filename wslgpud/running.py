@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,7 +143,8 @@ def _shown(note: Mapping[str, Any], now: float) -> dict[str, Any]:
 def _read(file: Path, host: Host) -> dict[str, Any] | None:
     """Return a note whose process lives; None for any other, and for what is no note."""
     try:
-        note = documents.parsed(_content(file))
+        with documents.opened(file) as descriptor:
+            note = documents.parsed(os.read(descriptor, _MOST_BYTES))
         numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
         if note["kind"] not in ("stress", "guard") or not all(
             isinstance(note[n], int | float) for n in numbers
@@ -169,20 +169,6 @@ def _put(file: Path, text: str) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def _content(file: Path) -> bytes:
-    """Return what a file holds, from its beginning; of what is none, nothing.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    # Neither a link into somebody's home nor a pipe that nobody writes to.
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    finally:
-        os.close(descriptor)
 
 
 def _start_ticks(host: Host, pid: int) -> int | None:
