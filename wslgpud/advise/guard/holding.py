@@ -21,7 +21,7 @@ class Holding:
 
     Two things would be counted many times over. Workers that a program has forked (those of a DataLoader;
     make's load a program of their own) have its pages without a copy, and shared memory (``/dev/shm``) is
-    mapped by all who hand tensors to each other. Of such processes the kernel is asked for their shares (PSS).
+    mapped by all who hand tensors to each other. Of such processes the kernel is asked for shares (PSS).
     Files on a tmpfs that nobody has mapped are not counted: they stay when the processes end.
     """
 
