@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
+from tests.page.stage import PATIENT
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, NotYetError, OwnFeed
-from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -29,7 +29,7 @@ class Feed:
     """A recorded machine; ``trouble`` makes it fall silent."""
 
     def __init__(self) -> None:
-        self._own = OwnFeed(Config(), RecordedHost(HOSTS / "two-gpus"), "recording")
+        self._own = OwnFeed(PATIENT, RecordedHost(HOSTS / "two-gpus"), "recording")
         self.trouble = ""
 
     def look(self) -> Look:
@@ -75,6 +75,13 @@ async def shows(live: Live, what: str, *, not_: bool = False) -> None:
         await asyncio.sleep(0.02)
 
 
+async def becomes(what: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < end, "it does not become so"
+        await asyncio.sleep(0.02)
+
+
 def test_s_sorts_and_a_word_chooses_and_escape_brings_all_back() -> None:
     async def script(live: Live, _: Feed) -> None:
         await live.pilot.press("s")
@@ -107,9 +114,9 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
 def test_help_opens_and_any_key_closes_it() -> None:
     async def script(live: Live, _: Feed) -> None:
         await live.pilot.press("question_mark")
-        assert len(live.screen_stack) == 2
+        await becomes(lambda: len(live.screen_stack) == 2)
         await live.pilot.press("x")
-        assert len(live.screen_stack) == 1
+        await becomes(lambda: len(live.screen_stack) == 1)
 
     played(script)
 

@@ -16,12 +16,12 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.live.test_app import sample_of
+from tests.page.stage import PATIENT
 from tests.support.daemons import daemon, eventually
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -30,7 +30,7 @@ WARNING = json.loads((HOSTS.parent / "gpu/status-warning.json").read_text())
 
 
 def seen(name: str) -> Look:
-    feed = OwnFeed(Config(), RecordedHost(HOSTS / name), "recording")
+    feed = OwnFeed(PATIENT, RecordedHost(HOSTS / name), "recording")
     try:
         return feed.look()
     finally:
@@ -237,7 +237,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle")) as running:
         feed = DaemonFeed(running.url)
-        theirs = eventually(lambda: sample_of(feed), "a sample")
+        theirs = eventually(lambda: (s := sample_of(feed)) and s.document["gpus"] and s, "a sample")
         ours = seen("wsl2-idle")
 
     for name in ("memory_total_bytes", "gpu_memory_used_bytes", "pressure_waiting_seconds", "cpus"):

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.page.stage import Stage, nights, trace
-from tests.support.daemons import WSLGPUD
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD
 from tests.support.terminals import Terminal
 from wslgpud.alerts.incidents import Ledger
 
@@ -52,59 +54,67 @@ def stage(tmp_path):
     made.close()
 
 
+def good(terminal: Terminal, name: str, *words: str, part: Callable[[str], str] = plain) -> None:
+    """Wait until the screen is what was found good: a moment before it may have been drawn by half."""
+    file = SCREENS / f"{name}.txt"
+    if os.environ.get("WSLGPUD_RENEW"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(part(terminal.until(*words)))
+    found, end = part(terminal.until(*words)), time.monotonic() + PATIENCE_SECONDS
+    while found != file.read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+        found = part(terminal.text())
+    assert found == file.read_text(), name
+
+
+def help_box(screen: str) -> str:
+    """Return the box of the help alone: what is behind it may be of the moment before."""
+    return plain("\n".join(line for line in screen.splitlines() if line[:1] in "╭│╰"))
+
+
 def fresh(stage: Stage) -> None:
     """Forget what went wrong before."""
     stage.ledger, stage.said, stage.running = Ledger((), 0.0), [], []
 
 
 def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> None:
-    seen = {}
     with Terminal([*WSLGPUD, "monitor", "--url", stage.url], tmp_path, SIZE) as terminal:
-        seen["no-data"] = terminal.until("first sample", "history")
+        good(terminal, "no-data", "first sample", "history")
         stage.host("no-gpu", past_seconds=60)
-        seen["no-gpu"] = terminal.until("memory is fine", "processes")
+        good(terminal, "no-gpu", "memory is fine", "processes")
         nights(stage, 5)
         stage.running = WORK
         stage.host("two-gpus", past_seconds=60)
-        seen["work"] = terminal.until("RTX 4090", "compilers wait", "stress run:")
+        good(terminal, "work", "RTX 4090", "compilers wait", "stress run:")
         fresh(stage)
         stage.play(trace("h200/h200-slow_leak-1"), 96)
-        seen["warning"] = terminal.until("WARNING", "GPU 0 full in")
+        good(terminal, "warning", "WARNING", "GPU 0 full in")
         terminal.keys("h")
         terminal.until("headroom", "a point every", "esc back")
         terminal.keys("-")
-        history = terminal.until("a point every 2 s")
+        terminal.until("a point every 2 s")
+        terminal.until_match(r"[\u2801-\u28ff]{5}")
+        terminal.until_match(r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB")
         terminal.keys("Escape")
         terminal.until("processes")
         terminal.keys("?")
-        # What is behind it may be of the moment before.
-        box = [line for line in terminal.until("Any key closes this", "╰").splitlines() if line[:1] in "╭│╰"]
-        seen["help"] = "\n".join(box)
+        good(terminal, "help", "Any key closes this", "╰", part=help_box)
         terminal.keys("x")
         fresh(stage)
         stage.play(trace("ram-leak_linear-1"), 171)
-        seen["emergency"] = terminal.until("EMERGENCY", "swap")
+        good(terminal, "emergency", "EMERGENCY", "swap")
         stage.server.stop()
-        seen["no-answer"] = terminal.until("NO ANSWER", "what follows is old")
+        good(terminal, "no-answer", "NO ANSWER", "what follows is old")
         stage.serve(stage.port)
         stage.host("no-gpu", past_seconds=60)
         terminal.until("memory is fine")
 
         for width, height in ((80, 24), (200, 50), (81, 25)):
             terminal.resize(width, height)
-            text = terminal.until("─" * (width - 40), "history")
-            assert len(text.splitlines()) <= height
+            terminal.until_match(rf"(?m)^── memory ─.{{{width - 11}}}$")
+            assert len(terminal.text().splitlines()) <= height
         terminal.keys("q")
         terminal.until("ended with status 0")
-
-    assert re.search(r"[\u2801-\u28ff]{5}", history)
-    assert re.search(r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB", history)
-    for name, screen in seen.items():
-        file = SCREENS / f"{name}.txt"
-        if os.environ.get("WSLGPUD_RENEW"):
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(plain(screen))
-        assert plain(screen) == file.read_text(), name
 
 
 def test_without_colour_there_is_none(stage: Stage, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ export function axes(colour, unit, rate, width) {
   const line = { stroke: colour.dim, font: FONT, ticks: { show: false }, grid: { stroke: colour.grid, width: 1 } };
   const bytes = unit === "bytes" || unit === "bytes_per_second";
   return [
-    { ...line, values: timeLabels, incrs: TIMES, space: width < 500 ? 64 : 84, size: 34, grid: { show: false } },
+    { ...line, values: timeLabels, incrs: TIMES, space: width < 500 ? 64 : 84, size: (_, labels) => (labels?.some((text) => text.includes("\n")) ? 34 : 22), grid: { show: false } },
     {
       ...line, size: width < 500 ? 54 : 64, space: 34,
       ...(bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : {}),

@@ -171,7 +171,7 @@ function windows({ windows: host }) {
     h("dl", { class: "facts" },
       promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, ` ${t("of_all", { all: size(most) })}`)]),
       host.vm_unreturned_bytes === undefined ? null : fact(t("unreturned"), size(host.vm_unreturned_bytes)),
-      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes))))));
+      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
 /** What is missing, and why: a machine without a GPU is not one whose driver is silent. */
@@ -186,7 +186,7 @@ export function absent(sample) {
     const none = gpu.health === "absent";
     found.push(h("section", { class: "card", "data-key": "no-gpu" },
       h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", t(`health_${gpu.health}`))),
-      h("p", {}, t(none ? "no_gpu" : "gpu_silent")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
+      h("p", {}, t(none ? "no_gpu" : gpu.health === "late" ? "gpu_silent" : "gpu_failed")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
   }
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
     found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },

@@ -8,7 +8,7 @@ import { name as named } from "./told.js";
 import { card, column, empty, pending, table } from "./parts.js";
 
 const state = { sort: "total", down: true, filter: "", growth: new Map(), past: null, asked: 0 };
-const COLUMNS = [["name"], ["pid", "num"], ["memory", "num"], ["swap", "num wide"], ["vram", "num"], ["total", "num"], ["growth", "num"]];
+const COLUMNS = [["name"], ["pid", "num"], ["memory", "num wide"], ["swap", "num wide"], ["vram", "num"], ["total", "num"], ["growth", "num"]];
 const REFRESH_MS = 20_000, LEAST_GROWTH = 2 ** 20;
 
 export const processes = {
@@ -31,8 +31,9 @@ export const processes = {
 
   render(ctx) {
     return [h("div", { class: "stack" },
+      h("h1", { class: "unseen" }, t("processes")),
       h("section", { class: "card fades" },
-        h("div", { class: "head" }, h("h1", {}, t("processes_now")),
+        h("div", { class: "head" }, h("h2", {}, t("processes_now")),
           h("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter"), value: state.filter, id: "process-filter",
             oninput: (event) => { state.filter = event.target.value; ctx.render(); } })),
         processTable(ctx, { sortable: true })),

@@ -39,7 +39,7 @@ export const stress = {
     return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
       curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
       card(t("stress"), null, table(t("stress"),
-        [column(t("night"), "num"), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
+        [column(t("night")), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
           column(t("errors"), "num"), column(t("took"), "num"), column(t("note"))],
         runs.map(row))))];
   },
@@ -62,12 +62,12 @@ export const stress = {
 const complete = (runs) => runs.filter((run) => run.verdict === "passed" || run.verdict === "findings");
 
 const figure = (key, title) => card(title, null, h("div", { class: "chart tall", "data-key": `stress-${key}`, "data-keep": true, role: "img", "aria-label": title }),
-  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch l1" }), t("write"), " —— "), h("span", {}, h("span", { class: "swatch l1" }), t("read"), " - - -")) : null);
+  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch line" }), t("write")), h("span", {}, h("span", { class: "swatch line dashed" }), t("read"))) : null);
 
 function row(run) {
   const v = run.values;
   return h("tr", { "data-key": `s${run.id}` },
-    h("td", { class: "num" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
+    h("td", { class: "when" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
     h("td", {}, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`))),
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
