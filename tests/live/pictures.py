@@ -38,6 +38,8 @@ def main() -> int:
                 with Terminal(command, Path(scratch), size) as terminal:
                     terminal.until("help")
                     terminal.until("memory" if state != "no-data" else "first sample")
+                    if state == "stale":
+                        terminal.until("STALE")
                     (out / f"{state}-{name}.svg").write_text(terminal.picture(f"{state} {name}"))
                     if state != "warning":
                         continue

@@ -19,7 +19,9 @@ from textual.widgets import Static
 from tests.page.stage import PATIENT
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, NotYetError, OwnFeed
+from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
+from wslgpud.cli.live.past import Past
+from wslgpud.cli.live.trail import Trail
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -36,6 +38,9 @@ class Feed:
         if self.trouble:
             raise NoLookError(self.trouble)
         return self._own.look()
+
+    def past(self, trail: Trail) -> Past:
+        return self._own.past(trail)
 
     def close(self) -> None:
         self._own.close()
@@ -55,10 +60,10 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
 
 
 def sample_of(feed: DaemonFeed) -> Look | None:
-    """Look at a daemon that may have taken no sample yet, or none with a memory in it."""
+    """Look at a daemon that may not answer in time, or have taken no sample yet, or none of a memory."""
     try:
         look = feed.look()
-    except NotYetError:
+    except NoLookError:
         return None
     return look if "ram" in look.document else None
 

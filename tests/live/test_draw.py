@@ -18,6 +18,7 @@ from rich.console import Console
 from tests.live.test_app import sample_of
 from tests.page.stage import PATIENT
 from tests.support.daemons import daemon, eventually
+from wslgpud.cli.live.app import HELP
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
@@ -246,3 +247,16 @@ def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
         f["resource"] for f in ours.document["forecasts"]
     }
     assert time.monotonic() >= theirs.mono
+
+
+def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
+    look = seen("two-gpus")
+    held = [f | {"age_seconds": 42.0} if f["resource"] == "gpu0" else f for f in look.document["forecasts"]]
+    lines = drawn(replace(look, document={**look.document, "forecasts": held})).splitlines()
+
+    assert [line.split()[:2] for line in lines if "42 s old" in line] == [["GPU", "0"]]
+
+
+def test_help_fits_the_smallest_terminal() -> None:
+    # 80 columns, less a border and two of padding on each side
+    assert max(map(len, HELP.splitlines())) <= 74

@@ -69,7 +69,7 @@ def good(terminal: Terminal, name: str, *words: str, part: Callable[[str], str] 
 
 def help_box(screen: str) -> str:
     """Return the box of the help alone: what is behind it may be of the moment before."""
-    return plain("\n".join(line for line in screen.splitlines() if line[:1] in "╭│╰"))
+    return plain("\n".join(re.findall(r"[╭│╰].*[╮│╯]", screen)))
 
 
 def fresh(stage: Stage) -> None:

@@ -119,7 +119,7 @@ function resource(ctx, f) {
   const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
     eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
+    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), held(f) ? chip("unknown", t("old", { time: duration(f.age_seconds) })) : f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
     h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
     bar(f, status, gpu),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
@@ -128,8 +128,11 @@ function resource(ctx, f) {
       fact(t("rate"), Math.abs(rate) < 2 ** 20 / 60 ? t("steady") : rest),
       chance(f) ? fact(t("likely"), chance(f)) : null,
       f.capacity_learned ? fact(t("capacity"), t(`learned_${f.capacity_learned}`)) : null),
-    f.age_seconds ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
+    held(f) ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
 }
+
+/** Nothing new came of this memory for longer than a tick or two: what is shown is how it was. */
+const held = (f) => f.age_seconds > 5;
 
 function bar(f, status, gpu) {
   const { ram, swap } = status;
