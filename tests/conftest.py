@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import os
 
-# A busy machine takes seconds over what takes microseconds: how long an example takes is no finding.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+from hypothesis import HealthCheck, settings
+
+#: how many examples of each property, at random, somebody who looks for more wants to see
+EXAMPLES = int(os.environ.get("WSLGPUD_EXAMPLES", "0"))
+#: A busy machine takes seconds over what takes microseconds: how long an example takes is no finding.
+ANY_MACHINE = {"deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
+
+# The same examples wherever they run, or a change would be refused for what it has not touched.
+settings.register_profile("the same for all", **ANY_MACHINE, derandomize=True)
+settings.register_profile("more", **ANY_MACHINE, derandomize=False, max_examples=EXAMPLES or 100)
+settings.load_profile("more" if EXAMPLES else "the same for all")

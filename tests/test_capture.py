@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,8 +62,14 @@ def captured(tmp_path_factory) -> Path:
     [MemorySource, PressureSource, CpuSource, DiskSource, NetworkSource, FilesystemSource, CgroupSource],
     ids=lambda s: s.name,
 )
-def test_the_capture_of_this_machine_has_the_series_of_this_machine(captured, source):
-    assert series(source, RecordedHost(captured)) == series(source, Host())
+def test_the_capture_of_this_machine_has_the_series_of_this_machine(captured, source, tmp_path):
+    # Groups and mounts come and go beside us; of a machine that stood still meanwhile all is there.
+    for attempt in range(30):
+        if (found := series(source, RecordedHost(captured))) == (here := series(source, Host())):
+            break
+        captured = tmp_path / str(attempt)
+        capture(Host(), captured)
+    assert found == here
 
 
 def test_the_biggest_processes_are_in_it_and_no_others(captured):
@@ -151,11 +159,19 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]
 
 
+def without_waiting(path, flags):
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def test_the_kernel_log_is_copied_without_waiting_for_more():
     recorder = Recorder(Host())
     source = KernelLogSource(recorder, Config())
+    lines = 0
+    with suppress(OSError), open("/dev/kmsg", "rb", buffering=0, opener=without_waiting) as log:
+        while log.read(8192):
+            lines += 1
     try:
         source.read()
     except (NoData, SourceError):
         pytest.skip("the kernel log may not be read here")
-    assert recorder.files["/dev/kmsg"].count("\n") > 10
+    assert recorder.files["/dev/kmsg"].count("\n") >= min(lines, 10)

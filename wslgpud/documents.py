@@ -1,9 +1,30 @@
-"""JSON from files and programs that somebody may have spoiled."""
+"""Files and JSON of programs and places that somebody may have spoiled."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import stat
+from collections.abc import Iterator
 from typing import Any
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Open a file in a folder to which everybody may write; yield its descriptor.
+
+    Raises:
+        OSError: it cannot be read, or is a link (into somebody's home) or a pipe (that nobody writes to).
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:

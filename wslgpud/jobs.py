@@ -214,13 +214,33 @@ class Nightly:
             self._later(self._settings.retry_minutes * 60, attempt + 1)
 
     def _take_inbox(self) -> None:
-        """Take over runs that were started by hand while this daemon owned the database."""
-        folder = inbox(self._folder)
-        if not folder.is_dir():
+        """Take over runs that were started by hand while this daemon owned the database.
+
+        A file stays until the database shows its run: whatever kills this process before, the next one takes
+        it over.
+        """
+        files = sorted(inbox(self._folder).glob("*.json"))
+        if not files:
             return
-        for file in sorted(folder.glob("*.json")):
+        taken, kept = (
+            {(run.wall, run.uuid) for run in runs} for runs in (self.runs(), _known(self._history))
+        )
+        for file in files:
             try:
-                self._news.put(from_json(documents.parsed(file.read_text())))
+                run = from_json(documents.parsed(file.read_text()))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("%s is no stress run: %s", file, error)
-            file.unlink(missing_ok=True)
+                _remove(file)
+                continue
+            if (run.wall, run.uuid) in kept:
+                _remove(file)
+            elif (run.wall, run.uuid) not in taken:
+                self._news.put(run)
+
+
+def _remove(file: Path) -> None:
+    """Remove a file that is done with; a disk that has become read-only must not end the ticks."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("cannot remove %s: %s", file, error.strerror)

@@ -6,7 +6,7 @@ since the epoch. None means "not known": it is never 0, and it is never exported
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
@@ -128,6 +128,16 @@ class SourceReport:
     fresh: bool = True
 
 
+_NO_VALUES: Mapping[tuple[str, ...], Number] = MappingProxyType({})
+
+
+def _by_family(readings: Iterable[Reading]) -> dict[str, dict[tuple[str, ...], Number]]:
+    found: dict[str, dict[tuple[str, ...], Number]] = {}
+    for spec, value, labels in readings:
+        found.setdefault(spec.name, {})[labels] = value
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that was known at one tick. Immutable, hence shared between threads without locks.
@@ -142,22 +152,32 @@ class Snapshot:
     reports: tuple[SourceReport, ...]
     lateness_seconds: float = 0.0
     interval_seconds: float = 1.0
-    _index: dict[tuple[str, tuple[str, ...]], Number] = field(default_factory=dict, repr=False, compare=False)
+    _families: dict[str, dict[tuple[str, ...], Number]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def plus(self, report: SourceReport) -> Snapshot:
         """Return the snapshot with one more report."""
-        return replace(self, reports=(*self.reports, report), _index={})
+        families = dict(self._families)
+        if families:  # sorted already: only what is new is left to sort
+            for name, values in _by_family(report.sample.readings).items():
+                families[name] = {**families.get(name, {}), **values}
+        return replace(self, reports=(*self.reports, report), _families=families)
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
         for report in self.reports:
             yield from report.sample.readings
 
+    def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
+        """Return the known values of one metric by their labels."""
+        if not self._families:
+            self._families.update(_by_family(self.readings()))
+        return self._families.get(spec.name, _NO_VALUES)
+
     def value(self, spec: MetricSpec, *labels: str) -> Number | None:
         """Return the value of one series, or None where it is not known."""
-        if not self._index:
-            self._index.update({(r.spec.name, r.labels): r.value for r in self.readings()})
-        return self._index.get((spec.name, labels))
+        return self.family(spec).get(labels)
 
     @property
     def processes(self) -> tuple[ProcessSample, ...]:
@@ -197,9 +217,10 @@ class Forecast:
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``;
-    ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
-    these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
+    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``,
+    or "paused" where the level holds though nothing has for so long; ``who_kind`` is what ``who`` is
+    (process, group, tmpfs, ...). ``reason`` and its translations are made of these.
+    ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
     """

@@ -42,8 +42,9 @@ class Monitor:
         """Build the sources and the engine; nothing is read before the first tick."""
         self.host = host
         self._sampler = Sampler(
-            [source(host, config) for source in SOURCES], host.clock, config.sampling.interval_seconds
-        )
+            [source(host, config) for source in SOURCES], host.clock, config.sampling.interval_seconds,
+            patient=host.recorded,
+        )  # fmt: skip
         self._engine = RiskEngine()
         self._engine_error = ""
         self._engine_failures = 0

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import CgroupState, Number, Observation, PsiState, RamState, Snapshot, SwapState, VmState
+from wslgpud.model import CgroupState, Observation, PsiState, RamState, Snapshot, SwapState, VmState
 from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, wsl
 
-_Values = dict[tuple[str, ...], Number]
 SOURCES = (
     memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
 )  # fmt: skip
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
-_WANTED = {spec.name for source in SOURCES for spec in source.metrics}
 
 
 def observe(snapshot: Snapshot) -> Observation:
     """Return the snapshot as the risk engine observes it; what was not read is None."""
-    found: dict[str, _Values] = defaultdict(dict)
-    for report in snapshot.reports:
-        for spec, value, labels in report.sample.readings:
-            if spec.name in _WANTED:
-                found[spec.name][labels] = value
     return Observation(
         t=snapshot.mono,
-        ram=_ram(found),
-        swap=_swap(found),
-        vm=_vm(found),
-        psi={r: state for r in pressure.RESOURCES if (state := _psi(found, r)) != PsiState()},
+        ram=_ram(snapshot),
+        swap=_swap(snapshot),
+        vm=_vm(snapshot),
+        psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != PsiState()},
         gpus=snapshot.gpus,
         processes=snapshot.processes,
-        cgroups=_cgroups(found),
-        wsl=wsl.WSL.name in found,
+        cgroups=_cgroups(snapshot),
+        wsl=bool(snapshot.family(wsl.WSL)),
         gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
         exhausted=_exhausted(snapshot),
         late=tuple(
@@ -53,63 +44,63 @@ def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
     return ()
 
 
-def _whole(found: dict[str, _Values], spec: MetricSpec, *labels: str) -> int | None:
-    value = found[spec.name].get(labels)
+def _whole(seen: Snapshot, spec: MetricSpec, *labels: str) -> int | None:
+    value = seen.value(spec, *labels)
     return None if value is None else int(value)
 
 
-def _level(found: dict[str, _Values], line: str) -> int | None:
-    return _whole(found, memory.MEMINFO[line])
+def _level(seen: Snapshot, line: str) -> int | None:
+    return _whole(seen, memory.MEMINFO[line])
 
 
-def _ram(found: dict[str, _Values]) -> RamState | None:
-    total, available = _level(found, "MemTotal"), _level(found, "MemAvailable")
+def _ram(seen: Snapshot) -> RamState | None:
+    total, available = _level(seen, "MemTotal"), _level(seen, "MemAvailable")
     if total is None or available is None:  # WSL1 tells no more than what is free, which says nothing
         return None
     return RamState(
         total=total,
         available=available,
-        free=_level(found, "MemFree"),
-        cached=_level(found, "Cached"),
-        buffers=_level(found, "Buffers"),
-        dirty=_level(found, "Dirty"),
-        shmem=_level(found, "Shmem"),
-        anon=_level(found, "AnonPages"),
-        slab_reclaimable=_level(found, "SReclaimable"),
-        slab_unreclaimable=_level(found, "SUnreclaim"),
-        hugepages=_level(found, "Hugetlb"),
-        committed=_level(found, "Committed_AS"),
+        free=_level(seen, "MemFree"),
+        cached=_level(seen, "Cached"),
+        buffers=_level(seen, "Buffers"),
+        dirty=_level(seen, "Dirty"),
+        shmem=_level(seen, "Shmem"),
+        anon=_level(seen, "AnonPages"),
+        slab_reclaimable=_level(seen, "SReclaimable"),
+        slab_unreclaimable=_level(seen, "SUnreclaim"),
+        hugepages=_level(seen, "Hugetlb"),
+        committed=_level(seen, "Committed_AS"),
     )
 
 
-def _swap(found: dict[str, _Values]) -> SwapState | None:
-    total, free = _level(found, "SwapTotal"), _level(found, "SwapFree")
+def _swap(seen: Snapshot) -> SwapState | None:
+    total, free = _level(seen, "SwapTotal"), _level(seen, "SwapFree")
     if total is None or free is None:
         return None
-    return SwapState(total, free, _whole(found, memory.SWAP_IN), _whole(found, memory.SWAP_OUT))
+    return SwapState(total, free, _whole(seen, memory.SWAP_IN), _whole(seen, memory.SWAP_OUT))
 
 
-def _vm(found: dict[str, _Values]) -> VmState | None:
-    refaults = [v for kind in ("anon", "file") if (v := _whole(found, memory.REFAULTS, kind)) is not None]
+def _vm(seen: Snapshot) -> VmState | None:
+    refaults = [v for kind in ("anon", "file") if (v := _whole(seen, memory.REFAULTS, kind)) is not None]
     state = VmState(
-        major_faults_total=_whole(found, memory.MAJOR_FAULTS),
-        oom_kills_total=_whole(found, memory.OOM_KILLS),
-        alloc_stalls_total=_whole(found, memory.ALLOC_STALLS),
-        direct_scan_pages_total=_whole(found, memory.DIRECT_SCANNED),
+        major_faults_total=_whole(seen, memory.MAJOR_FAULTS),
+        oom_kills_total=_whole(seen, memory.OOM_KILLS),
+        alloc_stalls_total=_whole(seen, memory.ALLOC_STALLS),
+        direct_scan_pages_total=_whole(seen, memory.DIRECT_SCANNED),
         refault_pages_total=sum(refaults) if refaults else None,
-        steal_pages_total=_whole(found, memory.RECLAIM_STOLEN),
-        blocked_processes=_whole(found, cpu.BLOCKED),
+        steal_pages_total=_whole(seen, memory.RECLAIM_STOLEN),
+        blocked_processes=_whole(seen, cpu.BLOCKED),
     )
     return None if state == VmState() else state
 
 
-def _psi(found: dict[str, _Values], resource: str) -> PsiState:
+def _psi(seen: Snapshot, resource: str) -> PsiState:
     def microseconds(spec: MetricSpec) -> int | None:
-        seconds = found[spec.name].get((resource,))
+        seconds = seen.value(spec, resource)
         return None if seconds is None else round(seconds * 1_000_000)
 
     def percent(spec: MetricSpec) -> float | None:
-        ratio = found[spec.name].get((resource, "10s"))
+        ratio = seen.value(spec, resource, "10s")
         return None if ratio is None else round(ratio * 100, 2)
 
     return PsiState(
@@ -120,23 +111,23 @@ def _psi(found: dict[str, _Values], resource: str) -> PsiState:
     )
 
 
-def _cgroups(found: dict[str, _Values]) -> tuple[CgroupState, ...]:
+def _cgroups(seen: Snapshot) -> tuple[CgroupState, ...]:
     states = []
-    for (path,), limit in found[cgroups.LIMIT.name].items():
-        current = _whole(found, cgroups.CURRENT, path)
+    for (path,), limit in seen.family(cgroups.LIMIT).items():
+        current = _whole(seen, cgroups.CURRENT, path)
         if current is not None:
             states.append(
                 CgroupState(
                     path=path,
                     limit=int(limit),
                     current=current,
-                    inactive_file=_whole(found, cgroups.INACTIVE_FILE, path),
-                    active_file=_whole(found, cgroups.ACTIVE_FILE, path),
-                    slab_reclaimable=_whole(found, cgroups.SLAB_RECLAIMABLE, path),
-                    swap_limit=_whole(found, cgroups.SWAP_LIMIT, path),
-                    swap_current=_whole(found, cgroups.SWAP_CURRENT, path),
-                    max_events_total=_whole(found, cgroups.LIMIT_HITS, path),
-                    oom_kills_total=_whole(found, cgroups.OOM_KILLS, path),
+                    inactive_file=_whole(seen, cgroups.INACTIVE_FILE, path),
+                    active_file=_whole(seen, cgroups.ACTIVE_FILE, path),
+                    slab_reclaimable=_whole(seen, cgroups.SLAB_RECLAIMABLE, path),
+                    swap_limit=_whole(seen, cgroups.SWAP_LIMIT, path),
+                    swap_current=_whole(seen, cgroups.SWAP_CURRENT, path),
+                    max_events_total=_whole(seen, cgroups.LIMIT_HITS, path),
+                    oom_kills_total=_whole(seen, cgroups.OOM_KILLS, path),
                 )
             )
     return tuple(states)

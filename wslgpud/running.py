@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -93,7 +92,7 @@ class Note:
         *,
         done_ratio: float | None = None,
         left_seconds: float | None = None,
-        facts: Mapping[str, int | float] | None = None,
+        facts: Mapping[str, int | float | None] | None = None,
     ) -> None:
         """Tell how far it is: a word for what it does, its share, how long it will still take at most."""
         now = self._host.clock.mono()
@@ -126,7 +125,8 @@ def _files(state_folder: Path, host: Host) -> Iterator[Path]:
     shared = () if host.recorded else tuple((Path(host.path(place)), PREFIX) for place in PLACES)
     for folder, prefix in ((state_folder / FOLDER, ""), *shared):
         with contextlib.suppress(OSError):  # there is none
-            names = (f.name for f in folder.iterdir())
+            # Once a second, for as long as the machine runs: os.listdir makes no objects of paths.
+            names = os.listdir(folder)  # noqa: PTH208
             mine = sorted(n for n in names if n.startswith(prefix) and n.endswith(".json"))
             yield from (folder / name for name in mine[:_MOST_NOTES])
 
@@ -143,7 +143,8 @@ def _shown(note: Mapping[str, Any], now: float) -> dict[str, Any]:
 def _read(file: Path, host: Host) -> dict[str, Any] | None:
     """Return a note whose process lives; None for any other, and for what is no note."""
     try:
-        note = documents.parsed(_content(file))
+        with documents.opened(file) as descriptor:
+            note = documents.parsed(os.read(descriptor, _MOST_BYTES))
         numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
         if note["kind"] not in ("stress", "guard") or not all(
             isinstance(note[n], int | float) for n in numbers
@@ -168,20 +169,6 @@ def _put(file: Path, text: str) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def _content(file: Path) -> bytes:
-    """Return what a file holds, from its beginning; of what is none, nothing.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    # Neither a link into somebody's home nor a pipe that nobody writes to.
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        return os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
-    finally:
-        os.close(descriptor)
 
 
 def _start_ticks(host: Host, pid: int) -> int | None:

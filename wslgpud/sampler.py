@@ -50,9 +50,16 @@ METRICS = (INTERVAL, LATENESS)
 class Sampler:
     """Reads the sources, each in the thread of its lane, and puts their reports into a Snapshot."""
 
-    def __init__(self, sources: Iterable[Source], clock: Clock, interval_seconds: float) -> None:
-        """Prepare the lanes; nothing is read before the first tick."""
+    def __init__(
+        self, sources: Iterable[Source], clock: Clock, interval_seconds: float, *, patient: bool = False
+    ) -> None:
+        """Prepare the lanes; nothing is read before the first tick.
+
+        With ``patient`` a tick waits for whoever it has asked: of a recorded machine all is told, however
+        busy the one is that shows it.
+        """
         self._clock = clock
+        self._patient = patient
         self._interval = interval_seconds
         self._slots = [_Slot(source) for source in sources]
         self._lanes = {name: _Lane(name) for name in dict.fromkeys(s.source.lane for s in self._slots)}
@@ -76,7 +83,8 @@ class Sampler:
             if job is not None:
                 # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
                 patience = min(job.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
-                done = job.done.wait(max(0.0, started + patience - self._clock.mono()))
+                left = None if self._patient else max(0.0, started + patience - self._clock.mono())
+                done = job.done.wait(left)
                 job.overdue = not done and patience == job.deadline_seconds
         self._sequence += 1
         ended = self._clock.mono()
@@ -175,7 +183,9 @@ class _Slot:
             )  # fmt: skip
         if self.last is None:
             return SourceReport(self.source.name, "absent", EMPTY, now, 0.0, "not read yet", fresh=False)
-        return self.last if not self.last.fresh else replace(self.last, fresh=False)
+        if self.last.fresh:
+            self.last = replace(self.last, fresh=False)
+        return self.last
 
     def _say(self, health: Health, error: str) -> None:
         """Log a change once, not a line a second."""

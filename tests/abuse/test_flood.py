@@ -38,9 +38,14 @@ def handles(running: Running) -> int:
     return len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
 
 
-def connected(running: Running, number: int) -> list[socket.socket]:
+def connected(running: Running, number: int, saying: bytes = b"") -> list[socket.socket]:
+    """Connect so many clients; what they say at once keeps them from being cut as silent ones."""
     place = urlsplit(running.url)
-    return [socket.create_connection((place.hostname, place.port), timeout=180) for _ in range(number)]
+    clients = []
+    for _ in range(number):
+        clients.append(socket.create_connection((place.hostname, place.port), timeout=180))
+        clients[-1].sendall(saying)
+    return clients
 
 
 def answer(client: socket.socket) -> bytes:
@@ -67,9 +72,7 @@ def goes_on(running: Running, before_handles: int) -> None:
 
 def test_a_thousand_scrapers_at_once_all_get_a_whole_answer(running: Running) -> None:
     before = handles(running)
-    clients = connected(running, CLIENTS)
-    for client in clients:
-        client.sendall(GOOD)
+    clients = connected(running, CLIENTS, GOOD)
     answers = [answer(client) for client in clients]
 
     heads = {said.split(b"\r\n", 1)[0] for said in answers}
@@ -116,6 +119,5 @@ def test_hundreds_of_bad_clients_do_not_keep_a_good_one_from_its_answer(
 
 
 def answer_of_a_good_one(running: Running) -> bytes:
-    (client,) = connected(running, 1)
-    client.sendall(GOOD)
+    (client,) = connected(running, 1, GOOD)
     return answer(client)

@@ -15,7 +15,7 @@ from wslgpud.advise.sweep import Step, predict, too_much
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
-EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(1.2)\""
+EAT = f"{sys.executable} -c \"import time; x = b'x' * ({{}} << 20); time.sleep(2)\""
 
 
 def steps(*vram: float) -> list[Step]:
@@ -45,6 +45,13 @@ def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
     assert too_much(steps(3, 5, 9), "large", 50 * GIB, 16 * GIB) is None
     assert too_much(steps(3), "8", 50 * GIB, GIB) is None
+
+
+def test_a_peak_that_nobody_saw_predicts_nothing():
+    unseen = [Step("1", 0, 0.1, None, None), Step("2", 0, 0.1, None, None)]
+
+    assert too_much(unseen, "4", 1, 1) is None
+    assert too_much([*unseen, Step("3", 0, 1.0, GIB, None)], "4", 1, 1) is None
 
 
 def test_each_value_is_measured():

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import START
-from tests.support.daemons import eventually
+from tests.support.daemons import PATIENCE_SECONDS, eventually
 from tests.support.receivers import smtp, webhook
 from tests.support.servers import alertmanager, free_port
 from wslgpud.alerts import build
@@ -59,7 +59,9 @@ def executable(path: Path, text: str) -> Path:
 class TestWindowsToast:
     """A stand-in for powershell.exe writes down all that it got; no Windows takes part."""
 
-    def channel(self, root: Path, script: str = "", timeout: float = 30.0, **environ: str) -> ToastChannel:
+    def channel(
+        self, root: Path, script: str = "", timeout: float = PATIENCE_SECONDS, **environ: str
+    ) -> ToastChannel:
         recorder = (
             '#!/bin/sh\nout="$(dirname "$0")/got"\nprintf "%s\\n" "$@" > "$out.args"\n'
             'pwd > "$out.cwd"\nenv > "$out.env"\ncat > "$out.stdin"\n'
@@ -200,12 +202,13 @@ class TestApprise:
         with webhook() as server:
             secret = "s3cr3t-token"
             url = server.url.replace("http://", f"json://me:{secret}@")
-            channel = AppriseChannel(f"{url}?rto=0.5&cto=0.5")
+            channel = AppriseChannel(f"{url}?rto=180&cto=180")
+            hasty = AppriseChannel(f"{url}?rto=0.5&cto=180")
             errors = []
-            for mood in ("refuse", "hang"):
+            for mood, asked in (("refuse", channel), ("hang", hasty)):
                 server.mood = mood
                 with pytest.raises(DeliveryError) as caught:
-                    channel.send(message())
+                    asked.send(message())
                 errors.append(str(caught.value))
             server.stop()
             with pytest.raises(DeliveryError) as caught:
@@ -243,8 +246,7 @@ class TestAlertmanager:
             alerts = [a for got in server.got for a in got["alerts"]]
             return [a for a in alerts if (a["status"], a["labels"]["severity"]) == (status, severity)]
 
-        now = datetime.now(timezone.utc)
-        since = (now - timedelta(seconds=30)).isoformat()
+        since = (datetime.now(timezone.utc) - timedelta(seconds=30)).isoformat()
         with webhook() as server:
             channel = AlertmanagerChannel(f"http://127.0.0.1:{port}/")
             with alertmanager(tmp_path, server.url, port) as real:
@@ -257,7 +259,9 @@ class TestAlertmanager:
             with pytest.raises(DeliveryError, match="cannot be reached"):
                 channel.refresh([message(since=since)])
             with alertmanager(tmp_path, server.url, port) as real:
+                before = datetime.now(timezone.utc)
                 channel.refresh([message(since=since)])
+                after = datetime.now(timezone.utc)
                 (alert,) = eventually(real.alerts, "the alert after a restart")
                 channel.send(message(level="ok", previous_level="critical", since=since))
                 eventually(lambda: sent("resolved", "critical"), "the end")
@@ -271,7 +275,7 @@ class TestAlertmanager:
         }  # fmt: skip
         assert alert["startsAt"][:19] == since[:19]
         ends = datetime.fromisoformat(alert["endsAt"].replace("Z", "+00:00"))
-        assert timedelta(seconds=180) < ends - now < timedelta(seconds=400)
+        assert before + timedelta(seconds=180) < ends < after + timedelta(seconds=400)
 
     def test_a_message_it_cannot_understand_is_not_tried_for_ever(self, tmp_path: Path) -> None:
         with webhook() as server, alertmanager(tmp_path, server.url) as real:

@@ -20,8 +20,8 @@ mine = Path("/proc/self/oom_score_adj")
 mine.write_text("200")
 host._SCORE = {said!r}
 shell = "cat /proc/self/oom_score_adj > {out}; cat >> {out}"
-CommandChannel(["/bin/sh", "-c", shell], 30).send({{"it's": "me"}})
-print(host.Host().run(["cat", "/proc/self/oom_score_adj"], 30).strip(), mine.read_text().strip())
+CommandChannel(["/bin/sh", "-c", shell], 180).send({{"it's": "me"}})
+print(host.Host().run(["cat", "/proc/self/oom_score_adj"], 180).strip(), mine.read_text().strip())
 try:
     CommandChannel(["/no/such/program"], 30).send({{}})
 except DeliveryError as error:

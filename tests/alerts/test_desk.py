@@ -67,7 +67,7 @@ class Recorder:
 
     def wait_for(self, count: int) -> list[Mapping[str, Any]]:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.got) >= count, timeout=60), self.got
+            assert self.changed.wait_for(lambda: len(self.got) >= count, timeout=180), self.got
         return self.got
 
     @property

@@ -43,7 +43,7 @@ def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
 
 
 def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
-    ledger = Ledger([(1, transition(1, OK, WARNING))], 0.0)
+    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 0.0)
 
     assert ledger.fit(transition(9, OK, WARNING)) is None
     row = ledger.fit(transition(9, OK, CRITICAL))
@@ -54,7 +54,7 @@ def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
 
 def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> None:
     key = ("memory_exhaustion", "ram")
-    ledger = Ledger([(1, transition(1, OK, WARNING))], 100.0)
+    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 100.0)
 
     assert ledger.overdue(150.0, []) == []
     assert ledger.overdue(170.0, [key]) == []
@@ -85,10 +85,10 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
     steps: list[tuple[str, Level]], restart: int
 ) -> None:
     rows: list[tuple[int, Transition]] = []
-    ledger = Ledger(rows, 0.0)
+    ledger = Ledger(fold(rows), 0.0)
     for number, (resource, level) in enumerate(steps):
         if number == restart:
-            ledger = Ledger(rows, 0.0)
+            ledger = Ledger(fold(rows), 0.0)
         row = ledger.fit(transition(number, OK, level, resource=resource))
         if row is not None:
             rows.append((number, row))

@@ -349,7 +349,7 @@ def test_each_output_of_the_probe_has_a_metric_and_each_such_metric_an_output():
     assert len(names) == len(set(names))
 
 
-def eventually(ask, seconds=30.0):
+def eventually(ask, seconds=180.0):
     """Return the first true answer; the probe's own clock cannot be turned."""
     deadline = time.monotonic() + seconds
     while not (answer := ask()) and time.monotonic() < deadline:

@@ -29,7 +29,9 @@ def ticked():
 
     def tick(name: str) -> list[Snapshot]:
         if name not in known:
-            config = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
+            # One of them never answers; for the others a busy machine may take its time.
+            seconds = 3.0 if name == "nvml-hang" else 60.0
+            config = Config(sampling=Sampling(gpu_timeout_seconds=seconds))
             sources = [source(RecordedHost(HERE / name), config) for source in SOURCES]
             try:
                 known[name] = [

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
-from tests.page.stage import PATIENT
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
+from tests.support.servers import free_port
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
 from wslgpud.cli.live.past import Past
 from wslgpud.cli.live.trail import Trail
+from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -31,7 +32,7 @@ class Feed:
     """A recorded machine; ``trouble`` makes it fall silent."""
 
     def __init__(self) -> None:
-        self._own = OwnFeed(PATIENT, RecordedHost(HOSTS / "two-gpus"), "recording")
+        self._own = OwnFeed(Config(), RecordedHost(HOSTS / "two-gpus"), "recording")
         self.trouble = ""
 
     def look(self) -> Look:
@@ -60,7 +61,7 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
 
 
 def sample_of(feed: DaemonFeed) -> Look | None:
-    """Look at a daemon that may not answer in time, or have taken no sample yet, or none of a memory."""
+    """Look at a daemon that may have taken no sample yet, none with a memory in it, or its time to answer."""
     try:
         look = feed.look()
     except NoLookError:
@@ -73,17 +74,17 @@ def text_of(live: Live) -> str:
     return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height)).rstrip()
 
 
+async def comes_about(look: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not look():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
 async def shows(live: Live, what: str, *, not_: bool = False) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while (what in text_of(live)) == not_:
         assert time.monotonic() < end, f"{what!r} in:\n{text_of(live)}"
-        await asyncio.sleep(0.02)
-
-
-async def becomes(what: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not what():
-        assert time.monotonic() < end, "it does not become so"
         await asyncio.sleep(0.02)
 
 
@@ -119,9 +120,9 @@ def test_plus_and_minus_choose_how_far_back_and_p_stands_still() -> None:
 def test_help_opens_and_any_key_closes_it() -> None:
     async def script(live: Live, _: Feed) -> None:
         await live.pilot.press("question_mark")
-        await becomes(lambda: len(live.screen_stack) == 2)
+        await comes_about(lambda: len(live.screen_stack) == 2)
         await live.pilot.press("x")
-        await becomes(lambda: len(live.screen_stack) == 1)
+        await comes_about(lambda: len(live.screen_stack) == 1)
 
     played(script)
 
@@ -147,13 +148,13 @@ def test_it_fits_after_the_terminal_changes_its_size() -> None:
 
 
 def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
-    with daemon(tmp_path) as first:
+    always_there = {"WSLGPUD_SERVER__PORT": str(free_port())}
+    with daemon(tmp_path, settings=always_there) as first:
         feed = DaemonFeed(first.url)
-        port = first.url.rpartition(":")[2]
         assert eventually(lambda: sample_of(feed), "a sample")
     with pytest.raises(NoLookError, match="does not answer"):
         feed.look()
-    with daemon(tmp_path, settings={"WSLGPUD_SERVER__PORT": port}):
+    with daemon(tmp_path, settings=always_there):
         assert eventually(lambda: sample_of(feed), "a sample")
 
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.live.test_app import Feed, becomes, sample_of, shows
-from tests.page.stage import PATIENT, Stage, spec_named, year
+from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
+from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.history import SPANS, History, View, history
-from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed, daemon_feed
-from wslgpud.cli.live.looks import Feed as AnyFeed
+from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed, SocketFeed, daemon_feed
 from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast, before
 from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.config import Config
 from wslgpud.curves import Curve
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
@@ -162,12 +162,12 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
             await drawn(live, "memory_available_bytes")
             await pilot.press("plus", "down")
             await drawn(live, "disk_read_bytes:rate")
-            await becomes(lambda: live.screen.view.seconds == 3600)
+            assert live.screen.view.seconds == 3600
             await pilot.press("left")
-            await becomes(lambda: live.screen.view.back_seconds == 1800)
+            await comes_about(lambda: live.screen.view.back_seconds == 1800)
             await pilot.press("0", "q")
-            await becomes(lambda: not isinstance(live.screen, History))
-            await shows(live, "memory")
+            await comes_about(lambda: not isinstance(live.screen, History))
+            assert "memory" in text_of(live)
         feed.close()
 
     async def drawn(live: Live, what: str) -> None:
@@ -184,7 +184,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def words_of(feed: AnyFeed) -> Sequence[str]:
+def words_of(feed: SocketFeed) -> Sequence[str]:
     """Return what can be asked of a history that may be about to be."""
     past = feed.past(Trail())
     try:
@@ -209,7 +209,7 @@ def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(t
 
 
 def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
-    feed = OwnFeed(PATIENT, RecordedHost(HOSTS / "wsl2-vram-full"), "recording")
+    feed = OwnFeed(Config(), RecordedHost(HOSTS / "wsl2-vram-full"), "recording")
     try:
         look = feed.look()
     finally:

@@ -21,18 +21,37 @@ from wslgpud.sources.announced import PLACES
 from wslgpud.stress.run import told as stress_told
 
 
-def test_a_note_lasts_as_long_as_its_run(tmp_path: Path) -> None:
+class Elsewhere(Host):
+    """This machine, whose shared folders lie elsewhere."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._elsewhere = str(root)
+
+    def path(self, path: str) -> str:
+        return self._elsewhere + path if path in PLACES else super().path(path)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Host:
+    """This machine without what other tests run meanwhile."""
+    return Elsewhere(tmp_path / "elsewhere")
+
+
+def test_a_note_lasts_as_long_as_its_run(tmp_path: Path, alone: Host) -> None:
     with Note(tmp_path, Host(), "stress", "GPU 0 RTX 5070 Ti") as note:
         note.say("fill", done_ratio=0.25, left_seconds=6.0)
-        (one,) = running(tmp_path, Host())
+        (one,) = running(tmp_path, alone)
 
         assert one["what"] == "GPU 0 RTX 5070 Ti"
         assert (one["kind"], one["phase"], one["done_ratio"]) == ("stress", "fill", 0.25)
         assert 0 <= one["left_seconds"] <= 6.0
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, alone) == []
 
 
-def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(tmp_path: Path) -> None:
+def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(
+    tmp_path: Path, alone: Host
+) -> None:
     code = f"""
 import pathlib, time
 from wslgpud.host import Host
@@ -43,11 +62,11 @@ with Note(pathlib.Path({str(tmp_path)!r}), Host(), "guard", "make"):
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     process.stdout.readline()
-    assert [one["pid"] for one in running(tmp_path, Host())] == [process.pid]
+    assert [one["pid"] for one in running(tmp_path, alone)] == [process.pid]
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, alone) == []
     with Note(tmp_path, Host(), "guard", "make"):
         assert len(list((tmp_path / FOLDER).glob("*.json"))) == 1
 
@@ -55,11 +74,11 @@ with Note(pathlib.Path({str(tmp_path)!r}), Host(), "guard", "make"):
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"kind": "stress"}', '{"kind": "x", "what": "", "began_mono": 0}', "9" * 9000]
 )
-def test_what_is_no_note_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_what_is_no_note_is_passed_over(tmp_path: Path, alone: Host, text: str) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "stress-1.json").write_text(text)
 
-    assert running(tmp_path, Host()) == []
+    assert running(tmp_path, alone) == []
 
 
 def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> None:
@@ -69,13 +88,15 @@ def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> N
         note.say("runs")
 
 
-def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(tmp_path: Path) -> None:
+def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(
+    tmp_path: Path, alone: Host
+) -> None:
     heard = []
     with Note(tmp_path, Host(), "stress", "GPU 0") as note:
         line = stress_told(note, heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})
-        (one,) = running(tmp_path, Host())
+        (one,) = running(tmp_path, alone)
 
     assert len(heard) == 2
     assert one["phase"] == "patterns"
@@ -129,17 +150,6 @@ def test_where_everybody_may_write_neither_links_nor_pipes_are_read(tmp_path: Pa
         found = running(tmp_path / "another", Elsewhere(tmp_path))
 
     assert found == []
-
-
-class Elsewhere(Host):
-    """This machine, whose shared folders lie elsewhere."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__()
-        self._elsewhere = str(root)
-
-    def path(self, path: str) -> str:
-        return self._elsewhere + path if path in PLACES else super().path(path)
 
 
 def test_status_and_monitor_say_it_in_one_line() -> None:

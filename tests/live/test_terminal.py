@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.page.stage import Stage, nights, trace
-from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, eventually
 from tests.support.terminals import Terminal
 from wslgpud.alerts.incidents import Ledger
 
@@ -30,12 +30,31 @@ _CHANGING = (
     (r"[▁▂▃▄▅▆▇█]", " "), (r"  +", "  "), (r"CPU .*", "CPU"), (r"(disk r/w) .*?/s .*?/s", r"\1"),
     (r"(net in/out) .*?/s .*?/s", r"\1"), (r"(disk r/w|net in/out) n/a n/a", r"\1"),
 )  # fmt: skip
+#: dots of a curve, and its line in the legend
+HISTORY = (r"[\u2801-\u28ff]{5}", r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB")
 WORK = [
     {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
      "done_ratio": 0.43, "left_seconds": 4.3},
     {"kind": "guard", "what": "make -j8", "pid": 9, "phase": "waits", "elapsed_seconds": 192.0,
      "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2},
 ]  # fmt: skip
+
+
+def shows(terminal: Terminal, name: str, *words: str, of: Callable[[str], str] = str) -> None:
+    """Wait until the screen is as it was found good: for a moment half of it is still of the one before."""
+    file = SCREENS / f"{name}.txt"
+    if os.environ.get("WSLGPUD_RENEW"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(plain(of(terminal.until(*words))))
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (seen := plain(of(terminal.until(*words)))) != file.read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert seen == file.read_text(), name
+
+
+def box(screen: str) -> str:
+    """Return the help, without what is behind it."""
+    return "\n".join(re.findall(r"[╭│╰].*[╮│╯]", screen))
 
 
 def plain(screen: str) -> str:
@@ -54,24 +73,6 @@ def stage(tmp_path):
     made.close()
 
 
-def good(terminal: Terminal, name: str, *words: str, part: Callable[[str], str] = plain) -> None:
-    """Wait until the screen is what was found good: a moment before it may have been drawn by half."""
-    file = SCREENS / f"{name}.txt"
-    if os.environ.get("WSLGPUD_RENEW"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(part(terminal.until(*words)))
-    found, end = part(terminal.until(*words)), time.monotonic() + PATIENCE_SECONDS
-    while found != file.read_text() and time.monotonic() < end:
-        time.sleep(0.1)
-        found = part(terminal.text())
-    assert found == file.read_text(), name
-
-
-def help_box(screen: str) -> str:
-    """Return the box of the help alone: what is behind it may be of the moment before."""
-    return plain("\n".join(re.findall(r"[╭│╰].*[╮│╯]", screen)))
-
-
 def fresh(stage: Stage) -> None:
     """Forget what went wrong before."""
     stage.ledger, stage.said, stage.running = Ledger((), 0.0), [], []
@@ -79,32 +80,31 @@ def fresh(stage: Stage) -> None:
 
 def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> None:
     with Terminal([*WSLGPUD, "monitor", "--url", stage.url], tmp_path, SIZE) as terminal:
-        good(terminal, "no-data", "first sample", "history")
+        shows(terminal, "no-data", "first sample", "history")
         stage.host("no-gpu", past_seconds=60)
-        good(terminal, "no-gpu", "memory is fine", "processes")
+        shows(terminal, "no-gpu", "memory is fine", "processes")
         nights(stage, 5)
         stage.running = WORK
         stage.host("two-gpus", past_seconds=60)
-        good(terminal, "work", "RTX 4090", "compilers wait", "stress run:")
+        shows(terminal, "work", "RTX 4090", "compilers wait", "stress run:")
         fresh(stage)
         stage.play(trace("h200/h200-slow_leak-1"), 96)
-        good(terminal, "warning", "WARNING", "GPU 0 full in")
+        shows(terminal, "warning", "WARNING", "GPU 0 full in")
         terminal.keys("h")
         terminal.until("headroom", "a point every", "esc back")
         terminal.keys("-")
         terminal.until("a point every 2 s")
-        terminal.until_match(r"[\u2801-\u28ff]{5}")
-        terminal.until_match(r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB")
+        eventually(lambda: all(re.search(what, terminal.text()) for what in HISTORY), "the history")
         terminal.keys("Escape")
         terminal.until("processes")
         terminal.keys("?")
-        good(terminal, "help", "Any key closes this", "╰", part=help_box)
+        shows(terminal, "help", "Any key closes this", "╰", of=box)
         terminal.keys("x")
         fresh(stage)
         stage.play(trace("ram-leak_linear-1"), 171)
-        good(terminal, "emergency", "EMERGENCY", "swap")
+        shows(terminal, "emergency", "EMERGENCY", "swap")
         stage.server.stop()
-        good(terminal, "no-answer", "NO ANSWER", "what follows is old")
+        shows(terminal, "no-answer", "NO ANSWER", "what follows is old")
         stage.serve(stage.port)
         stage.host("no-gpu", past_seconds=60)
         terminal.until("memory is fine")

@@ -10,7 +10,7 @@ from playwright.sync_api import expect, sync_playwright
 from tests.page.stage import Stage
 
 #: for what must happen; a busy machine may take its time
-PATIENCE_MS = 60_000
+PATIENCE_MS = 180_000
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def chromium():
     with sync_playwright() as playwright:
         # In a container or as root there is no sandbox to be had; the pages are our own.
         browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=program,
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
+            timeout=PATIENCE_MS,
         )
         yield browser
         browser.close()

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine, select
 
 from tests.hosts.machines import HERE as HOSTS
+from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
 from wslgpud.alerts.incidents import Ledger, Standing
@@ -85,12 +86,19 @@ class StageClock:
 class Stage:
     """A store, a publisher and a server; what they hold is what a test puts there."""
 
-    def __init__(self, folder: Path, port: int = 0, database: Path | None = None, web: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        database: Path | str | None = None,
+        web: str = "",
+        name: str = "",
+    ) -> None:
         self.clock = StageClock()
         self.web = web
         self.database = database or folder / "page.db"
         #: the machine whose history it is; see tests/bench/year.py
-        self.name = "year" if database else "stage"
+        self.name = name or ("year" if database else "stage")
         self.ledger = Ledger((), 0.0)
         self.said: list[Transition] = []
         #: whether what is known is sampled again and again
@@ -100,7 +108,7 @@ class Stage:
         #: whom the doctor sees
         self.machine = "no-gpu"
         self.known: dict[str, Any] | None = None
-        self.reopen(port)
+        self.reopen(port or free_port())  # it may be left and taken again
 
     def reopen(self, port: int = 0) -> None:
         """Open the database, and serve."""

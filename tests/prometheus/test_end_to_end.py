@@ -22,6 +22,8 @@ from tests.support.servers import alertmanager, prometheus
 pytestmark = pytest.mark.servers
 
 HOG = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(4 << 20)); time.sleep(0.4)\n"
+#: Where all of this is slow, one may be killed before anybody could be told of it: then another.
+HOGS = f"import subprocess, sys\nwhile True:\n    subprocess.run([sys.executable, '-c', {HOG!r}])\n"
 
 
 @pytest.fixture
@@ -37,6 +39,10 @@ def group() -> Iterator[Path]:
     try:
         folder.mkdir()
         (folder / limit).write_text(str(256 << 20))
+        if (folder / "memory.swappiness").exists():
+            (folder / "memory.swappiness").write_text("0")
+        else:
+            (folder / "memory.swap.max").write_text("0")
     except OSError as error:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -89,12 +95,12 @@ def test_a_memory_hog_is_told_of_and_its_end_too(tmp_path: Path, group: Path) ->
         }  # fmt: skip
         server = stack.enter_context(prometheus(tmp_path, yaml.safe_dump(config)))
         eventually(lambda: server.query('up{job="wslgpud"} == 1'), "a scrape")
-        with subprocess.Popen([sys.executable, "-c", HOG]) as hog:
-            (group / "cgroup.procs").write_text(str(hog.pid))
+        with subprocess.Popen([sys.executable, "-c", HOGS], start_new_session=True) as hogs:
+            (group / "cgroup.procs").write_text(str(hogs.pid))
             try:
                 firing = eventually(lambda: told(receiver, "firing", name, resource), "a message")
             finally:
-                hog.send_signal(signal.SIGKILL)
+                os.killpg(hogs.pid, signal.SIGKILL)
         remove(group)
         eventually(lambda: told(receiver, "resolved", name, resource), "the message that it is over")
         runbook, _, rule = firing["annotations"]["runbook_url"].partition("#")

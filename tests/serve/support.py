@@ -9,6 +9,7 @@ import socket
 import threading
 from dataclasses import dataclass
 
+from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.serve import Publisher, Server, health
@@ -64,7 +65,7 @@ class Running:
     port: int
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def raw(self, data, *, end=False):
         """Send bytes as they are and return all that comes until the server closes."""
@@ -82,9 +83,11 @@ class Running:
     def ask(self, path="/", method="GET", headers=None, context=None, body=None):
         """Ask as a client library does; return the response with its body in ``.text``."""
         if context is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         else:
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=context
+            )
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()
@@ -107,13 +110,39 @@ def receive_answer(sock):
     """Return one whole answer: head and body come in pieces of any size."""
     received = b""
     while b"\r\n\r\n" not in received:
-        received += sock.recv(65536)
+        received += _more(sock)
     head, _, body = received.partition(b"\r\n\r\n")
     missing = int(re.search(rb"content-length: (\d+)", head)[1]) - len(body)
     while missing > 0:
-        received += (chunk := sock.recv(missing))
+        received += (chunk := _more(sock))
         missing -= len(chunk)
     return received
+
+
+def _more(sock):
+    """Return what comes next; the end of the connection is none of it."""
+    if not (chunk := sock.recv(65536)):
+        raise ConnectionError("the server has ended the connection before its answer was whole")
+    return chunk
+
+
+@contextlib.contextmanager
+def answered(running, question):
+    """Yield a connection on which a question was answered; an impatient server may cut a slow machine's."""
+    while True:
+        with running.connect() as sock:
+            try:
+                sock.sendall(question)
+                assert receive_answer(sock).startswith(b"HTTP/1.1 200 ")
+            except ConnectionError:
+                continue
+            yield sock
+            return
+
+
+def said_by_the_server(caplog):
+    """Return what the server has logged; threads that other tests have left may have a say of their own."""
+    return [r for r in caplog.records if r.name.startswith(("wslgpud.serve", "uvicorn", "asyncio"))]
 
 
 def put(path, content):
@@ -133,7 +162,7 @@ def issue(authority, folder):
 
 def is_cut(sock, drop=b""):
     """Wait until the server ends the connection, sending ``drop`` from time to time until then."""
-    sock.settimeout(0.02 if drop else 30)
+    sock.settimeout(0.02 if drop else PATIENCE_SECONDS)
     while True:
         try:
             if drop:

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serve.support import IMPATIENT, is_cut, receive_answer, snapshot, wait_until
+from tests.serve.support import (
+    IMPATIENT,
+    answered,
+    is_cut,
+    receive_answer,
+    said_by_the_server,
+    snapshot,
+    wait_until,
+)
+from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.serve import Response, Route
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
 from wslgpud.serve.listener import CONNECTIONS_MAX
@@ -35,18 +44,14 @@ def test_a_client_that_says_nothing_is_cut(serve):
 
 def test_a_client_that_does_not_say_its_second_request_to_the_end_is_cut(serve):
     running = serve(deadlines=IMPATIENT)
-    with running.connect() as slow:
-        slow.sendall(GET + b"\r\n")
-        assert receive_answer(slow).startswith(b"HTTP/1.1 200 ")
+    with answered(running, GET + b"\r\n") as slow:
         slow.sendall(GET + b"X-Slow: ")
         assert is_cut(slow, drop=b"x")
 
 
 def test_an_idle_connection_is_ended_in_peace(serve):
     running = serve(deadlines=IMPATIENT)
-    with running.connect() as idle:
-        idle.sendall(GET + b"\r\n")
-        assert receive_answer(idle).startswith(b"HTTP/1.1 200 ")
+    with answered(running, GET + b"\r\n") as idle:
         assert idle.recv(1) == b""
 
 
@@ -157,7 +162,7 @@ def test_nonsense_behind_a_request_that_is_being_answered_makes_no_noise(serve, 
         rude.recv(1000)
     release.set()
     assert running.ask("/metrics").status == 200
-    assert caplog.records == []
+    assert said_by_the_server(caplog) == []
 
 
 def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve, caplog):
@@ -182,7 +187,7 @@ def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve,
     attack()
     assert running.ask("/-/ready").status == 200
     assert running.ask("/metrics").status == 200
-    assert caplog.records == []
+    assert said_by_the_server(caplog) == []
 
 
 def status_and_rest(answer):
@@ -220,7 +225,7 @@ def test_more_connections_than_places_wait_their_turn(serve):
             late.recv(1)
         for sock in held:
             sock.close()
-        late.settimeout(30)
+        late.settimeout(PATIENCE_SECONDS)
         assert receive_answer(late).startswith(b"HTTP/1.1 200 ")
 
 

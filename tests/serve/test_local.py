@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import bcrypt
@@ -84,7 +85,13 @@ def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: 
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(str(local.path))
-        assert ask(local.path)["much"].startswith("x")
+
+        def whole() -> bool:  # who is slow on a busy machine is not heard out either
+            with suppress(OSError, ValueError):
+                return ask(local.path)["much"].startswith("x")
+            return False
+
+        eventually(whole, "an answer to somebody else")
     local.close()
 
 

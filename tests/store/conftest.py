@@ -5,22 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import uuid
 from pathlib import Path
 
-import hypothesis
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
+from tests.support.servers import free_port
 from wslgpud.config import StoreSettings
-
-# a loaded machine is no fault of the code
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
 
 TIMESCALE = any(Path("/usr/share/postgresql").glob("*/extension/timescaledb.control"))
 SERVERS = ("server_target", "timescale_target")[: 1 + TIMESCALE]
@@ -64,9 +59,7 @@ def postgresql(tmp_path_factory):
     pytest.importorskip("psycopg")
     folder = Path(tempfile.mkdtemp(prefix="wslgpud-postgresql-"))
     shutil.chown(folder, "postgres")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
 
     def run(*command):
         subprocess.run(
@@ -82,7 +75,8 @@ def postgresql(tmp_path_factory):
     settings = (
         f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off{preload}"
     )
-    run(programs / "pg_ctl", "-D", folder / "data", "-w", "-o", settings, "-l", folder / "log", "start")
+    patiently = ("-w", "-t", "300", "-l", folder / "log")
+    run(programs / "pg_ctl", "-D", folder / "data", *patiently, "-o", settings, "start")
     yield f"postgresql+psycopg://postgres@127.0.0.1:{port}"
     run(programs / "pg_ctl", "-D", folder / "data", "-m", "immediate", "stop")
     shutil.rmtree(folder)

@@ -129,7 +129,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
 def _child(file, body):
     """Run ``body`` in a process of its own with an open ``store``; return what it prints."""
     program = f"""
-import resource, sys
+import resource, sys, time
 sys.path[:0] = {sys.path!r}
 from wslgpud.store import Store, writer
 from wslgpud.config import StoreSettings
@@ -145,7 +145,7 @@ store = Store({str(file)!r}, StoreSettings(raw_days=3650), host_name="pc")
 {body}
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -164,10 +164,11 @@ assert store.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
 append(range(10, 400))
 assert not store.flush(1)
-stats = store.stats()
+while not (stats := store.stats()).error:
+    time.sleep(0.01)
 assert stats.error and stats.write_errors_total and stats.queue_ticks >= 390, stats
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert store.flush(30)
+assert store.flush(120)
 values = [p.value for p in store.read(store.series()[0], 0, 2e9)]
 print(store.stats().error == "", values == [4 * i for i in range(400)])
 assert store.close()
@@ -208,6 +209,7 @@ def test_a_full_disk_loses_nothing_that_fits_into_memory(small_disk, settings, c
             ballast.write_bytes(b"x" * 4_000_000)
         _append(store, made, range(10, 2000), clock, urgent=False)
         assert not store.flush(0.5)
+        made.until(lambda: store.stats().error)
         assert "full" in store.stats().error or "I/O" in store.stats().error
         assert store.stats().queue_ticks > 1900
         ballast.unlink()

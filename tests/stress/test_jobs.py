@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 
 from tests.stress.support import gpu, night
-from tests.support.daemons import eventually
 from wslgpud import jobs
 from wslgpud.config import ConfigError, Stress
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly, leave
 from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
+from wslgpud.store import Store
 
 
 class Shelf:
@@ -30,6 +30,13 @@ class Shelf:
 
     def stress_runs(self, since_wall=0.0):
         return list(enumerate(self.kept, 1))
+
+
+class Forgetful(Shelf):
+    """A store whose process is killed before it has written."""
+
+    def record_stress(self, result):
+        return 1
 
 
 def tick(*gpus):
@@ -159,15 +166,37 @@ def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tm
     assert len(one._history.kept) == 2
 
 
+def look(nightly, *, later=0.0):
+    """Have it take what lies in the inbox, and keep it."""
+    now = tick()
+    nightly.observe(replace(now, mono=now.mono + later))
+    return nightly.news()
+
+
 def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):
     one = nightly()
     leave(tmp_path, night(1))
     (jobs.inbox(tmp_path) / "0.json").write_text("{")
-    one.observe(tick())
-    one.news()
+    look(one)
 
     assert len(one._history.kept) == 1
-    eventually(lambda: not list(jobs.inbox(tmp_path).iterdir()), "an empty inbox")
+    assert [file.name for file in jobs.inbox(tmp_path).iterdir()] != ["0.json"]
+
+
+def test_a_run_stays_in_the_inbox_until_the_database_shows_it(tmp_path):
+    leave(tmp_path, night(1, verdict="findings", findings=[("errors", "3 wrong words")]))
+    killed = Nightly(Stress(), Host(), tmp_path, Forgetful())
+    assert [change.new for change in look(killed)] == [Level.CRITICAL]
+    assert look(killed, later=60) == [], "taken once, though it still lies there"
+
+    with Store(tmp_path / "wslgpud.db") as store:
+        heir = Nightly(Stress(), Host(), tmp_path, store)
+        assert [change.new for change in look(heir)] == [Level.CRITICAL]
+        assert store.flush()
+        look(heir, later=60)
+
+        assert list(jobs.inbox(tmp_path).iterdir()) == []
+        assert [run.verdict for _, run in store.stress_runs()] == ["findings"]
 
 
 def test_the_last_run_is_there_as_metrics(nightly):

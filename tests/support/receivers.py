@@ -12,6 +12,7 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 
+from tests.support.daemons import PATIENCE_SECONDS
 from tests.support.servers import free_port
 
 
@@ -38,7 +39,7 @@ class Webhook:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 owner.asked += 1
                 if owner.mood == "hang":
-                    owner.release.wait(60)
+                    owner.release.wait(PATIENCE_SECONDS)
                     return
                 if owner.mood == "take":
                     owner.got.append(json.loads(data))
@@ -90,7 +91,7 @@ class Mailbox:
 def smtp() -> Iterator[tuple[Mailbox, int]]:
     """Run an SMTP server; yield its mailbox and port."""
     mailbox, port = Mailbox(), free_port()
-    controller = Controller(mailbox, hostname="127.0.0.1", port=port)
+    controller = Controller(mailbox, hostname="127.0.0.1", port=port, ready_timeout=PATIENCE_SECONDS)
     controller.start()
     try:
         yield mailbox, port

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import socket
 import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.daemons import eventually
+from tests.support.daemons import PATIENCE_SECONDS, eventually
 
 UNPACKED = Path(__file__).parent.parent.parent / ".cache" / "debian"
 
@@ -30,8 +31,15 @@ def program(package: str, name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port for a server that is started later, or again.
+
+    Not one of those that the kernel gives away: somebody's connection could have it by then.
+    """
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    outside = [*range(10_000, low), *range(high + 1, 65_536)] or [0]
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", secrets.choice(outside))) as server:
+            return int(server.getsockname()[1])
 
 
 class Prometheus:
@@ -42,7 +50,7 @@ class Prometheus:
 
     def ask(self, path: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=PATIENCE_SECONDS) as answer:
             document = json.load(answer)
         assert document["status"] == "success", document
         return document["data"]
@@ -87,7 +95,7 @@ def prometheus(folder: Path, config: str, *options: str) -> Iterator[Prometheus]
         yield Prometheus(url)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)
 
 
 class Alertmanager:
@@ -98,7 +106,7 @@ class Alertmanager:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Return what it holds: alerts that fire."""
-        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=30) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v2/alerts", timeout=PATIENCE_SECONDS) as answer:
             found: list[dict[str, Any]] = json.load(answer)
         return found
 
@@ -148,4 +156,4 @@ def alertmanager(folder: Path, receiver: str, port: int = 0) -> Iterator[Alertma
         yield Alertmanager(url)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(PATIENCE_SECONDS)

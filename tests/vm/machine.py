@@ -42,7 +42,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 # fsck is left out because ext4 replays its journal at the mount, which is all that a power cut asks for.
 KERNEL_LINE = (
     "console=ttyS0 root=/dev/vda rw panic=-1 loglevel=5 mitigations=off fsck.mode=skip "
-    "systemd.show_status=0 random.trust_cpu=1 no_timer_check"
+    "systemd.show_status=0 random.trust_cpu=1 no_timer_check systemd.default_timeout_start_sec=600"
 )
 
 

@@ -16,7 +16,7 @@ from tests.support.daemons import Running, eventually
 from .conftest import REPOSITORY
 from .image import backend, image, wheelhouse
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
 
 CLONE = "/root/my code"
 IN_A_ROOT_OF_ITS_OWN = """

@@ -17,7 +17,7 @@ from .test_fresh import CLONE, Newcomer, newcomer
 
 __all__ = ["newcomer"]  # a fixture
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm-service"), pytest.mark.timeout(3000)]
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>/systemctl.log

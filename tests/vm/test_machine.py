@@ -15,7 +15,7 @@ import pytest
 from .conftest import REPOSITORY, BootMachine
 from .machine import Machine, MachineError
 
-pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm")]
+pytestmark = [pytest.mark.vm, pytest.mark.xdist_group("vm"), pytest.mark.timeout(3000)]
 
 #: What the tests that build on the machines would find as well, only less plainly.
 slow = pytest.mark.skipif(
@@ -62,8 +62,8 @@ def test_a_failure_raises_with_what_the_command_said(debian: Machine) -> None:
 
 
 def test_a_command_that_hangs_is_killed_with_its_children_and_the_next_one_works(debian: Machine) -> None:
-    with pytest.raises(MachineError, match="still running after 2 s, killed"):
-        debian.run("sh", "-c", "sleep 3141 & echo $! > /run/child; wait", timeout_seconds=2)
+    with pytest.raises(MachineError, match="still running after 5 s, killed"):
+        debian.run("sh", "-c", "sleep 3141 & echo $! > /run/child; wait", timeout_seconds=5)
 
     child = debian.read("/run/child").decode().strip()
     assert debian.run("test", "-e", f"/proc/{child}", check=False).returncode == 1

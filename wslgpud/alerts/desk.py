@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, kind_of
+from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, fold, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
@@ -112,10 +112,12 @@ class Desk:
             channels, store, clock, manners=build.manners(settings), language=place.language,
             expiry_seconds=settings.expire_hours * 3600.0,
         )  # fmt: skip
-        self._ledger = Ledger(rows, clock.mono())
-        self._past: deque[Incident] = deque(
-            (i for i in self._ledger.incidents if i.closed_wall is not None), maxlen=_MOST_INCIDENTS
-        )
+        incidents = fold(rows)
+        self._ledger = Ledger(incidents, clock.mono())
+        # Closed ones are kept for the score alone, and so only those that it looks at.
+        self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
+        for incident in incidents:
+            self._keep_past(incident)
         told = (row.wall for _, row in rows if (rule := rule_named(row.rule)) is not None and rule.momentary)
         since = max([unseen_since_wall, *told])
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
@@ -217,14 +219,17 @@ class Desk:
         self.dispatcher.wake()
         self._announced = True
         incident = self._ledger.record(number, row)
-        if incident.closed_wall is not None:
-            self._past.append(incident)
+        self._keep_past(incident)
         if row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
         self._keep_score()
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
+
+    def _keep_past(self, incident: Incident) -> None:
+        if incident.closed_wall is not None and incident.rule in score.RULES:
+            self._past.append(incident)
 
     def _keep_score(self) -> None:
         """Make ready what other threads ask for: they must not walk through what changes meanwhile."""

@@ -101,10 +101,9 @@ def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
 class Ledger:
     """The open incidents. Every change of level passes through here and becomes a row that fits the last."""
 
-    def __init__(self, rows: Iterable[tuple[int, Transition]], mono: float) -> None:
-        """Take over what earlier runs left open; ``mono`` is now."""
-        self.incidents = fold(rows)
-        self.open: dict[Key, Incident] = {i.key: i for i in self.incidents if i.closed_wall is None}
+    def __init__(self, incidents: Iterable[Incident], mono: float) -> None:
+        """Take over those that earlier runs left open; ``mono`` is now."""
+        self.open: dict[Key, Incident] = {i.key: i for i in incidents if i.closed_wall is None}
         self._inherited = dict.fromkeys(self.open, mono)
         self._since: dict[Key, float] = dict(self._inherited)
 

@@ -27,13 +27,6 @@ _WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
 NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
 FULL_SHARE = 0.9
-WANTED = frozenset(
-    spec.name
-    for spec in (
-        gpu.UP, gpu.THROTTLED, disk.AVAILABLE, disk.READ_ONLY, windows.GPU_SHARED, windows.GPU_DEDICATED,
-        windows.GPU_SIZE,
-    )
-)  # fmt: skip
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -74,13 +67,6 @@ class Look:
     memory: Memory
     store_error: str = ""
     store_damage: str = ""
-    _index: dict[str, list[Reading]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Sort the readings once: a dozen rules look for theirs at every tick."""
-        for reading in self.snapshot.readings():
-            if reading.spec.name in WANTED:
-                self._index.setdefault(reading.spec.name, []).append(reading)
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
@@ -89,8 +75,8 @@ class Look:
                 yield event
 
     def readings(self, spec: MetricSpec) -> list[Reading]:
-        """Return what is known of a metric, one of ``WANTED``."""
-        return self._index.get(spec.name, [])
+        """Return what is known of a metric."""
+        return [Reading(spec, value, labels) for labels, value in self.snapshot.family(spec).items()]
 
     def report(self, name: str) -> SourceReport | None:
         """Return how a source fared."""

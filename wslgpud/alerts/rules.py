@@ -165,10 +165,12 @@ class RuleEngine:
         """Take the next snapshot; return the changes of level it leads to."""
         look = Look(snapshot, self._memory, store_error, store_damage)
         changes: list[Change] = []
+        known: dict[str, set[str]] = {}
+        for name, resource in self._states:
+            known.setdefault(name, set()).add(resource)
         for rule in self._rules:
             signals = {s.resource: s for s in rule.measure(look)}
-            known = {resource for name, resource in self._states if name == rule.name}
-            for resource in sorted(known | signals.keys()):
+            for resource in sorted(signals.keys() | known.get(rule.name, ())):
                 change = self._step(rule, resource, signals.get(resource), snapshot.mono)
                 if change is not None:
                     changes.append(change)

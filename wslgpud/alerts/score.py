@@ -9,6 +9,9 @@ from wslgpud.alerts.rules import MEMORY
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Reading
 
+OOM_KILL = "oom_kill"
+#: the rules whose incidents the score is made of
+RULES = (MEMORY, OOM_KILL)
 #: a warning that came later left nobody the time to do anything
 IN_TIME_SECONDS = 5.0
 #: one that is over for longer was about something else
@@ -52,7 +55,7 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
         return False
     end = incident.closed_wall
     if any(
-        kill.rule == "oom_kill" and kill.resource == incident.resource
+        kill.rule == OOM_KILL and kill.resource == incident.resource
         and incident.opened_wall <= kill.opened_wall <= end + 60.0
         for kill in incidents
     ):  # fmt: skip
@@ -66,7 +69,7 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
 def readings(incidents: Iterable[Incident]) -> Iterator[Reading]:
     """Turn incidents into the score."""
     incidents = list(incidents)
-    kills = [i for i in incidents if i.rule == "oom_kill"]
+    kills = [i for i in incidents if i.rule == OOM_KILL]
     leads = [lead_seconds(kill, incidents) for kill in kills]
     in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
     yield Reading(EXHAUSTIONS, in_time, ("yes",))

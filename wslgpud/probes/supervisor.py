@@ -250,7 +250,7 @@ class _Child:
         """End the process: its input ends, then SIGTERM, then SIGKILL. Tell whether it is gone."""
         self._requests.close()
         # A child that reads ends by itself; one whose pipe has just broken is ending already.
-        steps = [(signal.SIGTERM, 0.2), (signal.SIGKILL, 0.3)]
+        steps = [(signal.SIGTERM, 0.2), (signal.SIGKILL, 1.0)]
         gone = self._wait(0.05 if kill else 0.5)
         for number, patience in steps:
             if gone:

@@ -11,11 +11,11 @@ import contextlib
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Expected
 from wslgpud.units import printable
@@ -63,21 +63,12 @@ def _files(host: Host) -> list[str]:
 
 def _locked_text(path: str) -> bytes:
     """Return what is in a file that somebody holds locked; of all others nothing."""
-    try:
-        # Neither a link into somebody's home nor a pipe that nobody writes to.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # ended meanwhile
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
+    with contextlib.suppress(OSError), documents.opened(path) as descriptor:  # else it has ended meanwhile
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return os.read(descriptor, MOST_BYTES)
-        return b""
-    finally:
-        os.close(descriptor)
+    return b""
 
 
 def _parsed(content: bytes) -> Iterator[Expected]:

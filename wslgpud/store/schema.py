@@ -17,7 +17,19 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
 from sqlalchemy.types import UserDefinedType
 
 #: ids of series of one host: host << 16 ... + 65535
@@ -115,8 +127,8 @@ chunk = Table(
     Column("processes", LargeBinary),  # deflated JSON array as in batch, with ms for offset
 )
 
-# One series in one chunk. The id is (chunk << 16) + the low 16 bits of the series, so that a block is found,
-# and a chunk deleted, by the primary key alone.
+# The blocks of a chunk. Since schema 5 they are one row, a sheet (``sheet.py``), whose id is chunk << 16;
+# before, each series had a row, whose id is that + the low 16 bits of the series (never 0).
 block = Table(
     "block",
     metadata,
@@ -137,7 +149,16 @@ rollup_minute = Table(
     Column("series", BigInteger, primary_key=True),
     Column("unit", BigInteger, nullable=False),
     Column("base", BigInteger, nullable=False),
-    Column("data", Text, nullable=False),  # JSON: [n, last - base, last - min, max - last, sum - n * last]
+    # JSON: [n, last - base, last - min, max - last, sum - n * last], each a list or one number for all; of
+    # doubles (unit 0) the values themselves; since schema 5 empty for whole numbers: then the columns below
+    Column("data", Text, nullable=False),
+    # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of a
+    # minute that is missing is 0
+    Column("n", LargeBinary),
+    Column("last", LargeBinary),  # last - base
+    Column("below", LargeBinary),  # last - min
+    Column("above", LargeBinary),  # max - last
+    Column("over", LargeBinary),  # sum - n * min
 )
 
 # Of whole numbers the distances from ``last``, which are small; of doubles min, max and sum themselves.
@@ -230,6 +251,10 @@ daemon_run = Table(
 def block_id(chunk: int, series_id: int) -> int:
     """Return the id of the block of a series in a chunk."""
     return (chunk << SERIES_BITS) | (series_id & ((1 << SERIES_BITS) - 1))
+
+
+#: gives what is true of a table's rows that are a machine's own
+Ours = Callable[[Connection, Table], ColumnElement[bool]]
 
 
 def row_range(host_id: int) -> tuple[int, int]:

@@ -17,8 +17,6 @@ STEADY_BYTES = 128 * MIB
 LEAST_FREE_RATIO = 0.60
 #: drivers and desktops need a while to find themselves again after the host slept
 AFTER_JUMP_SECONDS = 600.0
-#: how much others may grow while we run
-FOREIGN_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True)

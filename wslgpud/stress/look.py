@@ -210,7 +210,10 @@ class GpuLock:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileNotFoundError):
             return os.open(self.path, flags)
-        descriptor = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            descriptor = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileExistsError:  # another run has just made it
+            return os.open(self.path, flags)
         os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
         return descriptor
 

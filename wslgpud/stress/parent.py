@@ -48,7 +48,6 @@ class Outcome:
     failure: str = ""
     hung_pid: int | None = None
     seconds: float = 0.0
-    leave_seconds: float | None = None
 
 
 def supervise(  # noqa: PLR0913 - what to run and its limits
@@ -68,7 +67,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         deadline_seconds: longest time for all of it.
         watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
         progress: gets every line as it comes.
-        stall_seconds: longest time without a line.
+        stall_seconds: longest time without a line, from the first one on.
     """
     outcome = Outcome()
     start = time.monotonic()
@@ -89,14 +88,14 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
             now = time.monotonic()
             if now - start > deadline_seconds:
                 outcome.failure = reason = f"not done within {deadline_seconds:.0f} s"
-            elif now - conversation.heard > stall_seconds:
-                outcome.failure = reason = f"silent for {stall_seconds:.0f} s"
+            elif now - conversation.heard > (
+                # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
+                patience := stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
+            ):
+                outcome.failure = reason = f"silent for {patience:.0f} s"
             else:
                 reason = outcome.failure or watch()
-        asked = time.monotonic()
         conversation.part(reason)
-        if reason:
-            outcome.leave_seconds = time.monotonic() - asked
     finally:
         _end(process, outcome)
         conversation.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -14,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.advise.guard.box import box
+from tests.support.daemons import eventually
+from wslgpud.host import Host
+from wslgpud.running import running
 
 GUARD = [sys.executable, "-m", "wslgpud", "guard"]
 
@@ -26,14 +30,15 @@ def guard(tmp_path: Path, *arguments: str, **more):
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
     options = ("--state", str(tmp_path / "state"))
     return subprocess.Popen(
-        [*GUARD, *options, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+        [*GUARD, *options, *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def alive(pid: str) -> bool:
     try:
         return Path(f"/proc/{int(pid)}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -71,7 +76,7 @@ def test_a_command_that_a_signal_ends_ends_as_in_a_shell(tmp_path):
 
 def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(tmp_path):
     script = "setsid sh -c 'echo $$ >left; exec sleep 300' & sleep 300 & echo $! >near; wait"
-    done = guard(tmp_path, "--timeout", "2s", "--", "sh", "-c", script, cwd=tmp_path)
+    done = guard(tmp_path, "--timeout", "4s", "--", "sh", "-c", script, cwd=tmp_path)
 
     assert done.returncode == 124
     assert "the time was up" in done.stderr
@@ -119,7 +124,7 @@ def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path
              "test -t 1 && echo terminal; sleep 2; echo end"],
         )  # fmt: skip
     said = b""
-    while select.select([master], [], [], 60)[0]:
+    while select.select([master], [], [], 180)[0]:
         try:
             said += os.read(master, 4096)
         except OSError:
@@ -128,27 +133,35 @@ def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path
     os.close(master)
 
     assert b"terminal\r\n" in said
-    assert b"[guard] 1s of 50s" in said
+    assert re.search(rb"\[guard\] \d+s of 50s", said)
     assert b"\r\x1b[2Kend\r\n" in said
 
 
 def test_peaks_are_shown_and_remembered(tmp_path):
-    eat = "x = b'x' * (300 << 20); import time; time.sleep(1.5)"
-    done = guard(tmp_path, "--", sys.executable, "-c", eat)
+    eat = "x = b'x' * (300 << 20); input()"
+    process = start(tmp_path, "--", sys.executable, "-c", eat)
+
+    def seen() -> bool:
+        notes = running(tmp_path / "state", Host())
+        return any(n["pid"] == process.pid and n.get("peak_bytes", 0) > 300 << 20 for n in notes)
+
+    eventually(seen, "its memory in the note that the guard keeps")
+    _, said = process.communicate("\n")
 
     known = json.loads((tmp_path / "state/guard.json").read_text())["commands"]
     (facts,) = known.values()
-    assert 290 << 20 < facts["peak_bytes"] < 400 << 20
-    assert "peak RAM 3" in done.stderr
-    assert "were left" in done.stderr
+    assert 300 << 20 < facts["peak_bytes"] < 400 << 20
+    assert "peak RAM 3" in said
+    assert "were left" in said
 
 
 def test_a_program_that_leaves_orphans_behind_leaves_no_zombies(tmp_path):
-    orphans = "for i in 1 2 3 4 5; do (sh -c 'sleep 0.2' &) ; done; sleep 2"
-    script = f'{orphans}; ps -eo ppid,stat | grep -c "^ *$PPID Z"'
-    done = guard(tmp_path, "--", "sh", "-c", script)
+    orphans = "for i in 1 2 3 4 5; do (sh -c 'echo $$ >>orphans' &) ; done"
+    all_of_them = "until [ $(wc -l 2>/dev/null <orphans || echo 0) = 5 ]; do sleep 0.1; done"
+    gone = "for pid in $(cat orphans); do while [ -e /proc/$pid ]; do sleep 0.1; done; done"
+    done = guard(tmp_path, "--", "sh", "-c", f"{orphans}; {all_of_them}; {gone}; echo none", cwd=tmp_path)
 
-    assert done.stdout == "0\n"
+    assert done.stdout == "none\n"
 
 
 @pytest.mark.parametrize(
@@ -168,8 +181,15 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
     assert len([line for line in done.stderr.splitlines() if "wslgpud:" in line]) == 1
 
 
+#: Grows on only after the guard has looked: where the machine is slow, both are.
 GROW = """
-import signal, sys, time
+import os, signal, sys, time
+from pathlib import Path
+from wslgpud.host import Host
+from wslgpud.running import running
+def seen():
+    notes = running(Path(sys.argv[1]), Host())
+    return max((n.get("peak_bytes", 0) for n in notes if n["pid"] == os.getppid()), default=0)
 def save(*_):
     print("saved", flush=True)
     sys.exit(0)
@@ -178,6 +198,8 @@ kept = []
 while True:
     kept.append(bytearray(b"x" * (4 << 20)))
     time.sleep(0.05)
+    while len(kept) * (4 << 20) > seen() + (48 << 20):
+        time.sleep(0.05)
 """
 
 
@@ -185,7 +207,7 @@ def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:
         done = subprocess.run(
-            [*inside, *GUARD, *options, sys.executable, "-c", GROW],
+            [*inside, *GUARD, *options, sys.executable, "-c", GROW, str(tmp_path)],
             capture_output=True,
             text=True,
             check=False,

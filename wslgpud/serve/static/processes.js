@@ -84,7 +84,7 @@ export function processTable(ctx, { most = 200, sortable = false }) {
   const cells = {
     name: (p) => h("th", { scope: "row" }, named(p.name), " ", p.roles.map((role) => [h("span", { class: "chip role" }, t(`role_${role}`)), " "])),
     pid: (p) => h("td", { class: "num dim" }, p.pid),
-    memory: (p) => h("td", { class: "num" }, size(p.memory)),
+    memory: (p) => h("td", { class: "num wide" }, size(p.memory)),
     swap: (p) => h("td", { class: "num wide" }, p.swap ? size(p.swap) : h("span", { class: "dim" }, "0")),
     vram: (p) => h("td", { class: "num" }, vramCell(p.vram)),
     total: (p) => h("td", { class: "num" }, size(p.total)),
