@@ -1,4 +1,4 @@
-"""Many machines that write into one PostgreSQL database: each page shows its own; series of the others too."""
+"""Many machines that write into one PostgreSQL database: each page shows its own, others when asked."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ function night(run) {
   const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, figureName(name)), h("dd", {}, written(name, value))));
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.values(run.key).filter(Boolean).join(" · ")))),
+      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
       h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, said(run.reason)) : null,
       run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, said(f.text))))] : null),
     chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") }),
