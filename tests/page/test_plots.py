@@ -62,7 +62,7 @@ def test_what_is_there_is_drawn_and_what_is_not_is_named_in_one_line(state):
     done = CliRunner().invoke(app, ["history", "headroom", "temperature", "--state", str(state[0])])
 
     assert done.exit_code == 0, done.output
-    assert re.search(r"[\u2801-\u28ff]{5}", done.stdout)
+    assert "headroom_bytes" in done.stdout
     assert done.stderr == "wslgpud: nothing is recorded here of temperature (gpu_temperature_celsius)\n"
 
 
