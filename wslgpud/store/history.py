@@ -312,12 +312,15 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     return found
 
 
-def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tuple[int, Sequence[Any]]]:
+def processes(
+    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Return (ms, rows as in ``schema.batch``) between two moments."""
     chunk, table = schema.chunk, schema.batch
     sealed = (
         select(chunk.c.processes)
         .where(chunk.c.high_ms >= start_ms, chunk.c.low_ms <= end_ms, chunk.c.processes.is_not(None))
+        .where(ours(connection, chunk))
         .order_by(chunk.c.id)
     )
     for data in connection.scalars(sealed):
@@ -327,6 +330,7 @@ def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tu
     newest = (
         select(table.c.ms, table.c.processes)
         .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
+        .where(ours(connection, table))
         .order_by(table.c.id)
     )
     for first, text in connection.execute(newest):
