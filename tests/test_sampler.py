@@ -39,7 +39,7 @@ def source(
     lane: str = "kernel",
     period: float = 0.0,
     fast: bool = False,
-    deadline: float = 5.0,
+    deadline: float = 60.0,
 ) -> Source:
     class Made(Source):
         def read(self) -> Sample:
@@ -62,8 +62,10 @@ def counting() -> Callable[[], Sample]:
 
 
 @contextmanager
-def sampling(*sources: Source, clock: SteppingClock | None = None) -> Iterator[Sampler]:
-    sampler = Sampler(sources, clock or SteppingClock(), 1.0)
+def sampling(
+    *sources: Source, clock: SteppingClock | None = None, patient: bool = False
+) -> Iterator[Sampler]:
+    sampler = Sampler(sources, clock or SteppingClock(), 1.0, patient=patient)
     yield sampler
     sampler.close()
 
@@ -145,6 +147,13 @@ def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> N
 
     assert report.health == "ok"
     assert [event.text for event in report.sample.events] == ["woke up"]
+
+
+def test_of_a_recorded_machine_all_is_told_however_late() -> None:
+    with sampling(source(counting(), deadline=0.0), patient=True) as sampler:
+        told = [sampler.tick().value(VALUE) for _ in range(50)]
+
+    assert told == list(range(50))
 
 
 def test_a_source_that_takes_its_time_holds_up_no_tick_and_is_not_called_late_before_it_is() -> None:

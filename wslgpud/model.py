@@ -217,9 +217,10 @@ class Forecast:
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``;
-    ``who_kind`` what ``who`` is (process, group, tmpfs, ...). ``reason`` and its translations are made of
-    these. ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
+    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``,
+    or "paused" where the level holds though nothing has for so long; ``who_kind`` is what ``who`` is
+    (process, group, tmpfs, ...). ``reason`` and its translations are made of these.
+    ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
     """

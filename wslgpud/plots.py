@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -204,7 +205,7 @@ class Trial(NamedTuple):
     """What a command took with one value: bytes, None where not known, and seconds."""
 
     value: str
-    ram_bytes: int
+    ram_bytes: int | None
     vram_bytes: int | None
     seconds: float
     failed: bool
@@ -226,14 +227,13 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
         places = [float(number) for number in range(len(trials))]
     figure = _figure(8, 5.6)
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
-    memory.plot(places, [trial.ram_bytes / 2**30 for trial in trials], "o-", label="peak RAM")
-    on_card = [
-        (x, trial.vram_bytes / 2**30)
-        for x, trial in zip(places, trials, strict=True)
-        if trial.vram_bytes is not None
-    ]
-    if on_card:
-        memory.plot([x for x, _ in on_card], [gib for _, gib in on_card], "o-", label="peak VRAM")
+    for label, held in (
+        ("peak RAM", [trial.ram_bytes for trial in trials]),
+        ("peak VRAM", [trial.vram_bytes for trial in trials]),
+    ):
+        known = [(x, size / 2**30) for x, size in zip(places, held, strict=True) if size is not None]
+        if known:
+            memory.plot([x for x, _ in known], [gib for _, gib in known], "o-", label=label)
     time.plot(places, [trial.seconds for trial in trials], "o-", color=LINES[5].light)
     for x, trial in zip(places, trials, strict=True):
         if trial.failed:
@@ -260,10 +260,18 @@ def _figure(width: float, height: float) -> Figure:
         from cycler import cycler  # noqa: PLC0415 - a part of it
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PlotError("a plot needs matplotlib: pip install matplotlib") from error
+        raise PlotError(f"a plot needs matplotlib: {_remedy()}") from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _remedy() -> str:
+    """Return the command that brings matplotlib to where this program runs."""
+    # deploy/service.sh keeps what it installs there; what pip adds would be gone at the next upgrade.
+    if ".releases" in str(Path(sys.prefix).resolve()):
+        return "./deploy/install --extra plots, with sudo or --user as it was installed"
+    return f"{sys.executable} -m pip install matplotlib"
 
 
 def _days(wall: float) -> float:

@@ -92,7 +92,7 @@ class Note:
         *,
         done_ratio: float | None = None,
         left_seconds: float | None = None,
-        facts: Mapping[str, int | float] | None = None,
+        facts: Mapping[str, int | float | None] | None = None,
     ) -> None:
         """Tell how far it is: a word for what it does, its share, how long it will still take at most."""
         now = self._host.clock.mono()

@@ -47,6 +47,13 @@ def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3), "8", 50 * GIB, GIB) is None
 
 
+def test_a_peak_that_nobody_saw_predicts_nothing():
+    unseen = [Step("1", 0, 0.1, None, None), Step("2", 0, 0.1, None, None)]
+
+    assert too_much(unseen, "4", 1, 1) is None
+    assert too_much([*unseen, Step("3", 0, 1.0, GIB, None)], "4", 1, 1) is None
+
+
 def test_each_value_is_measured():
     done = run("--json", EAT, "50", "150")
 

@@ -194,7 +194,7 @@ def _repeat(connection: Connection, grown: dict[int, int], start: int, end: int,
     connection.commit()
     for copy in range(-(-(end - first) // span) - 1, 0, -1):
         for table, columns in (
-            ("rollup_minute", "unit, base - :copy * by, data"),
+            ("rollup_minute", "unit, base - :copy * by, data, n, last, below, above, over"),
             ("rollup_hour", "hour, n, last - :copy * by, below, above, extra"),
         ):
             again = (

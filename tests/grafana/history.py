@@ -247,6 +247,7 @@ def evening(
             *(Reading(own[name], 0, ()) for name in (
                 "store_check_findings", "store_set_aside", "store_dropped_ticks", "store_write_errors",
                 "store_rejected_values")),
+            Reading(own["store_written_bytes"], 2600 * t, ()),
             Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
             Reading(own["http_connections"], 2, ()),
             Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),

@@ -20,10 +20,10 @@ COMMANDS = {
     "replay": ["replay", TRACE],
     "sweep": ["sweep", "true", "1", "2"],
 }
-#: what each draws on a terminal; `true` may have ended before anybody looked how much it takes
+#: what each draws on a terminal; of `true` nothing is known unless the machine is slow
 DRAWN = {
     "history": r"[\u2801-\u28ff]{5}", "incidents": "█{5}", "stress history": r"[\u2801-\u28ff]{3}",
-    "replay": "▁.*█", "sweep": "[░█]{5}",
+    "replay": "▁.*█", "sweep": "n/a|[░█]{5}",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
 from wslgpud.risk.engine import COMMANDS, RiskEngine
-from wslgpud.risk.trace import observation_from_row, row_from_observation
+from wslgpud.risk.rows import observation_from_row, row_from_observation
 
 GIB = 1 << 30
 TOTAL = 24

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample, PsiState, RamState
-from wslgpud.risk.trace import TraceError, observation_from_row, read_trace, row_from_observation, write_trace
+from wslgpud.risk.rows import observation_from_row, row_from_observation
+from wslgpud.risk.trace import TraceError, read_trace, write_trace
 
 HEADER = '{"trace": 1, "interval_s": 0.5, "host": {}}\n'
 

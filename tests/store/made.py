@@ -46,6 +46,9 @@ PASSING = MetricSpec("made_passing", "gauge", "", "Of no interest tomorrow.", st
 
 #: a plausible Tuesday, at midnight
 T0 = 1_750_000_000 - 1_750_000_000 % 86400
+#: a stretch that begins with a chunk, and has a gap of minutes
+SEALED_FROM = T0 - 2700
+SEALED_SECONDS = (*range(0, 300, 5), *range(540, 800, 5))
 
 
 def snapshot(
@@ -162,10 +165,33 @@ def tell(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
+def sealed_values(second: int) -> dict[MetricSpec | tuple[MetricSpec, str], Number]:
+    """Return what a frozen history holds in blocks, from its second 0 on."""
+    values: dict[MetricSpec | tuple[MetricSpec, str], Number] = {
+        (BYTES, "sealed"): 2**34 + 4096 * (second * second % 101), (BYTES, "still"): 2**30,
+        RATIO: second % 7 / 8, DOUBLE: second / 3,
+    }  # fmt: skip
+    return values | ({EVENTS: second} if second % 25 == 0 else {})
+
+
+def seal_some(store: Store) -> None:
+    """Append the seconds of ``sealed_values`` and wait until they are sealed."""
+    for second in SEALED_SECONDS:
+        store.append(snapshot(SEALED_FROM + second, sealed_values(second)))
+    store.append(snapshot(T0 - 1, {}, processes=(ProcessSample(42, 123, "python", 2**30, 0),)))
+
+    def sealed() -> bool:
+        store._upkeep._due_mono = 0.0
+        return store.flush() and store._upkeep.longest_seal_seconds > 0
+
+    until(sealed)
+
+
 def freeze(folder: Path) -> None:
     """Write a small history of today's schema as SQL; made once for each schema, before its release."""
     file = folder / "frozen.db"
     with Store(file, host_name="pc", boot_id="5b1c", clock=FakeClock(T0)) as store:
+        seal_some(store)
         for second in range(5):
             values = {(BYTES, "free"): 2**34 + second * 4096, RATIO: second / 8, DOUBLE: second / 3}
             event = Event("clock_jump", T0 + second, "went back", {"seconds": -1})

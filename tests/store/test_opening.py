@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from contextlib import closing
@@ -21,8 +22,11 @@ from wslgpud.store import (
     migrations,
     schema,
 )
+from wslgpud.store.audit import audit
 from wslgpud.store.engine import sqlite_path, writer_engine
 from wslgpud.store.migrations import MIGRATIONS, Migration
+
+from . import made
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
@@ -148,8 +152,51 @@ def test_what_an_older_version_writes_can_be_read_while_it_runs(dump, file):
     assert row.headline == "RAM full in 2 s"
 
 
+def _sealed_as_it_was(read_all):
+    """Hold every sample and every minute of a frozen history against what was put into it."""
+    for name, key in [
+        ('*"sealed"*', (made.BYTES, "sealed")), ('*"still"*', (made.BYTES, "still")),
+        ("made_ratio", made.RATIO), ("made_double", made.DOUBLE), ("made_events", made.EVENTS),
+    ]:  # fmt: skip
+        values = {second: made.sealed_values(second) for second in made.SEALED_SECONDS}
+        known = {second: of[key] for second, of in values.items() if key in of}
+        end = made.SEALED_FROM + 899
+        (ref,) = read_all.series(name)
+        assert read_all.read(ref, made.SEALED_FROM, end) == [
+            (made.SEALED_FROM + second, value) for second, value in known.items()
+        ]
+        minutes = {s // 60 * 60: [v for t, v in known.items() if t // 60 == s // 60] for s in known}
+        assert [
+            (b.wall, b.n, b.low, b.high, b.last) for b in read_all.summaries(ref, made.SEALED_FROM, end, 60)
+        ] == [(made.SEALED_FROM + m, len(v), min(v), max(v), v[-1]) for m, v in minutes.items()]
+        rows = made.query(
+            read_all.path, "SELECT time, n, min, max, sum, last FROM minute WHERE metric = :metric"
+            " AND labels = :labels AND time < :end ORDER BY time",
+            metric=ref.metric, labels=json.dumps(dict(ref.labels), separators=(",", ":")), end=end,
+        )  # fmt: skip
+        assert rows == [
+            (made.SEALED_FROM + m, len(v), min(v), max(v), pytest.approx(sum(v)), v[-1])
+            for m, v in minutes.items()
+        ]
+
+
+@pytest.mark.parametrize("dump", ["v4-sealed", f"v{MIGRATIONS[-1].version}"])
+def test_what_an_older_version_sealed_stays_what_it_was(dump, file, settings):
+    """Blocks and minutes are read as they lie: beside the old version, and after the step to today's."""
+    file.parent.mkdir()
+    with closing(sqlite3.connect(file)) as old, old:
+        old.executescript((SCHEMAS / f"{dump}.sql").read_text())
+    with Reader(str(file)) as reader:
+        _sealed_as_it_was(reader)
+        assert audit(reader, lambda *_: None) == []
+    Store(file, settings, host_name="pc").close()
+    with Reader(str(file)) as reader:
+        _sealed_as_it_was(reader)
+        assert audit(reader, lambda *_: None) == []
+
+
 def test_every_version_has_a_frozen_dump():
-    assert {p.stem for p in SCHEMAS.glob("v*.sql")} == {f"v{m.version}" for m in MIGRATIONS}
+    assert {p.stem.partition("-")[0] for p in SCHEMAS.glob("v*.sql")} == {f"v{m.version}" for m in MIGRATIONS}
     assert [m.version for m in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
 
 

@@ -22,7 +22,7 @@ def thin(observations: Iterable[Observation], seconds: float) -> Iterator[Observ
         if seen.t >= due:
             due = seen.t + 0.9 * seconds
             few = tuple(replace(process, command="", cgroup="") for process in seen.processes[:PROCESSES])
-            yield replace(seen, processes=few, cgroups=())
+            yield replace(seen, processes=few, cgroups=(), expected=())
 
 
 def main() -> None:

@@ -112,15 +112,18 @@ class Writer:
     """A daemon's store in the machine, whose disk the test can break."""
 
     def __init__(self, machine: Machine, file: str, user: str = "root") -> None:
-        self._machine, self._answers = machine, 0
+        self._machine, self._answers = machine, 1
         self._unit = f"writer-of-{user}-{Path(file).parts[2]}"
         machine.run("sh", "-c", "rm -f /run/orders /run/answers; mkfifo /run/orders; : > /run/answers")
         machine.run("chown", user, "/run/orders", "/run/answers")
         # a shell keeps the pipe open between two orders
         machine.run(
             "systemd-run", f"--unit={self._unit}", f"--uid={user}", "sh", "-c",
-            f"exec 3<>/run/orders; exec {PYTHON} /srv/store_writer.py {file} 0 - <&3 >>/run/answers",
+            "exec 3<>/run/orders; echo ready >>/run/answers;"
+            f" exec {PYTHON} /srv/store_writer.py {file} 0 - <&3 >>/run/answers",
         )  # fmt: skip
+        # what is written into a pipe that nobody has open yet is lost
+        machine.run("sh", "-c", "until [ -s /run/answers ]; do sleep 0.1; done")
 
     def __call__(self, order: str) -> dict[str, object]:
         """Have it obey one order; return its answer."""

@@ -11,12 +11,15 @@ CAUTION = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One value and what its run took; ``vram_bytes`` is what came on top of what was used before."""
+    """One value and what its run took, None where not known.
+
+    ``vram_bytes`` is what came on top of what was used before.
+    """
 
     value: str
     code: int
     seconds: float
-    ram_bytes: int
+    ram_bytes: int | None
     vram_bytes: int | None
 
     @property
@@ -50,14 +53,12 @@ def too_much(
     Returns:
         what runs out (RAM or VRAM), how much it would take, how much there is; None: it fits, or unknown.
     """
-    new = Step(value, 0, 0.0, 0, None).number
-    good = [s for s in steps if s.code == 0 and s.number is not None]
+    new = Step(value, 0, 0.0, None, None).number
     if new is None:
         return None
-    ram = predict([(s.number, s.ram_bytes) for s in good if s.number is not None], new)
-    vram = predict(
-        [(s.number, s.vram_bytes) for s in good if s.number is not None and s.vram_bytes is not None], new
-    )
+    good = [(s.number, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0]
+    ram = predict([(x, ram) for x, ram, _ in good if x is not None and ram is not None], new)
+    vram = predict([(x, vram) for x, _, vram in good if x is not None and vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
         return "VRAM", vram, vram_room_bytes
     if ram is not None and ram * CAUTION > ram_room_bytes:

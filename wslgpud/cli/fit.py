@@ -38,7 +38,9 @@ class Usable(NamedTuple):
 
 
 def fit(
-    model: Annotated[str, typer.Argument(help="7B, or a config.json, .safetensors file or folder with them")],
+    model: Annotated[
+        str, typer.Argument(help="7B, or a config.json, .safetensors or .gguf file, or a folder")
+    ],
     mode: Annotated[str, typer.Option("--mode", "-m", help="inference, lora or training")] = "inference",
     precision: Annotated[
         str,

@@ -137,7 +137,8 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
         def show(account: Account, left: Room, run: Run) -> None:
             relay.show(_line(account, left, run, vram))
             if announcement is not None:
-                announcement.note(host.clock.mono(), run.processes, vram.taken_bytes(vram.now_bytes))
+                taken = vram.taken_bytes(vram.now_bytes)
+                announcement.note(host.clock.mono(), run.processes, account.held_bytes, taken)
             limit = order.timeout_seconds
             note.say(
                 "waits" if run.stopped else "runs",
@@ -170,7 +171,8 @@ def _jobs(order: Order) -> int | None:
 def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
     limit = run.order.timeout_seconds
     parts = [f"{_clock(account.seconds)}" + (f" of {_clock(limit)}" if limit else "")]
-    parts.append(f"{size(left.available_bytes)} left, peak {size(account.peak_bytes)}")
+    peak = "" if account.peak_bytes is None else f", peak {size(account.peak_bytes)}"
+    parts.append(f"{size(left.available_bytes)} left{peak}")
     for index, used in vram.now_bytes.items():
         parts.append(f"GPU {index} {size(used)}, peak {size(vram.peak_bytes[index])}")
     if run.stopped:
@@ -187,8 +189,9 @@ def _sum_up(account: Account, order: Order, file: Path) -> None:
     _say(f"{shlex.join(order.command)[:60]}: {end} after {_clock(account.seconds)}")
     if account.least_available_bytes is not None:
         share, when = account.least_available_bytes / account.total_bytes, _clock(account.least_at_seconds)
+        most = "not seen, it ended too soon" if account.peak_bytes is None else size(account.peak_bytes)
         _say(
-            f"peak RAM {size(account.peak_bytes)}; at the narrowest, after {when},"
+            f"peak RAM {most}; at the narrowest, after {when},"
             f" {size(account.least_available_bytes)} ({share:.0%}) of {size(account.total_bytes)} were left"
         )
     if account.biggest[1]:
@@ -222,7 +225,7 @@ def _remember(folder: Path, known: Ledger, order: Order, account: Account) -> No
     }
     compilers = account.compilers
     if account.oom_kills:  # it needs at least so much; how much a compiler needs is not known
-        peak = max(account.peak_bytes, before.get("peak_bytes", 0))
+        peak = max(account.peak_bytes or 0, before.get("peak_bytes") or 0)
         facts |= {"killed": True, "peak_bytes": peak, "compiler_bytes": before.get("compiler_bytes")}
         compilers = {}
     known.learn(key, facts, compilers)

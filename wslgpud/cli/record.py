@@ -24,7 +24,7 @@ def record(
 ) -> None:
     """Record what the risk engine sees, sample by sample, until Ctrl-C."""
     from wslgpud.monitor import Monitor  # noqa: PLC0415 - starts threads and children; only when needed
-    from wslgpud.risk import trace  # noqa: PLC0415
+    from wslgpud.risk import rows, trace  # noqa: PLC0415
 
     settings = loaded(config).config
     host = host_at(host_root)
@@ -44,7 +44,7 @@ def record(
                     first = seen.t
                     about = trace.header(settings.sampling.interval_seconds, {"wsl": seen.wsl})
                     stream.write(json.dumps(about) + "\n")
-                row = trace.row_from_observation(replace(seen, t=seen.t - first))
+                row = rows.row_from_observation(replace(seen, t=seen.t - first))
                 stream.write(json.dumps(row, separators=(",", ":")) + "\n")
                 stream.flush()  # the last lines before a crash are the ones wanted
                 count += 1

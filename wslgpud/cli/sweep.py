@@ -120,18 +120,17 @@ def _print(steps: list[Step], end: str) -> None:
     from wslgpud.cli.screen import bar  # noqa: PLC0415
 
     on_card = any(s.vram_bytes is not None for s in steps)
-    most = max((s.vram_bytes or 0 if on_card else s.ram_bytes for s in steps), default=0) or 1
+    taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
+    most = max((t for t in taken if t is not None), default=0) or 1
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("value", "time", "peak RAM", *(["peak VRAM"] if on_card else [])):
         table.add_column(heading, justify="right")
     table.add_column("")
-    for step in steps:
-        cells = [step.value, f"{step.seconds:.1f} s", size(step.ram_bytes)]
-        if on_card:
-            cells.append("n/a" if step.vram_bytes is None else size(step.vram_bytes))
-        taken = step.vram_bytes or 0 if on_card else step.ram_bytes
+    for step, its in zip(steps, taken, strict=True):
+        shown = [step.ram_bytes, *([step.vram_bytes] if on_card else [])]
+        cells = [step.value, f"{step.seconds:.1f} s", *("n/a" if s is None else size(s) for s in shown)]
         colour = "red" if step.code else "cyan"
-        table.add_row(*cells, Text(bar(taken / most, 30), colour))
+        table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
     Console(highlight=False).print(table)
     if end:
         print(end, file=sys.stderr)

@@ -41,8 +41,8 @@ def check(file: FileArgument = None, as_json: JsonOption = False, host_root: Hos
     document = _document(host, place, file)
     parsed = parse.parse(document.text, place)
     # Asking Windows takes a second: only where its answer is of use.
-    windows = files.windows_size(host) if parsed.get("wsl2.memory") else None
-    found = checks.remarks(parsed, windows[0] if windows else None)
+    windows = files.windows_size(host) if parsed.get("wsl2.memory") or parsed.get("wsl2.processors") else None
+    found = checks.remarks(parsed, *(windows or ()))
     if as_json:
         print(json.dumps([remark._asdict() for remark in found], indent=2))
     else:

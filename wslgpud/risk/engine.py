@@ -188,7 +188,8 @@ class RiskEngine:
             self._last[name] = last
             if forecast.level != old:
                 culprit = self._culprits.get(last.key, (t, NOBODY))[1]
-                first_line = headline(forecast, culprit.rate or None)
+                grew = culprit.rate if forecast.level > Level.OK else 0.0  # at the end, what is so now counts
+                first_line = headline(forecast, grew or None)
                 yield LevelChange(t, name, old, forecast.level, first_line, forecast)
 
     def _watch(self, room: Room, t: float) -> Watch:
@@ -289,12 +290,14 @@ class RiskEngine:
         self, observation: Observation, room: Room, view: View, wish: Wish | None, *, changed: bool
     ) -> Forecast:
         danger, culprit, peak = view.danger, NOBODY, None
-        if danger is not None and danger.cause == "expected" and wish is not None:
+        told = view.reason
+        if told is not None and told.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
-        elif danger is not None and view.level >= Level.INFO:
+        elif told is not None and view.level >= Level.INFO:
             known_t, culprit = self._culprits.get(room.key, (-math.inf, NOBODY))
-            if changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS:
-                culprit = self._culprit(observation, room, view, danger)
+            old = changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS
+            if old and told.cause != "paused":  # who grew then is who is meant, not who does something now
+                culprit = self._culprit(observation, room, view, told)
         return Forecast(
             resource=room.resource,
             level=view.level,
@@ -302,16 +305,16 @@ class RiskEngine:
             capacity_bytes=room.capacity,
             rate_bytes_per_second=view.rate,
             eta_early_seconds=view.early_seconds,
-            eta_seconds=None if danger is None or peak is not None else danger.eta_seconds,
+            eta_seconds=None if danger is None or view.late_seconds is None else danger.eta_seconds,
             eta_late_seconds=view.late_seconds,
             probabilities=probabilities(danger, known=view.known),
             who=culprit.text,
-            reason=reason(room.resource, danger, culprit, peak, room.headroom)
-            if danger and view.level >= Level.INFO
+            reason=reason(room.resource, told, culprit, peak, room.headroom)
+            if told and view.level >= Level.INFO
             else "",
-            cause=danger.cause if danger else "",
+            cause=told.cause if told else "",
             who_kind=culprit.kind,
-            window_seconds=danger.window_seconds if danger else None,
+            window_seconds=told.window_seconds if told else None,
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
         )

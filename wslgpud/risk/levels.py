@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from wslgpud.model import Level
 from wslgpud.risk.settings import RiskSettings
 
-Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected"]
+Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected", "paused"]
 
 
 SECONDS_LONG = 16.0
@@ -23,7 +23,8 @@ class Danger(NamedTuple):
     ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any scale believes in.
     ``window_seconds`` is how long it has been seen, ``still_seconds`` how long it may pause and yet go on,
     ``pace`` how fast it goes now against its mean (1 = as fast).
-    ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone.
+    ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone. What is "paused" has
+    not been seen for ``window_seconds``, and only explains an alarm that still holds.
     """
 
     cause: Cause
@@ -130,7 +131,7 @@ class Hysteresis:
             self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 0.0)
             return self.level
         if self.level <= Level.INFO:
-            if t - self.wanted_t >= max(s.info_seconds, min(0.2 * self.still_needed, s.still_seconds)):
+            if t - self.wanted_t >= max(s.info_seconds, min(0.5 * self.still_needed, s.still_seconds)):
                 self.level = want
             return self.level
         better = share >= min(self.raised_share + s.recovery, s.recovered_headroom)
@@ -138,9 +139,9 @@ class Hysteresis:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        patience = min(max(s.recovery_seconds, 1.5 * period), s.still_seconds_most)
+        patience = min(max(s.recovery_seconds, 1.5 * period), s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
-        still = t - self.wanted_t >= min(self.still_needed, s.still_seconds_most)
+        still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
         if recovered or still:
             # What merely stands still steps down by way of warning: it is still near its limit.
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want

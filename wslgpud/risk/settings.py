@@ -85,10 +85,8 @@ class RiskSettings:
     """An info outlives its reason by this (and half of what the growth took), so that it does not flicker."""
 
     still_seconds: float = 90.0
-    """Without growth for this long (and 2.5 times what the growth took), an alarm ends where it stands."""
-
-    still_seconds_most: float = 1800.0
-    """But never later than this."""
+    """Without growth for this long (and for as long as the growth took), an alarm ends where it stands: that
+    it may go on is believed no longer. It ends within ``warn_eta_seconds`` at the latest."""
 
     pressure_headroom: float = 0.35
     """Pressure alarms need headroom below this: stalls at half-empty memory come from the disk."""

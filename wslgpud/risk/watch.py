@@ -25,7 +25,8 @@ EXPECTED_SECONDS = 900.0
 class View(NamedTuple):
     """What a resource looks like now: the worst danger and the times that its scales believe in.
 
-    ``known`` says that enough was seen for silence to mean something.
+    ``known`` says that enough was seen for silence to mean something; ``reason`` is the danger that
+    the level holds for, "paused" where that is seen no longer.
     """
 
     level: Level
@@ -34,6 +35,7 @@ class View(NamedTuple):
     late_seconds: float | None
     rate: float | None
     known: bool = True
+    reason: Danger | None = None
 
 
 class Circumstances(NamedTuple):
@@ -247,11 +249,14 @@ class Watch:
             )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
-        still = max(2.5 * best.window_seconds, best.still_seconds) if best is not None else 0.0
+        still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         level = self.hysteresis.step(t, want, share, still, period)
+        reason, quiet = best, t - self.hysteresis.wanted_t
+        if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
+            reason = Danger("paused", 0.0, math.inf, quiet)
         early = late = None
-        if best is not None and best.cause != "expected":
+        if best is not None and best is reason and best.cause != "expected":
             times = [
                 d.eta_seconds
                 for d in dangers
@@ -259,4 +264,4 @@ class Watch:
             ]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        return View(level, best, early, late, self.rate, self._envelope.knows)
+        return View(level, best, early, late, self.rate, self._envelope.knows, reason)

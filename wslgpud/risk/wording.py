@@ -14,6 +14,8 @@ def _when(forecast: Forecast, *, with_range: bool) -> str:
     eta = forecast.eta_seconds
     if forecast.cause == "expected":
         return "may not suffice"
+    if forecast.cause == "paused":
+        return f"has not grown for {duration(forecast.window_seconds or 0.0)}"
     if eta is None:
         return "is nearly full"
     text = f"full in ~{duration(eta)}"
@@ -39,8 +41,10 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
     if forecast.cause == "expected":  # what grows now may be something else
         peak = forecast.expected_peak_bytes
         told = f"came to {size(peak)} before, " if peak else ""
-    end = f"{told}{left} left of {capacity}"
     who = f"{forecast.who} " if forecast.who else ""
+    if forecast.cause == "paused":
+        told = who = ""
+    end = f"{told}{left} left of {capacity}"
     for with_range in (True, False):
         start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "
         room = HEADLINE_CHARACTERS - len(start) - len(end)
@@ -69,6 +73,11 @@ def reason(
 ) -> str:
     """Return why, and what to do, in one sentence; ``peak_bytes`` is what an expected command came to."""
     name = resource_name(resource)
+    if danger.cause == "paused":
+        return (
+            f"nothing has pointed to {name} running out for {duration(danger.window_seconds)}: "
+            "if that stays so, this ends by itself."
+        )
     who = culprit.text or "something"
     if danger.cause == "steps":
         what = f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from itertools import compress
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.store import schema
 from wslgpud.store.codec import decode
-from wslgpud.store.history import mask_of, times_of
+from wslgpud.store.history import blocks_of, mask_of, times_of
 from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import Summary, summarise
-from wslgpud.store.tiers import MINUTE, MINUTE_PART, unpacked
+from wslgpud.store.sheet import Block
+from wslgpud.store.tiers import MINUTE, MINUTE_PART, minute_rows
 
 #: findings told at most; a damaged page makes hundreds
 MOST = 20
@@ -49,16 +50,13 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
         host = number >> schema.ROW_BITS << schema.SERIES_BITS
         try:
-            times = times_of(row)
+            times, blocks = times_of(row), blocks_of(connection, number)
         except ValueError as error:
             yield f"chunk {number}: {error}"
             continue
-        mine = select(block).where(
-            block.c.id.between(schema.block_id(number, 0), schema.block_id(number, -1))
-        )
         minutes: _Minutes = {}
-        for part in connection.execute(mine):
-            series_id = host | (part.id & schema.block_id(0, -1))
+        for own, part in blocks.items():
+            series_id = host | own
             try:
                 minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
             except KeyError:
@@ -71,7 +69,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         yield "blocks without their chunks"
 
 
-def _minutes_of(chunk: Any, times: list[int], block: Any, series_id: int, *, whole: bool) -> _Minutes:
+def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
     own = list(compress(times, mask_of(chunk, block.mask))) if block.mask else times
     values = decode(block.data, len(own), block.last, whole=whole)
     summaries = summarise(own, values, MINUTE * 1000)
@@ -82,21 +80,20 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     """Hold the samples of a chunk against the minutes made of them and, perhaps, of other chunks."""
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
-    # where minutes are kept for less time than samples, the oldest of them are gone
-    oldest = connection.scalar(select(func.min(table.c.part))) or 0
+    mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
+    in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
+    # where minutes are kept for less time than samples the oldest are gone, and they go in this very order
+    first = tuple(connection.execute(in_order.limit(1)).first() or (0, 0))
     kept: _Minutes = {}
     ids = {series_id for _, series_id in minutes}
     if ids:
-        query = select(table).where(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
-        for row in connection.execute(query):
-            kept |= {
-                (row.part + minute * MINUTE, row.series): known
-                for minute, known in unpacked(row.unit, row.base, row.data).rows()
-            }
+        these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
+        kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
     wrong = [
         (time, series_id)
         for (time, series_id), seen in minutes.items()
-        if time >= oldest and not _holds(kept.get((time, series_id)), seen)
+        if (time // MINUTE_PART * MINUTE_PART, series_id) >= first
+        and not _holds(kept.get((time, series_id)), seen)
     ]
     if wrong:
         yield f"chunk {number}: {len(wrong)} of its minutes do not hold what their samples say"

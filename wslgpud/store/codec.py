@@ -52,7 +52,7 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
     if not width:
         return bytes([_TEXT]) + _deflate(b",".join(b"%d" % v for v in numbers), 1)
     body = _planes(_little(array(_TYPECODES[width], shifted)).tobytes(), width)
-    return bytes([width]) + _packed(numbers[0], unit, low) + _deflate(body, width)
+    return bytes([width]) + pack_numbers(numbers[0], unit, low) + _deflate(body, width)
 
 
 def decode(block: bytes, count: int, last: Number, *, whole: bool) -> list[Number]:
@@ -74,7 +74,7 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool) -> list[Numbe
 
 def rises(block: bytes) -> bool:
     """Tell from its head alone whether no whole number of a block is less than the one before."""
-    return not block or (block[0] in _TYPECODES and _unpacked(block[1:], 3)[0][2] >= 0)
+    return not block or (block[0] in _TYPECODES and unpack_numbers(block[1:], 3)[0][2] >= 0)
 
 
 def _decode(block: bytes) -> list[Number]:
@@ -83,7 +83,7 @@ def _decode(block: bytes) -> list[Number]:
         return list(_little(array("d", _lines(_inflate(block[1:]), 8))))
     if kind == _TEXT:
         return [int(text) for text in _inflate(block[1:]).split(b",")]
-    (first, unit, low), body = _unpacked(block[1:], 3)
+    (first, unit, low), body = unpack_numbers(block[1:], 3)
     numbers = _lines(_inflate(body), kind)
     if kind == 1:
         # the common case by far: looking a difference up is quicker than working it out
@@ -121,7 +121,7 @@ def _little(numbers: _A) -> _A:
     return numbers
 
 
-def _packed(*numbers: int) -> bytes:
+def pack_numbers(*numbers: int) -> bytes:
     """Return whole numbers in as few bytes as they need, each after its length."""
     sizes = [(n.bit_length() + 8) // 8 for n in numbers]
     return b"".join(
@@ -130,8 +130,8 @@ def _packed(*numbers: int) -> bytes:
     )
 
 
-def _unpacked(data: bytes, count: int) -> tuple[list[int], bytes]:
-    """Undo ``_packed``; also return what follows."""
+def unpack_numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
+    """Undo ``pack_numbers``; also return what follows."""
     numbers, at = [], 0
     for _ in range(count):
         end = at + 1 + data[at]

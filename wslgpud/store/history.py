@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, pairwise, repeat
-from operator import add, itemgetter, mul, sub
-from typing import Any, NamedTuple, cast
+from operator import add, itemgetter, mul, sub, truediv
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import BigInteger, Connection, Table, func, literal, select
 from sqlalchemy import cast as cast_to
@@ -18,25 +18,35 @@ from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
-from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, unpacked
+from wslgpud.store.sheet import Block, find, unpack
+from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, unpacked
 
 log = logging.getLogger(__name__)
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
 
+_T = TypeVar("_T", int, float)
+
 Values = tuple[list[int], list[Number]]
+#: whether time only grows, times, values
+Piece = tuple[bool, Iterable[_T], Iterable[Number]]
 #: gives the summaries of a series, by their beginning in ms
 Tier = Callable[[Connection, "Asked"], Steps]
 
 
 class Asked(NamedTuple):
-    """One series (its id; whether its values are whole numbers) between two moments, both included."""
+    """One series (its id and its divisor, see ``schema``) between two moments, both included."""
 
     number: int
-    whole: bool
+    divisor: int
     start_ms: int
     end_ms: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether its values are kept as whole numbers."""
+        return self.divisor > 0
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -46,13 +56,20 @@ class Asked(NamedTuple):
 
 def raw(connection: Connection, asked: Asked) -> Values:
     """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
-    times: list[int] = []
+    return _joined(_pieces(connection, asked))
+
+
+def _joined(pieces: Iterable[Piece[_T]]) -> tuple[list[_T], list[Number]]:
+    times: list[_T] = []
     values: list[Number] = []
     rising = True
-    for in_order, more_times, more_values in _pieces(connection, asked):
-        rising = rising and in_order and (not times or not more_times or times[-1] <= more_times[0])
+    for in_order, more_times, more_values in pieces:
+        before = len(times)
         times += more_times
         values += more_values
+        rising = (
+            rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
+        )
     if not rising:
         # a clock went back; ticks of the same millisecond stay in order of arrival
         order = sorted(range(len(times)), key=times.__getitem__)
@@ -74,16 +91,29 @@ def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, i
     return first, minute and minute * 1000, hour and hour * 1000
 
 
-def best(connection: Connection, asked: Asked, *, counter: bool) -> Values:
+def best(connection: Connection, asked: Asked, *, counter: bool) -> tuple[list[float], list[Number]]:
     """Return every value still kept, and before the first of them one a minute, before that one an hour.
 
-    That is the last value of a counter and the mean of anything else, at the beginning of its step.
+    That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
+    seconds, and the values are those that were measured.
     """
     before = _coarser(connection, asked, _minutes, _hours)
-    times, values = raw(connection, asked)
+    times, values = _joined(_plain(piece, asked.divisor) for piece in _pieces(connection, asked))
     if not before.times:
         return times, values
-    return [*before.times, *times], [*(before.last if counter else before.means), *values]
+    _, *older = _plain((True, before.times, before.last if counter else before.means), asked.divisor)
+    return [*older[0], *times], [*older[1], *values]
+
+
+def _plain(piece: Piece[int], divisor: int) -> Piece[float]:
+    """Return times as seconds and values as measured: piece by piece, while all of one lies in the cache."""
+    in_order, times, values = piece
+    return in_order, map(truediv, times, repeat(1000)), unscaled(values, divisor)
+
+
+def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
+    """Return the values that were kept as ``numbers``: the floats nearest to their decimals, or integers."""
+    return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
 
 
 def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
@@ -101,7 +131,7 @@ def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     return found
 
 
-def _pieces(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
+def _pieces(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
     """Return (whether time only grows, times, values) of each chunk, then of the newest ticks."""
     yield from _sealed(connection, asked)
     newest = list(_newest(connection, asked))
@@ -112,22 +142,28 @@ def _columns(points: Sequence[tuple[int, Number]]) -> Values:
     return [ms for ms, _ in points], [value for _, value in points]
 
 
-def _sealed(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[int], list[Number]]]:
+def _sealed(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
     chunk, block = schema.chunk, schema.block
+    sheet, own = chunk.c.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
     query = (
-        # processes, by far the largest column, are not wanted here
-        select(*(c for c in chunk.c if c is not chunk.c.processes), block.c.mask, block.c.last, block.c.data)
-        .join(block, block.c.id == chunk.c.id * schema.block_id(1, 0) + schema.block_id(0, asked.number))
+        # processes are not wanted here
+        select(*(c for c in chunk.c if c is not chunk.c.processes), block)
+        .join(block, block.c.id.in_((sheet, sheet + own)))
         .where(chunk.c.high_ms >= asked.start_ms, chunk.c.low_ms <= asked.end_ms)
         .where(chunk.c.id.between(*asked.rows))
         .order_by(chunk.c.id)
     )
-    for row in connection.execute(query).all():
+    # a month of sheets is a hundred megabytes: SQLite gives row by row, a server all unless asked not to
+    streamed = {"stream_results": connection.dialect.name != "sqlite", "max_row_buffer": 16}
+    for row in connection.execute(query, execution_options=streamed):
         try:
+            found = Block(row.mask, row.last, row.data) if row.id_1 & own else find(row.data, own)
+            if found is None:
+                continue
             times = times_of(row)
-            if row.mask:
-                times = list(compress(times, mask_of(row, row.mask)))
-            values = decode(row.data, len(times), row.last, whole=asked.whole)
+            if found.mask:
+                times = list(compress(times, mask_of(row, found.mask)))
+            values = decode(found.data, len(times), found.last, whole=asked.whole)
         except (ValueError, zlib.error) as error:
             # what cannot be known is a gap
             log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
@@ -141,6 +177,20 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[tuple[bool, list[i
 def times_of(chunk: Any) -> list[int]:
     """Return the milliseconds of the ticks of a chunk, in order of arrival."""
     return cast("list[int]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True))
+
+
+def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
+    """Return the blocks of a chunk by the low 16 bits of their series.
+
+    Raises:
+        ValueError: its sheet is damaged.
+    """
+    table, first = schema.block, schema.block_id(chunk, 0)
+    query = select(table).where(table.c.id.between(first, schema.block_id(chunk, -1)))
+    found: dict[int, Block] = {}
+    for number, *block in connection.execute(query):
+        found |= {number - first: Block(*block)} if number > first else unpack(block[-1])
+    return found
 
 
 def mask_of(chunk: Any, mask: int) -> bytes:
@@ -193,7 +243,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
 
 def _minutes(connection: Connection, asked: Asked) -> Steps:
     found: tuple[list[Any], ...] = ([], [], [], [], [], [])
-    for part, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
+    for part, _, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
         times, *values = unpacked(*packed)
         found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
         for column, more in zip(found[1:], values, strict=True):
@@ -205,7 +255,7 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
     rows = _by_part(connection, asked, schema.rollup_hour, DAY)
     if not rows:
         return NONE
-    parts, hours, n, last, below, above, extra = zip(*rows, strict=True)
+    parts, _, hours, n, last, below, above, extra = zip(*rows, strict=True)
     times = [(part + hour * HOUR) * 1000 for part, hour in zip(parts, hours, strict=True)]
     found = Steps(times, n, below, above, extra, last)
     if asked.whole:
@@ -215,7 +265,7 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
 
 
 def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Sequence[Any]:
-    """Return the rows of a series, its number left out; each part is sought by the key, never scanned for."""
+    """Return the rows of a series; each part is sought by the key, never scanned for."""
     oldest = connection.scalar(select(func.min(table.c.part)))
     newest = connection.scalar(select(func.max(table.c.part)))
     if oldest is None or newest is None:
@@ -226,8 +276,9 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
     part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
-        select(*(column for column in table.c if column is not table.c.series))
-        .join(part, part.c.part == table.c.part)
+        select(*(table.c if table is schema.rollup_hour else (MINUTE_ROW,)))
+        .select_from(part)
+        .join(table, part.c.part == table.c.part)
         .where(table.c.series == asked.number)
     )
     if connection.dialect.name != "sqlite":
@@ -241,7 +292,7 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
 
 def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:
     """Return (ms, value) of every series at the end of the newest chunk among ids ``low`` to ``high``."""
-    chunk, block = schema.chunk, schema.block
+    chunk = schema.chunk
     newest = connection.execute(
         select(chunk).where(chunk.c.id.between(low, high)).order_by(chunk.c.id.desc()).limit(1)
     ).first()
@@ -251,13 +302,10 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     latest = {0: times[-1]}
     host = low >> schema.ROW_BITS << schema.SERIES_BITS
     found = {}
-    query = select(block.c.id, block.c.mask, block.c.last).where(
-        block.c.id.between(schema.block_id(newest.id, 0), schema.block_id(newest.id, -1))
-    )
-    for row in connection.execute(query):
-        if row.mask not in latest:
-            latest[row.mask] = times[mask_of(newest, row.mask).rfind(1)]
-        found[host | (row.id - schema.block_id(newest.id, 0))] = (latest[row.mask], row.last)
+    for number, (mask, last, _) in blocks_of(connection, newest.id).items():
+        if mask not in latest:
+            latest[mask] = times[mask_of(newest, mask).rfind(1)]
+        found[host | number] = (latest[mask], last)
     return found
 
 

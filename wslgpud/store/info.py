@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from sqlalchemy import Connection, func, select
 
 from wslgpud.store import engine, schema
 from wslgpud.store.errors import StoreError
+from wslgpud.store.history import blocks_of, mask_of
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
 
@@ -92,20 +92,12 @@ def info(reader: Reader) -> Info:
 
 def _samples(connection: Connection) -> int:
     """Count the values kept, sealed or not."""
-    block, chunk, batch = schema.block, schema.chunk, schema.batch
-    number = block.c.id // schema.block_id(1, 0)
-    blocks: dict[int, Counter[int]] = {}
-    for found, mask, count in connection.execute(
-        select(number.label("chunk"), block.c.mask, func.count()).group_by("chunk", block.c.mask)
-    ):
-        blocks.setdefault(found, Counter())[mask] = count
+    chunk, batch = schema.chunk, schema.batch
     total = 0
-    for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)):
-        of_chunk = blocks.get(row.id, Counter())
-        masks = zlib.decompress(row.masks) if row.masks else b""
-        for mask, count in of_chunk.items():
-            ticks = masks[(mask - 1) * row.ticks : mask * row.ticks].count(1) if mask else row.ticks
-            total += count * ticks
+    for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
+        blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
+        for mask, count in blocks.items():
+            total += count * (mask_of(row, mask).count(1) if mask else row.ticks)
     for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
         total += (offsets.count(",") + 1) * readings.count('":')
     return total

@@ -18,7 +18,7 @@ BUFFER_BYTES = 8 * 1024 * 1024
 #: events that may wait
 BUFFER_EVENTS = 2000
 #: series one host may have; the label values of the sources are bounded far below
-MAX_SERIES = 1 << schema.SERIES_BITS
+MAX_SERIES = (1 << schema.SERIES_BITS) - 1
 _INT64 = 1 << 63
 
 

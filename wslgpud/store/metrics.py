@@ -59,6 +59,10 @@ PURGED = MetricSpec(
     "Rows deleted for their age or for the size of the whole.",
     stored=False,
 )
+WRITTEN = MetricSpec(
+    "store_written_bytes", "counter", "bytes",
+    "Bytes that the history had the kernel write to the disk since the start: its share of the wear.",
+)  # fmt: skip
 SET_ASIDE = MetricSpec(
     "store_set_aside", "gauge", "",
     "1 when a damaged database was set aside since the start and what could be read was saved, else 0.",
@@ -74,7 +78,7 @@ CHECKED = MetricSpec(
 )  # fmt: skip
 
 METRICS = (
-    FILE, WAL, FREE, QUEUE, DROPPED, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION, REJECTED, PURGED,
+    FILE, WAL, FREE, QUEUE, DROPPED, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION, REJECTED, PURGED, WRITTEN,
     SET_ASIDE, FINDINGS, CHECKED,
 )  # fmt: skip
 
@@ -93,6 +97,7 @@ def readings(stats: StoreStats) -> Iterator[Reading]:
         (COMMIT_DURATION, stats.last_commit_seconds),
         (REJECTED, stats.rejected_values_total),
         (PURGED, stats.purged_rows_total),
+        (WRITTEN, stats.written_bytes_total),
         (SET_ASIDE, int(bool(stats.set_aside))),
         (FINDINGS, None if stats.check_findings is None else len(stats.check_findings)),
         (CHECKED, stats.last_check_wall),

@@ -14,6 +14,9 @@ from sqlalchemy import Connection, inspect, select
 from wslgpud.store import engine, schema
 from wslgpud.store.errors import NewerSchemaError
 
+#: columns that step 5 adds; ``tiers.PACKED``
+PACKED = ("n", "last", "below", "above", "over")
+
 
 class Migration(NamedTuple):
     """One step; ``statements`` are SQL in which {int8}, {blob}, {exact} and {strict} differ by engine."""
@@ -59,6 +62,21 @@ def _of_minute(column: int, engine: str) -> str:
     )
 
 
+def _piece(column: str) -> str:
+    """Return SQL for the bytes of one minute in a column of ``tiers.PACKED``."""
+    width = f"(length(m.{column}) / 15)"
+    at = f"CAST(1 + k.minute * {width} AS INTEGER)"
+    return f"CASE WHEN {width} = 0 THEN m.{column} ELSE substr(m.{column}, {at}, {width}) END AS {column}"
+
+
+def _of_bytes(column: str, engine: str) -> str:
+    """Return SQL for the whole number that some bytes are, highest first."""
+    if engine == "postgresql":
+        return f"CAST(('x' || lpad(encode({column}, 'hex'), 16, '0'))::bit(64)::int8 AS NUMERIC)"
+    digit = "((instr('0123456789ABCDEF', substr(hex({}), -{}, 1)) - 1) << {})"
+    return "(" + " + ".join(digit.format(column, i + 1, 4 * i) for i in range(16)) + ")"
+
+
 _WORDS = {
     "sqlite": {
         "int8": "INTEGER",
@@ -69,6 +87,10 @@ _WORDS = {
         "keyed": "STRICT, WITHOUT ROWID",
         "summary": _SUMMARY,
         **{name: _of_minute(i, "sqlite") for i, name in enumerate(_COLUMNS)},
+        "pieces": ", ".join(map(_piece, PACKED)),
+        **{f"bytes_{name}": _of_bytes(name, "sqlite") for name in PACKED},
+        "drop_minute": "DROP VIEW minute",
+        "view": "CREATE VIEW",
         "recent": """
             SELECT (b.ms + o.value) / 1000.0 AS time, h.name AS host, s.metric, s.labels, s.divisor,
                 CASE j.type WHEN 'array' THEN json_extract(j.value, '$[' || o.key || ']') ELSE j.value END
@@ -85,6 +107,11 @@ _WORDS = {
         "keyed": "",
         "summary": _SUMMARY,
         **{name: _of_minute(i, "postgresql") for i, name in enumerate(_COLUMNS)},
+        "pieces": ", ".join(map(_piece, PACKED)),
+        **{f"bytes_{name}": _of_bytes(name, "postgresql") for name in PACKED},
+        # views of others may stand on it
+        "drop_minute": "SELECT 1",
+        "view": "CREATE OR REPLACE VIEW",
         "recent": """
             SELECT (b.ms + o.value::bigint) / 1000.0 AS time, h.name AS host, s.metric, s.labels, s.divisor,
                 CAST(CASE json_typeof(j.value) WHEN 'array' THEN j.value ->> (o.key - 1)::int
@@ -178,6 +205,43 @@ MIGRATIONS = (
         ),
     ),
     Migration(4, "what rules saw", ("ALTER TABLE transition ADD COLUMN facts TEXT",)),
+    Migration(
+        5,
+        "sheets, and minutes as bytes",
+        (
+            *(f"ALTER TABLE rollup_minute ADD COLUMN {name} {{blob}}" for name in PACKED),
+            "{drop_minute}",
+            """{view} minute AS
+                SELECT r.time, h.name AS host, s.metric, s.labels, r.n, {summary}
+                FROM (
+                    SELECT time, series, n,
+                        CASE unit WHEN 0 THEN last ELSE base + last * unit END AS last,
+                        CASE unit WHEN 0 THEN below ELSE below * unit END AS below,
+                        CASE unit WHEN 0 THEN above ELSE above * unit END AS above,
+                        CASE unit WHEN 0 THEN extra ELSE extra * unit END AS extra
+                    FROM (
+                        SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base,
+                            {n} AS n, {last} AS last, {below} AS below, {above} AS above, {extra} AS extra
+                        FROM rollup_minute m CROSS JOIN minute_of_part k
+                        WHERE m.data <> ''
+                        UNION ALL
+                        SELECT time, series, unit, base, n, last, below, above, over - n * below AS extra
+                        FROM (
+                            SELECT time, series, unit, base, {bytes_n} AS n, {bytes_last} AS last,
+                                {bytes_below} AS below, {bytes_above} AS above, {bytes_over} AS over
+                            FROM (
+                                SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base, {pieces}
+                                FROM rollup_minute m CROSS JOIN minute_of_part k
+                                WHERE m.data = ''
+                            ) pieces
+                        ) numbers
+                        WHERE n > 0
+                    ) packed
+                    WHERE n IS NOT NULL
+                ) r
+                JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host""",
+        ),
+    ),
 )
 
 _RECORD = (

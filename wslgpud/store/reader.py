@@ -165,7 +165,7 @@ class Reader:
             kind, found = self._stepped(series, start_wall, end_wall, step)
             points: list[list[Point]] = []
             for steps, divisor in found:
-                values = _unscaled(steps.last if kind == "counter" else steps.means, divisor)
+                values = history.unscaled(steps.last if kind == "counter" else steps.means, divisor)
                 points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
             return points[0] if len(points) == 1 else _one_each(points)
         times, values = self.columns(series, start_wall, end_wall)
@@ -176,15 +176,15 @@ class Reader:
     ) -> tuple[list[float], list[Number]]:
         """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
         start, end = round(start_wall * 1000), round(end_wall * 1000)
-        times: list[int] = []
+        times: list[float] = []
         values: list[Number] = []
         with self.connected() as connection:
             for number, kind, divisor in self._known(connection).by_ref.get(series, ()):
-                asked = history.Asked(number, divisor > 0, start, end)
-                more, kept = history.best(connection, asked, counter=kind == "counter")
+                asked = history.Asked(number, divisor, start, end)
+                more, found = history.best(connection, asked, counter=kind == "counter")
                 times += more
-                values += map(truediv, kept, repeat(divisor)) if divisor > 1 else kept
-        return list(map(truediv, times, repeat(1000))), values
+                values += found
+        return times, values
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
         """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
@@ -194,7 +194,7 @@ class Reader:
         _, found = self._stepped(series, start_wall, end_wall, step)
         buckets: list[list[Bucket]] = []
         for steps, divisor in found:
-            columns = (_unscaled(column, divisor) for column in steps[2:])
+            columns = (history.unscaled(column, divisor) for column in steps[2:])
             buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
         return buckets[0] if len(buckets) == 1 else _one_each(buckets)
 
@@ -208,7 +208,7 @@ class Reader:
             ids = self._known(connection).by_ref.get(series, [])
             found = [
                 (
-                    history.summaries(connection, history.Asked(number, divisor > 0, start, end), step_ms),
+                    history.summaries(connection, history.Asked(number, divisor, start, end), step_ms),
                     divisor,
                 )
                 for number, _, divisor in ids
@@ -243,7 +243,7 @@ class Reader:
                     for key, given in json.loads(readings).items():
                         found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
         return {
-            known[number].ref: Point(ms / 1000, unscaled(value, known[number].divisor))
+            known[number].ref: Point(ms / 1000, *history.unscaled((value,), known[number].divisor))
             for number, (ms, value) in found.items()
         }
 
@@ -341,19 +341,10 @@ def _walls(steps: Steps) -> Iterable[float]:
     return map(truediv, steps.times, repeat(1000))
 
 
-def _unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
-    return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
-
-
 def _one_each(found: Iterable[list[_T]]) -> list[_T]:
     """Return all by time; of a step in which the precision was changed, the newer series counts."""
     by_time = {step[0]: step for some in found for step in some}
     return [by_time[wall] for wall in sorted(by_time)]
-
-
-def unscaled(number: Number, divisor: int) -> Number:
-    """Return the value that was kept as ``number``: the float nearest to its decimal, or the integer."""
-    return number / divisor if divisor > 1 else number
 
 
 def _transition(row: Any) -> Transition:

@@ -143,6 +143,7 @@ class StoreStats:
     set_aside: str = ""
     check_findings: tuple[str, ...] | None = None
     last_check_wall: float | None = None
+    written_bytes_total: int | None = None
 
     @property
     def damage(self) -> str:

@@ -115,8 +115,8 @@ chunk = Table(
     Column("processes", LargeBinary),  # deflated JSON array as in batch, with ms for offset
 )
 
-# One series in one chunk. The id is (chunk << 16) + the low 16 bits of the series, so that a block is found,
-# and a chunk deleted, by the primary key alone.
+# The blocks of a chunk. Since schema 5 they are one row, a sheet (``sheet.py``), whose id is chunk << 16;
+# before, each series had a row, whose id is that + the low 16 bits of the series (never 0).
 block = Table(
     "block",
     metadata,
@@ -137,7 +137,16 @@ rollup_minute = Table(
     Column("series", BigInteger, primary_key=True),
     Column("unit", BigInteger, nullable=False),
     Column("base", BigInteger, nullable=False),
-    Column("data", Text, nullable=False),  # JSON: [n, last - base, last - min, max - last, sum - n * last]
+    # JSON: [n, last - base, last - min, max - last, sum - n * last], each a list or one number for all; of
+    # doubles (unit 0) the values themselves; since schema 5 empty for whole numbers: then the columns below
+    Column("data", Text, nullable=False),
+    # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of a
+    # minute that is missing is 0
+    Column("n", LargeBinary),
+    Column("last", LargeBinary),  # last - base
+    Column("below", LargeBinary),  # last - min
+    Column("above", LargeBinary),  # max - last
+    Column("over", LargeBinary),  # sum - n * min
 )
 
 # Of whole numbers the distances from ``last``, which are small; of doubles min, max and sum themselves.

@@ -20,6 +20,7 @@ from wslgpud.store import schema
 from wslgpud.store.codec import encode
 from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.rollup import Summary, stretches, summary
+from wslgpud.store.sheet import Block, pack
 from wslgpud.store.tiers import write_summaries
 
 MINUTE = 60
@@ -82,7 +83,7 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
 ) -> None:
     """Write ticks as chunk ``number`` with their summaries, in place of the batches they came from."""
     # the work is done outside of a transaction: nobody waits for it
-    blocks, masks = _blocks(number, columns)
+    sheet, masks = _sheet(columns)
     row = {
         "id": number,
         "ticks": len(times),
@@ -97,8 +98,9 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
     table = schema.batch
     with connection.begin():
         connection.execute(schema.chunk.insert(), row)
-        if blocks:
-            connection.execute(schema.block.insert(), blocks)
+        if sheet:
+            whole = {"id": schema.block_id(number, 0), "mask": 0, "last": 0, "data": pack(sheet)}
+            connection.execute(schema.block.insert(), whole)
         write_summaries(connection, minutes)
         if instead_of is not None:
             connection.execute(delete(table).where(table.c.id.between(instead_of.first, instead_of.last)))
@@ -134,23 +136,17 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
     return times, {int(key): column for key, column in found.items()}, processes
 
 
-def _blocks(chunk: int, columns: dict[int, Column]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """Return the rows of the blocks, and the masks they refer to by number (1, 2, ...)."""
+def _sheet(columns: dict[int, Column]) -> tuple[dict[int, Block], list[bytes]]:
+    """Return the blocks by the low bits of their series, and the masks they refer to (1, 2, ...)."""
     masks: dict[bytes, int] = {}
-    rows = []
+    blocks = {}
     for number, column in sorted(columns.items()):
         mask = 0
         if len(column.values) < len(column.mask):
             mask = masks.setdefault(bytes(column.mask), len(masks) + 1)
-        rows.append(
-            {
-                "id": schema.block_id(chunk, number),
-                "mask": mask,
-                "last": column.values[-1],
-                "data": encode(column.values, whole=isinstance(column.values, array)),
-            }
-        )
-    return rows, list(masks)
+        data = encode(column.values, whole=isinstance(column.values, array))
+        blocks[schema.block_id(0, number)] = Block(mask, column.values[-1], data)
+    return blocks, list(masks)
 
 
 def _minutes(times: Sequence[int], columns: dict[int, Column]) -> dict[tuple[int, int], Summary]:

@@ -374,6 +374,7 @@ class Store:
             set_aside=self._writer.set_aside,
             check_findings=self._check.findings,
             last_check_wall=self._check.last_wall,
+            written_bytes_total=self._writer.written_bytes,
         )
 
 

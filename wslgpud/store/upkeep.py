@@ -101,8 +101,8 @@ class Upkeep:
         started = time.monotonic()
         with connection.begin():
             rows = (
+                # what is not sealed yet never goes for its age: its minutes and hours are still to be made
                 self._purge_chunk(connection, before_raw)
-                or self._purge_rows(connection, schema.batch, before_raw)
                 or self._purge_part(connection, schema.rollup_minute, before_minute)
                 or self._purge_part(connection, schema.rollup_hour, before_hour)
                 or self._purge_rows(connection, schema.event, before_minute)

@@ -109,6 +109,17 @@ def refusal(path: Path) -> tuple[str, str]:
     return "", ""
 
 
+def written_bytes() -> int | None:
+    """Return what this thread has had written to disks, None where the kernel does not count it."""
+    try:
+        counts = Path("/proc/thread-self/io").read_text(encoding="ascii")
+    except OSError:
+        return None
+    return next(
+        (int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None
+    )
+
+
 def log_path(path: Path) -> Path:
     """Return the log of a database."""
     return path.with_name(f"{path.name}-wal")

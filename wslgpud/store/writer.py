@@ -97,6 +97,7 @@ class Writer:
         self.set_aside = ""
         self.last_commit_mono: float | None = None
         self.last_commit_seconds: float | None = None
+        self.written_bytes: int | None = None
 
     def start(self, *, ours: bool) -> None:
         """Open the database in the caller's thread, so that its errors are the caller's; then write.
@@ -158,6 +159,7 @@ class Writer:
                 urgent, ticket, stopping = self._urgent, self._asked, self._stopping
                 self._urgent = False
             done = self._step(synced=urgent or stopping)
+            self.written_bytes = wal.written_bytes()
             if done:
                 with self._wake:
                     self._answered = ticket

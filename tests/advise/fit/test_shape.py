@@ -150,6 +150,87 @@ def test_a_folder_of_pieces_counts_as_one_with_its_configuration(tmp_path):
     assert of(str(tmp_path)).parameters == Shape(2, 256, 4, 2, 64, 688, 1000).count()
 
 
+def text(words: str) -> bytes:
+    return struct.pack("<Q", len(words)) + words.encode()
+
+
+def a_gguf(tensors, *, data_bytes: int, **values) -> bytes:
+    """A file as llama.cpp writes it: strings, numbers, lists of words; no weights but so many bytes."""
+    body = b""
+    for key, value in values.items():
+        body += text(key.replace("__", "."))
+        if isinstance(value, str):
+            body += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, int):
+            body += struct.pack("<II", 4, value)
+        elif isinstance(value[0], str):
+            body += struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+        else:
+            body += struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)
+    for name, dims in tensors.items():
+        body += text(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, 12, 0)
+    return b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + body + bytes(data_bytes)
+
+
+BLOCKS = {
+    "token_embd.weight": [256, 1000], "output.weight": [256, 1000], "output_norm.weight": [256],
+    **{f"blk.{i}.attn_{n}.weight": [256, columns]
+       for i in (0, 1) for n, columns in (("q", 256), ("k", 128), ("v", 128), ("output", 256))},
+    **{f"blk.{i}.ffn_{n}.weight": [256, 688] for i in (0, 1) for n in ("gate", "up", "down")},
+    **{f"blk.{i}.{n}_norm.weight": [256] for i in (0, 1) for n in ("attn", "ffn")},
+}  # fmt: skip
+LLAMA = {
+    "general__architecture": "llama", "llama__block_count": 2, "llama__embedding_length": 256,
+    "llama__feed_forward_length": [688, 688], "llama__attention__head_count": 4,
+    "llama__attention__head_count_kv": [2, 2], "tokenizer__ggml__tokens": [f"word {i}" for i in range(1000)],
+}  # fmt: skip
+COUNT = Shape(2, 256, 4, 2, 64, 688, 1000).count()
+
+
+def test_a_gguf_file_tells_shape_and_size_of_its_weights(tmp_path):
+    file = tmp_path / "tiny-Q4_0.gguf"
+    file.write_bytes(a_gguf(BLOCKS, data_bytes=COUNT * 9 // 16, **LLAMA))
+
+    shape = of(str(file))
+
+    assert (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == (2, 256, 4, 2, 64)
+    assert (shape.intermediate, shape.vocabulary, shape.gated, shape.tied) == (688, 1000, True, False)
+    assert shape.size == shape.count() == COUNT
+    assert (shape.stored, shape.stored_bytes) == ("q4_k_m", COUNT * 9 // 16)
+    assert of(str(tmp_path)) == shape
+    file.write_bytes(a_gguf(BLOCKS, data_bytes=COUNT * 9 // 16, **LLAMA, general__file_type=18))
+    assert of(str(file)).stored == "q6_k"
+
+
+def test_a_gguf_file_with_a_list_without_end_is_refused(tmp_path):
+    file = tmp_path / "odd.gguf"
+    endless = text("tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, 1 << 63)
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + endless)
+
+    with pytest.raises(ShapeError, match="a list of 9223372036854775808 values"):
+        of(str(file))
+
+
+def test_a_gguf_model_in_pieces_counts_as_one(tmp_path):
+    names = list(BLOCKS)
+    for i, part, values in ((1, names[:8], LLAMA), (2, names[8:], {"split__no": 1})):
+        content = a_gguf({n: BLOCKS[n] for n in part}, data_bytes=COUNT, **values)
+        (tmp_path / f"tiny-0000{i}-of-00002.gguf").write_bytes(content)
+
+    shape = of(str(tmp_path / "tiny-00002-of-00002.gguf"))
+
+    assert (shape.size, shape.stored_bytes, shape.stored) == (COUNT, 2 * COUNT, "bf16")
+
+
+@given(st.integers(0, 400), st.binary(max_size=40))
+def test_a_gguf_file_that_is_cut_off_or_damaged_is_refused_in_words(tmp_path_factory, kept, more):
+    file = tmp_path_factory.mktemp("odd") / "odd.gguf"
+    file.write_bytes(a_gguf(BLOCKS, data_bytes=0, **LLAMA)[:kept] + more)
+
+    with pytest.raises(ShapeError):
+        of(str(file))
+
+
 def test_what_is_no_model_is_said_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 256}')
     (tmp_path / "broken").mkdir()

@@ -116,7 +116,7 @@ def test_only_what_is_held_locked_counts(place, tmp_path):
 
 def test_a_flood_of_files_is_not_read_to_its_end(place, tmp_path):
     with announcing("make", {"ram": GIB}, [str(place)]) as one:
-        one.note(0.0, (), {})
+        one.note(0.0, (), 0, {})
         text = next(place.iterdir()).read_bytes()
         held = [(place / f"wslgpud-guard-{i}.json").open("wb+") for i in range(3 * announced.MOST_FILES)]
         for file in held:

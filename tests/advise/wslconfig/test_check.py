@@ -80,6 +80,16 @@ def test_what_wsl_takes_in_silence_and_should_not_is_said(line, fix):
     assert said(f"[wsl2]\n{line}\n", host_memory_bytes=64 * GIB) == [(2, False, fix)]
 
 
+def test_more_processors_than_windows_has_are_told_of_in_wsls_words():
+    (found,) = remarks(parse("[wsl2]\nprocessors=40\n"), host_processors=32)
+
+    assert found.wsl == (
+        "wsl2.processors cannot exceed the number of logical processors on the system (40 > 32)"
+    )
+    assert found.fix == "write processors=32 or less"
+    assert remarks(parse("[wsl2]\nprocessors=32\n"), host_processors=32) == []
+
+
 def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
     done = run("check", SEED)
 

@@ -89,6 +89,8 @@ def estimate(shape: Shape, plan: Plan) -> Estimate:
 
 def weights(shape: Shape, precision: Precision) -> float:
     """Return the bytes of the weights; embeddings stay in 16 bits where the rest is quantized."""
+    if shape.stored_bytes and precision == shape.stored:
+        return shape.stored_bytes
     if precision not in QUANTIZED - GGUF:
         return shape.size * WEIGHT_BYTES[precision]
     embeddings = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)

@@ -1,4 +1,4 @@
-"""The shape of a language model: from "7B", a Hugging Face config.json, or a safetensors header."""
+"""The shape of a language model: from "7B", a Hugging Face config.json, a safetensors or GGUF header."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import documents
+from wslgpud.advise.fit import gguf
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -22,6 +23,21 @@ _UNGATED = frozenset({
     "gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "bert",
     "roberta", "t5", "starcoder2", "codegen",
 })  # fmt: skip
+#: What a GGUF header calls what config.json calls so: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+_GGUF_KEYS = {
+    "embedding_length": "hidden_size", "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim", "feed_forward_length": "intermediate_size",
+    "vocab_size": "vocab_size", "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "n_shared_experts",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "leading_dense_block_count": "first_k_dense_replace",
+}  # fmt: skip
+#: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); of the many other kinds the name of
+#: the next bigger one, by the bits that a weight takes at most.
+_GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
+_GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
+_PIECE = re.compile(r"(.+-)\d{5}(-of-\d{5}\.gguf)")
 _NUMBER = re.compile(r"([\d.]+)\s*([KMBT])", re.IGNORECASE)
 
 
@@ -36,7 +52,7 @@ class Shape:
     ``intermediate`` is the width of one expert, ``shared`` of those that every token passes; the first
     ``dense_layers`` have no experts but a block of ``dense_width``. ``stepwise_gelu`` is an activation
     computed in several steps, of which each leaves a tensor (GPT-2's). ``stored`` names how the files hold
-    the weights where they are quantized.
+    the weights where they are quantized, ``stored_bytes`` what they take in it, where that is known.
     """
 
     layers: int
@@ -57,6 +73,7 @@ class Shape:
     dense_layers: int = 0
     dense_width: int = 0
     stored: str = ""
+    stored_bytes: int = 0
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
@@ -91,7 +108,7 @@ def of(text: str) -> Shape:
         return of_path(path)
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise ShapeError(f"{text} is no number like 7B, no config.json and no .safetensors file")
+        raise ShapeError(f"{text} is no number like 7B, no config.json, no .safetensors and no .gguf file")
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
 
@@ -118,11 +135,13 @@ def typical(parameters: int, name: str = "") -> Shape:
 
 
 def of_path(path: Path) -> Shape:
-    """Return the shape that a config.json, a .safetensors file or a folder with them tells.
+    """Return the shape that a config.json, a .safetensors or .gguf file, or a folder with them tells.
 
     Raises:
         ShapeError: it cannot be read, or does not tell enough.
     """
+    if path.suffix == ".gguf":
+        return of_gguf(path)
     folder = path if path.is_dir() else path.parent
     config = path if path.suffix == ".json" else folder / "config.json"
     weights = [path] if path.suffix == ".safetensors" else sorted(folder.glob("*.safetensors"))
@@ -137,11 +156,54 @@ def of_path(path: Path) -> Shape:
     elif tensors:
         shape = of_tensors(tensors, path.stem)
     else:
-        raise ShapeError(f"{path} holds neither config.json nor .safetensors")
+        if len(models := sorted(folder.glob("*.gguf"))) == 1:
+            return of_gguf(models[0])
+        several = f", but {len(models)} .gguf files: name one" if models else ""
+        raise ShapeError(f"{path} holds neither config.json nor .safetensors{several}")
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
     complete = path.is_dir() or not (folder / "model.safetensors.index.json").exists()
     # Of quantized weights several lie in one number.
     return _with(shape, parameters=count) if tensors and complete and not shape.stored else shape
+
+
+def of_gguf(file: Path) -> Shape:
+    """Return the shape that the header of a GGUF file tells; of a model in pieces all are read.
+
+    Raises:
+        ShapeError: it cannot be read, or does not tell enough.
+    """
+    piece = _PIECE.fullmatch(file.name)
+    files = sorted(file.parent.glob(f"{piece[1]}?????{piece[2]}")) if piece else [file]
+    try:
+        headers = [gguf.header(one) for one in files]
+    except (OSError, ValueError) as error:
+        raise ShapeError(f"cannot read {file}: {error}") from error
+    values = headers[0].values
+    tensors = {name: dims for found in headers for name, dims in found.tensors.items()}
+    kind, kind_of_file = values.get("general.architecture"), values.get("general.file_type")
+    words: dict[str, Any] = {"vocab_size": values.get("tokenizer.ggml.tokens.length")}
+    for key, word in _GGUF_KEYS.items():
+        if (value := values.get(f"{kind}.{key}")) is not None:
+            words[word] = max(value) if isinstance(value, tuple) and value else value  # one for each layer
+    missing = [
+        w
+        for w in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+        if not words.get(w)
+    ]
+    count = sum(math.prod(dims) for dims in tensors.values())
+    if missing or not count:
+        raise ShapeError(f"{file} does not tell the {(missing or ['tensors'])[0]} of a language model")
+    stored_bytes = sum(found.data_bytes for found in headers)
+    bits = 8 * stored_bytes / count
+    alike = next((name for most, name in _GGUF_BITS if bits <= most), "fp32")
+    shape = of_config({**words, "tie_word_embeddings": "output.weight" not in tensors}, file.stem)
+    return replace(
+        shape,
+        gated=any("ffn_gate" in name for name in tensors),
+        parameters=count,
+        stored=_GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike,
+        stored_bytes=stored_bytes,
+    )
 
 
 def of_config(document: Mapping[str, Any], name: str = "") -> Shape:

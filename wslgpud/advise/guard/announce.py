@@ -24,18 +24,21 @@ class Announcement:
         self._descriptor, self._who, self._peaks = descriptor, who, peaks
         self._written = float("-inf")
 
-    def note(self, now: float, processes: Sequence[Process], vram_bytes: Mapping[str, int]) -> None:
+    def note(
+        self, now: float, processes: Sequence[Process], held_bytes: int, vram_bytes: Mapping[str, int]
+    ) -> None:
         """Say what the command holds now.
 
         Args:
             now: seconds of the monotonic clock.
             processes: all that it has started.
+            held_bytes: RAM and swap that they hold together.
             vram_bytes: by card what is taken beyond what was before.
         """
         if now - self._written < _EVERY_SECONDS:
             return
         self._written = now
-        used = {"ram": sum(p.bytes for p in processes), **vram_bytes}
+        used = {"ram": held_bytes, **vram_bytes}
         pids = tuple(p.pid for p in sorted(processes, key=lambda p: -p.bytes))
         content = announced.text(self._who, self._peaks, used, pids)
         os.pwrite(

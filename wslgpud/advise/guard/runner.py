@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from wslgpud.advise.guard import plan, tree
+from wslgpud.advise.guard.holding import Holding
 from wslgpud.advise.guard.memory import Room, room
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
@@ -22,6 +25,10 @@ from wslgpud.host import Host
 LOOK_SECONDS, PAUSE_LOOK_SECONDS = 0.5, 0.1
 #: A look is followed by at least so many times its own length.
 _REST = 4
+#: A run that is over by then has been looked at a few times only, or never.
+_BRIEF_SECONDS = 2 * LOOK_SECONDS
+#: Counters of memory lag behind by some pages for each processor.
+_SURELY = 1.25
 #: Between the word and the deed: time to remove half-written files.
 GRACE_SECONDS = 10.0
 _SAVE_AGAIN_SECONDS = 300.0
@@ -70,6 +77,8 @@ class Run:
         self._looked_at = self._started_at = 0.0
         self._child: int | None = None
         self._rescue = Rescue()
+        self._holding = Holding(host)
+        self._usage: resource.struct_rusage | None = None
 
     @property
     def stopped(self) -> int:
@@ -84,7 +93,7 @@ class Run:
         """
         adjust = f"echo {_OOM_SCORE} >/proc/self/oom_score_adj 2>/dev/null"
         line = ["/bin/sh", "-c", f'{adjust}; exec "$@"', "sh", *self.order.command]
-        before = room(self.host)
+        before, own_bytes = room(self.host), tree.most_resident_bytes(self.host)
         self._started_at = self._looked_at = self.host.clock.mono()
         with self._signals_pass() as arrived:
             process = subprocess.Popen(
@@ -102,6 +111,8 @@ class Run:
         account.seconds = self.host.clock.mono() - self._started_at
         code = process.returncode
         account.code = TIMED_OUT if account.timed_out else 128 - code if code < 0 else code
+        if account.seconds < _BRIEF_SECONDS:
+            account.close_brief(self._largest_bytes(own_bytes))
         after = room(self.host)
         if after.total_bytes == before.total_bytes:  # counted by the same group
             account.oom_kills = after.oom_kills - before.oom_kills
@@ -111,33 +122,63 @@ class Run:
         return account
 
     def _watch(self, process: subprocess.Popen[bytes], arrived: list[signal.Signals]) -> None:
-        every = PAUSE_LOOK_SECONDS if self.order.pause else LOOK_SECONDS
+        most = PAUSE_LOOK_SECONDS if self.order.pause else LOOK_SECONDS
         due = 0.0
         while True:
             now = self.host.clock.mono()
             if now >= due:
                 processes = self._look(now)
-                # On a slow machine looking must not take the time that the build needs.
+                # What is soon over must be seen as well. On a slow machine looking must not take the time
+                # that the build needs.
+                every = min(most, (now - self._started_at) / 2)
                 due = now + max(every, _REST * (self.host.clock.mono() - now))
-                if process.poll() is not None and (self._ending_since is None or not processes):
+                if self._ended(process) and (self._ending_since is None or not processes):
                     return
             while arrived:
                 self._pass_signal(arrived.pop(0), process)
             if (
-                not self._relay.pump(max(0.0, min(due - self.host.clock.mono(), every)))
+                not self._relay.pump(max(0.0, min(due - self.host.clock.mono(), most)))
                 and not self._relay.open
             ):
-                # Nothing to wait on any more but the clock.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.01, due - self.host.clock.mono()))
-            if process.poll() is not None:
+                # Nothing to wait on any more but the end and the clock.
+                self._wait(process, max(0.01, due - self.host.clock.mono()))
+            if self._ended(process):
                 due = 0.0
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> bool:
+        """Tell whether the command has ended; what it took goes with its entry in the table of processes."""
+        if process.returncode is None:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                process.returncode, self._usage = os.waitstatus_to_exitcode(status), usage
+        return process.returncode is not None
+
+    def _wait(self, process: subprocess.Popen[bytes], seconds: float) -> None:
+        """Wait so long, or until the command has ended; then it is still there to be asked what it took."""
+        if self._ended(process):
+            return
+        handle = os.pidfd_open(process.pid)
+        try:
+            select.select([handle], [], [], seconds)
+        finally:
+            os.close(handle)
+
+    def _largest_bytes(self, own_bytes: int | None) -> int | None:
+        """Return the most that one process of the command had in RAM, None where the kernel does not tell.
+
+        Until it loaded its program the command was a copy of us, which counts: nothing smaller is seen.
+        https://man7.org/linux/man-pages/man2/getrusage.2.html
+        """
+        if self._usage is None or own_bytes is None:
+            return None
+        largest = self._usage.ru_maxrss << 10
+        return largest if largest > _SURELY * own_bytes else None
 
     def _look(self, now: float) -> list[Process]:
         seconds = now - self._started_at
         processes = self._tree()
         left = room(self.host)
-        self.account.note(seconds, left, processes)
+        self.account.note(seconds, left, processes, self._holding.now_bytes(processes))
         self._count_ended(processes)
         limit = self.order.timeout_seconds
         if limit is not None and seconds >= limit and self._ending_since is None:

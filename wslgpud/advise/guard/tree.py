@@ -103,14 +103,25 @@ def catches(host: Host, process: Process, number: signal.Signals) -> bool:
     return False
 
 
+def most_resident_bytes(host: Host) -> int | None:
+    """Return the most that this process has had in RAM with its present program; None: it is not told."""
+    sizes = _sizes(host, "self", "VmHWM:")
+    return sizes[0] if sizes else None
+
+
 def _own_bytes(host: Host, pid: int) -> int:
     """Return memory and swap without file pages: what comes back when the process ends.
 
     RssAnon is there since Linux 4.5; a kernel thread has neither.
     """
+    return sum(_sizes(host, pid, "RssAnon:", "VmSwap:"))
+
+
+def _sizes(host: Host, pid: int | str, *names: str) -> list[int]:
+    """Return these lines of /proc/<pid>/status in bytes, as far as they are there."""
     try:
         lines = host.read(f"/proc/{pid}/status").splitlines()
     except (NoData, SourceError):
-        return 0
-    held = (line.split() for line in lines if line.startswith(("RssAnon:", "VmSwap:")))
-    return sum(whole(words[1]) or 0 for words in held if len(words) > 1) << 10
+        return []
+    found = (line.split() for line in lines if line.startswith(names))
+    return [(whole(words[1]) or 0) << 10 for words in found if len(words) > 1]

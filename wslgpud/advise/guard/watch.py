@@ -19,20 +19,25 @@ _FIRST_ANSWER_SECONDS = 15.0
 #: the window over which a rate is taken, and what is short: time left at that rate, share of the memory
 _RATE_SECONDS, _SHORT_SECONDS, _SHORT_RATIO = 10.0, 20.0, 0.03
 _NEVER_SHORT_RATIO = 0.3
+#: no more has the shell that starts the command: then nobody has seen the command itself
+_SHELL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
 class Account:
     """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'.
 
-    ``vram_taken_bytes`` is by UUID the most beyond what others held at the start.
+    ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
+    None for a run that was over before it was seen. ``vram_taken_bytes`` is by UUID the most beyond what
+    others held at the start.
     """
 
     seconds: float = 0.0
     code: int = 0
     timed_out: bool = False
     interrupted: bool = False
-    peak_bytes: int = 0
+    held_bytes: int = 0
+    peak_bytes: int | None = None
     least_available_bytes: int | None = None
     least_at_seconds: float = 0.0
     total_bytes: int = 0
@@ -47,10 +52,12 @@ class Account:
     oom_kills: int = 0
     saved: list[str] = field(default_factory=list)
 
-    def note(self, seconds: float, room: Room, processes: list[Process]) -> None:
-        """Take over one look."""
+    def note(self, seconds: float, room: Room, processes: list[Process], held_bytes: int | None) -> None:
+        """Take over one look; ``held_bytes`` is None where it is not known what they hold together."""
         self.seconds = seconds
-        self.peak_bytes = max(self.peak_bytes, sum(p.bytes for p in processes))
+        if processes and held_bytes is not None:
+            self.held_bytes = held_bytes
+            self.peak_bytes = max(self.peak_bytes or 0, held_bytes)
         if self.least_available_bytes is None or room.available_bytes < self.least_available_bytes:
             self.least_available_bytes, self.least_at_seconds = room.available_bytes, seconds
         self.total_bytes = room.total_bytes
@@ -59,6 +66,18 @@ class Account:
                 self.biggest = (process.name, process.bytes)
             if is_compiler(process.name):
                 self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
+
+    def close_brief(self, largest_bytes: int | None) -> None:
+        """End a run that was over after a few looks, or before the first.
+
+        Args:
+            largest_bytes: what the kernel has noted of its largest process, mapped files included; None:
+                nothing that tells.
+        """
+        if largest_bytes is not None:
+            self.peak_bytes = max(self.peak_bytes or 0, largest_bytes)
+        elif self.biggest[1] < _SHELL_BYTES:
+            self.peak_bytes = None
 
     @property
     def compiler_bytes(self) -> int:

@@ -48,12 +48,15 @@ class Remark(NamedTuple):
     fix: str
 
 
-def remarks(parsed: Parsed, host_memory_bytes: int | None = None) -> list[Remark]:
+def remarks(
+    parsed: Parsed, host_memory_bytes: int | None = None, host_processors: int | None = None
+) -> list[Remark]:
     """Return all there is to say, in the order of the lines.
 
     Args:
         parsed: the file.
         host_memory_bytes: Windows' RAM, where known.
+        host_processors: Windows' logical processors, where known.
     """
     said = {(w.line, w.text) for w in parsed.warnings}
     found: list[Remark] = []
@@ -61,6 +64,7 @@ def remarks(parsed: Parsed, host_memory_bytes: int | None = None) -> list[Remark
         own = [w.text for w in parsed.warnings if w.line == entry.line and f"'{entry.written}'" in w.text]
         said -= {(entry.line, text) for text in own}
         found += _about(entry, own[0] if own else "", host_memory_bytes)
+        found += _beyond(entry, host_processors)
     found += [Remark(line, text, *_unreadable(text)) for line, text in said]
     return sorted(found)
 
@@ -80,6 +84,19 @@ def _about(entry: Entry, wsl: str, host_memory_bytes: int | None) -> Iterator[Re
     elif entry.key is not None:
         for why, fix in _silent(entry, entry.key, host_memory_bytes):
             yield Remark(entry.line, "", why, fix)
+
+
+def _beyond(entry: Entry, host_processors: int | None) -> Iterator[Remark]:
+    """Say what WSL says, when it starts, of more processors than there are."""
+    wanted = entry.result
+    if entry.key is None or entry.key.name != "processors" or not isinstance(wanted, int):
+        return
+    if host_processors and wanted > host_processors:
+        text = "cannot exceed the number of logical processors on the system"
+        wsl = f"wsl2.processors {text} ({wanted} > {host_processors})"
+        yield Remark(
+            entry.line, wsl, "WSL takes all there are", f"write processors={host_processors} or less"
+        )
 
 
 def _unknown(entry: Entry) -> tuple[str, str]:

@@ -137,11 +137,13 @@ def _memory_headline(forecast: Forecast, words: Words) -> str:
     rate = forecast.rate_bytes_per_second
     if forecast.cause == "expected":  # what grows now may be something else
         facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
+    elif forecast.cause == "paused":
+        facts["paused_seconds"] = forecast.window_seconds or 0.0
     elif rate and rate > 0:
         facts["rate_bytes_per_second"] = rate
     start, end = filled(words.memory.starts, facts, words), filled(words.memory.ends, facts, words)
     room = HEADLINE_CHARACTERS - len(start) - len(end) - 1
-    who = clean(forecast.who)
+    who = "" if forecast.cause == "paused" else clean(forecast.who)
     if len(who) > room:
         who = who[: room - 1] + "…" if room > 8 else ""
     return _first_line(f"{start}{who} {end}" if who else start + end)
@@ -161,7 +163,7 @@ def _memory_evidence(forecast: Forecast, words: Words) -> str:
         facts["peak_bytes"] = forecast.expected_peak_bytes
     sentences = words.memory.causes.get(forecast.cause, ())
     parts = [filled(sentences, facts, words)]
-    if forecast.cause != "expected":  # it may not have grown at all yet
+    if forecast.cause not in {"expected", "paused"}:  # it may not have grown at all yet, or no longer
         parts.append(filled(words.memory.growing, facts, words))
     within = {horizon: p for horizon, p in forecast.probabilities.items() if p >= 0.05}
     if within:

@@ -154,7 +154,8 @@ RULES = {
 }  # fmt: skip
 
 MEMORY = MemoryText(
-    starts=("{resource} 约 {eta_seconds}后耗尽 ({range})：", "{resource} 约 {eta_seconds}后耗尽：", "{resource} 快满了："),
+    starts=("{resource} 约 {eta_seconds}后耗尽 ({range})：", "{resource} 约 {eta_seconds}后耗尽：",
+            "{resource} 已 {paused_seconds}没有增长：", "{resource} 快满了："),
     ends=(
         "以前曾达 {peak_bytes}，剩 {left_bytes} / {capacity_bytes}",
         "{rate_bytes_per_second}，剩 {left_bytes} / {capacity_bytes}",
@@ -167,12 +168,14 @@ MEMORY = MemoryText(
         "stall": ("机器因内存压力而停顿过。",),
         "limit": ("{resource} 不断触及上限。",),
         "oom": ("{resource} 上刚有一次分配失败，或有进程因此被杀。",),
+        "paused": ("目前已没有 {resource} 将耗尽的迹象，但仍可能继续增长。",),
         "expected": ("{who} 以前运行时 {resource} 用量曾达 {peak_bytes}；现在只剩 {left_bytes}，可能不够。",),
     },
     growing=("正在增长：{who}。",),
     chances=("{within_seconds}内耗尽的概率：{chance_ratio}。",),
     advice={
         "ram": "保存 checkpoint 或手头的工作，然后停止或重启正在增长的程序。加载模型或数据集时也会增长，但会自行停止。",
+        "paused": "除非再次增长，否则无需处理；保持平稳后告警会自行结束。",
         "expected": "先腾出内存，或以更小的规模启动：更少的任务或 worker，更小的 batch。",
         "group": "减少同时运行的数量：编译用 MAX_JOBS 或 -j，数据加载用 num_workers；每个都要占用自己的内存。",
         "jobs": "减少同时运行的数量：这里大约能放下 {jobs} 个 (编译用 MAX_JOBS={jobs} 或 -j{jobs}，数据加载用 "

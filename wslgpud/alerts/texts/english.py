@@ -167,7 +167,7 @@ RULES = {
 
 MEMORY = MemoryText(
     starts=("{resource} full in ~{eta_seconds} ({range}): ", "{resource} full in ~{eta_seconds}: ",
-            "{resource} is nearly full: "),
+            "{resource} has not grown for {paused_seconds}: ", "{resource} is nearly full: "),
     ends=(
         "came to {peak_bytes} before, {left_bytes} left of {capacity_bytes}",
         "{rate_bytes_per_second}, {left_bytes} left of {capacity_bytes}",
@@ -180,6 +180,7 @@ MEMORY = MemoryText(
         "stall": ("The machine stood still under memory pressure.",),
         "limit": ("{resource} keeps running into its limit.",),
         "oom": ("An allocation on {resource} has just failed, or a process was killed for it.",),
+        "paused": ("Nothing points to {resource} running out any more, but it may go on.",),
         "expected": ("In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} are left for the rest.",),
     },
     growing=("Growing: {who}.",),
@@ -187,6 +188,7 @@ MEMORY = MemoryText(
     advice={
         "ram": "Save a checkpoint or your work, then stop or restart what grows. Loading a model or a data set "
         "grows as well, and stops by itself.",
+        "paused": "Nothing needs to be done unless it grows again; if it does not, this ends by itself.",
         "expected": "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch.",
         "group": "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs "
         "its own memory.",

@@ -118,7 +118,7 @@ const TEXTS = {
   cpu_mean: ["processor, since it started", "处理器（启动以来）"], of_core: ["{share} of one core", "单核的 {share}"],
   own_memory: ["memory (PSS)", "内存 (PSS)"], running_for: ["running for", "已运行"],
   database: ["Database", "数据库"], file: ["file", "文件"], queue: ["waiting to be written", "待写入"],
-  ticks: ["{n} samples", "{n} 个采样"], dropped: ["given up", "已放弃"], last_commit: ["last written", "上次写入"],
+  written_a_day: ["written a day", "每天写入"], ticks: ["{n} samples", "{n} 个采样"], dropped: ["given up", "已放弃"], last_commit: ["last written", "上次写入"],
   write_error: ["cannot be written", "无法写入"], sources: ["Sources", "数据源"], source: ["Source", "数据源"],
   health: ["Health", "状态"], health_ok: ["ok", "正常"], health_absent: ["not here", "本机没有"],
   health_failed: ["failed", "失败"], health_late: ["late", "超时"], age: ["Age", "时效"], reading: ["Takes", "耗时"],

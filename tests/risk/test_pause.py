@@ -1,0 +1,45 @@
+"""What the user sees after a growth has stopped high up: why the alarm still holds, and its end."""
+
+import pytest
+
+from wslgpud.model import GpuProcess, GpuSample, Level, Observation
+from wslgpud.risk.engine import RiskEngine
+
+GIB = 1 << 30
+
+
+def filled_and_left(seconds, top=0.91, rest=3600):
+    """Fill a card in so many seconds and leave it; yield (seconds since then, forecast, change or None)."""
+    engine = RiskEngine()
+    for t in range(seconds + rest):
+        used = int(16 * GIB * (0.2 + (top - 0.2) * min(1.0, t / seconds)))
+        card = GpuSample(0, "GPU-0", "card", 16 * GIB, used, processes=(GpuProcess(7, "python", used),))
+        seen = engine.observe(Observation(t=float(t), gpus=(card,)))
+        yield t - seconds, seen.forecasts[0], seen.changes[0] if seen.changes else None
+
+
+@pytest.mark.parametrize(("grew", "longest"), [(60, 180), (600, 900), (3600, 2400)])
+def test_a_flat_card_is_warned_of_no_longer_than_it_grew_before_and_never_for_long(grew, longest):
+    held = [t for t, forecast, _ in filled_and_left(grew) if t > 0 and forecast.level >= Level.WARNING]
+    assert held
+    assert max(held) <= longest
+
+
+def test_an_alarm_that_holds_after_the_growth_says_so_and_names_no_time_at_which_it_ends():
+    paused = [f for t, f, _ in filled_and_left(600) if f.level >= Level.WARNING and f.cause == "paused"]
+    assert paused
+    for forecast in paused:
+        assert forecast.who == "python (pid 7)"
+        assert forecast.eta_early_seconds is forecast.eta_seconds is forecast.eta_late_seconds is None
+        assert "ends by itself" in forecast.reason
+    assert "running out for 5 min" in {int(f.window_seconds): f.reason for f in paused}[300]
+
+
+def test_a_warning_never_lacks_a_reason():
+    assert all(f.reason for _, f, _ in filled_and_left(300, top=0.95) if f.level >= Level.INFO)
+
+
+def test_the_message_of_its_end_tells_no_rate_of_what_grew_then():
+    changes = [change for t, _, change in filled_and_left(600) if t > 0 and change is not None]
+    assert [change.new for change in changes] == [Level.OK]
+    assert changes[0].headline == "GPU 0 is nearly full: 1.4 GB left of 16"

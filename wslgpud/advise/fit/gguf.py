@@ -1,0 +1,105 @@
+"""Reads the header of a GGUF file, llama.cpp's format: what it tells of the model, and its tensors.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; versions 2 and 3 differ in nothing else
+than that 3 may be big-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+_MAGIC, _VERSIONS = b"GGUF", (2, 3)
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_LONGEST_TEXT, _LONGEST_LIST, _MOST_NUMBERS, _MOST_DIMENSIONS = 16 << 20, 1 << 32, 1 << 16, 8
+
+Value = int | float | bool | str | tuple[int | float | bool, ...]
+
+
+class Header(NamedTuple):
+    """``values`` by key, of a list of words only how many under ``KEY.length``; shapes of tensors by name."""
+
+    values: dict[str, Value]
+    tensors: dict[str, tuple[int, ...]]
+    data_bytes: int
+
+
+def header(file: Path) -> Header:
+    """Return the header of a file; no tensor is read.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is none of this format, or cut off.
+    """
+    with file.open("rb") as stream:
+        version, tensor_count, value_count = 0, 0, 0
+        if stream.read(4) == _MAGIC:
+            version, tensor_count, value_count = _take(stream, "IQQ")
+        if version not in _VERSIONS:
+            raise ValueError(f"{file.name} is no GGUF file of version 2 or 3")
+        values: dict[str, Value] = {}
+        for _ in range(value_count):
+            key = _text(stream)
+            (kind,) = _take(stream, "I")
+            if kind == _ARRAY:
+                _array(stream, key, values)
+            else:
+                values[key] = _value(stream, kind)
+        tensors = {}
+        for _ in range(tensor_count):
+            name = _text(stream)
+            (dimensions,) = _take(stream, "I")
+            if dimensions > _MOST_DIMENSIONS:
+                raise ValueError(f"a tensor of {dimensions} dimensions")
+            tensors[name] = _take(stream, f"{dimensions}Q")
+            _take(stream, "IQ")  # how it is quantized, and where it lies
+        return Header(values, tensors, file.stat().st_size - stream.tell())
+
+
+def _array(stream: BinaryIO, key: str, values: dict[str, Value]) -> None:
+    kind, length = _take(stream, "IQ")
+    if kind == _STRING:
+        for _ in range(length):
+            _text(stream)
+        values[f"{key}.length"] = length
+    elif length <= _MOST_NUMBERS:
+        values[key] = _take(stream, f"{length}{_form(kind)}")
+    elif length <= _LONGEST_LIST:  # scores of words, for one
+        stream.seek(length * struct.calcsize(_form(kind)), 1)
+    else:
+        raise ValueError(f"a list of {length} values")
+
+
+def _value(stream: BinaryIO, kind: int) -> Value:
+    if kind == _STRING:
+        return _text(stream)
+    value: Value = _take(stream, _form(kind))[0]
+    return value
+
+
+def _form(kind: int) -> str:
+    if kind not in _SCALARS:
+        raise ValueError(f"a value of the unknown type {kind}")
+    return _SCALARS[kind]
+
+
+def _text(stream: BinaryIO) -> str:
+    (length,) = _take(stream, "Q")
+    if length > _LONGEST_TEXT:
+        raise ValueError(f"a text of {length} bytes")
+    return bytes(_take(stream, f"{length}s")[0]).decode("utf-8", "replace")
+
+
+def _take(stream: BinaryIO, form: str) -> tuple[Any, ...]:
+    """Return the next values.
+
+    Raises:
+        ValueError: the file ends before.
+    """
+    data = stream.read(struct.calcsize(f"<{form}"))
+    try:
+        return struct.unpack(f"<{form}", data)
+    except struct.error as error:
+        raise ValueError("the file ends in its header") from error
