@@ -132,7 +132,8 @@ def test_systemd_hears_of_readiness_life_and_stopping(tmp_path: Path) -> None:
                 rest = manager.recv(4096).decode()
 
     assert (first, code) == ("READY=1", 0)
-    assert re.match(r"WATCHDOG=1\nSTATUS=ram [\d.]+ GiB left", second)
+    # What other tests do to this machine meanwhile may be worth a warning.
+    assert re.match(r"WATCHDOG=1\nSTATUS=(ram [\d.]+ GiB left|[a-z]+: .+)", second)
 
 
 def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:
