@@ -118,7 +118,7 @@ class Store:
         self._intake.put(snapshot, urgent=urgent)
         self._writer.wake(urgent=urgent)
 
-    def flush(self, timeout: float = 10.0) -> bool:
+    def flush(self, timeout: float = 300.0) -> bool:
         """Wait until everything is on disk; False when that did not come about within ``timeout`` seconds."""
         return self._writer.flush(timeout)
 
