@@ -207,6 +207,13 @@ def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
     assert step(machine, 2 * S.still_seconds + 1, Level.OK, 0.08) == Level.OK
 
 
+def test_where_samples_are_rare_more_than_two_or_three_of_them_end_an_alarm():
+    machine = Hysteresis(S, interval=30.0)
+    assert step(machine, 0, Level.WARNING, 0.2) == Level.WARNING
+    held = [step(machine, 30 * i, Level.OK, 0.6) for i in range(1, 13)]
+    assert held.count(Level.WARNING) == 9
+
+
 def test_ram_counts_swap_a_card_what_the_driver_keeps_and_a_group_its_cache():
     ram = ram_room(Observation(t=0, ram=RamState(100, 40), swap=SwapState(50, 20)))
     assert (ram.headroom, ram.capacity) == (60, 150)
