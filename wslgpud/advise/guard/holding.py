@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -11,8 +12,8 @@ from wslgpud.sources.text import table, whole
 
 #: less than that, many times over, is nothing beside a build or a training
 _WORTH_BYTES = 16 << 20
-#: The kernel walks over every page to tell what is shared, some 10 ms for each GB: so many times as long
-#: passes before it is asked again.
+#: The kernel walks over every page to tell what is shared, some 10 ms for each GB: that is not to take more
+#: than a hundredth of a processor.
 _REST = 100
 
 
@@ -36,12 +37,11 @@ class Holding:
         alone = sum(p.bytes + p.shared_bytes for p in processes if p.key not in sharing)
         if not sharing:
             return alone
-        began = self._host.clock.mono()
-        if began < self._ask_at:
+        if self._host.clock.mono() < self._ask_at:
             return None
+        began = time.thread_time()  # waiting for a busy processor costs nobody anything
         shares = sum(self._share(process) for process in sharing.values())
-        now = self._host.clock.mono()
-        self._ask_at = now + _REST * (now - began)
+        self._ask_at = self._host.clock.mono() + _REST * (time.thread_time() - began)
         return alone + shares
 
     def _sharing(self, processes: Sequence[Process]) -> dict[tuple[int, int], Process]:
