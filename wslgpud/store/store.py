@@ -250,7 +250,7 @@ class Store:
     def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
-                self._reader = Reader(self._target)
+                self._reader = Reader(self._target, self._host_name)
             return self._reader
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
