@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -50,7 +51,8 @@ def training(cpu: float = 0.4, gpu: float = 0.4, **more: float) -> tuple[Look, T
     document = {
         "at": "2026-11-21T12:00:00+00:00", "level": "ok", "forecasts": [], "sources": [],
         "gpus": [{"index": 0, "name": "NVIDIA GeForce RTX 5070 Ti", "processes": []}],
-        "processes": [{"pid": 7, "roles": ["gpu", "training"], "rss_bytes": 1 << 30, "swap_bytes": 0}],
+        "processes": [{"pid": 7, "roles": ["gpu", "training"], "rss_bytes": 1 << 30, "swap_bytes": 0,
+                       "command": "python train.py"}],
     }  # fmt: skip
     trail = Trail()
     for key, value in {
@@ -223,6 +225,16 @@ def test_a_card_that_waits_is_told_for_what(seconds: tuple[Look, Trail], says: s
     assert [hint.text for hint in found if hint.act] == ([] if says is None else [h.text for h in found])
     assert (says is None) == (not found)
     assert says is None or (says in found[0].text and "GPU 0 40% busy" in found[0].evidence)
+
+
+def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
+    look, trail = training(cpu=1.05 / 8)
+    run = {"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "soak", "elapsed_seconds": 3.0}
+    card = {**look.document["gpus"][0], "used_bytes": 15 << 30, "total_bytes": 16 << 30}
+    look = replace(look, document={**look.document, "running": [run], "gpus": [card]})
+
+    assert re.search(r"GPU 0 +━+─* +94% +1\.0 GB of 16 GB left +no forecast during a stress run", drawn(look))
+    assert hints(look, trail) == []
 
 
 def test_a_full_card_that_stays_full_is_called_fine() -> None:

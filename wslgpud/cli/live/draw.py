@@ -180,11 +180,25 @@ def _memory(look: Look, trail: Trail, shown: Shown, width: int) -> Table:
         row(name, resource, forecast["headroom_bytes"], forecast["capacity_bytes"],
             _ink(forecast["level"]), _outlook(forecast),
             forecast.get("rate_bytes_per_second", 0.0) if forecast.get("eta_seconds") else 0.0)  # fmt: skip
+    for card in _not_forecast(look.document):
+        gpu, total = card["index"], card["total_bytes"]
+        why = _text(("no forecast during a stress run", "bright_black"))
+        row(f"GPU {gpu}", f"gpu{gpu}", total - card["used_bytes"], total, "cyan", why, 0.0)
     if swap and has_swap:
         back = trail.mean(Key("swap in"), 10)
         busy = _text((f"reads back {size(back)}/s", "yellow")) if back and back > 1 << 20 else _text("")
         row("swap", "swap", swap["free"], swap["total"], "cyan", busy, 0.0)
     return table
+
+
+def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the cards that a stress run fills: what it takes it gives back, so nobody forecasts them."""
+    forecast = {f["resource"] for f in document["forecasts"]}
+    return [
+        card for card in document["gpus"]
+        if f"gpu{card['index']}" not in forecast and {"used_bytes", "total_bytes"} <= card.keys()
+        and any(work["kind"] == "stress" for work in document.get("running", ()))
+    ]  # fmt: skip
 
 
 def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -43,6 +43,9 @@ def _waiting_gpus(look: Look, trail: Trail) -> Iterator[Hint]:
     """Find a training whose card waits, and say for what if that can be told."""
     if not any("training" in p["roles"] for p in look.document["processes"]):
         return
+    # Its worker has torch loaded and a card half busy, and is nobody's training.
+    if any(work["kind"] == "stress" for work in look.document.get("running", ())):
+        return
     cpu, cpus = trail.mean(Key("cpu"), WINDOW_SECONDS), look.value("cpus")
     for card in look.document["gpus"]:
         busy = trail.mean(Key("busy", str(card["index"])), WINDOW_SECONDS)
