@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.page.pictures import work
 from tests.page.stage import Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, eventually
 from tests.support.terminals import Terminal
@@ -32,12 +33,6 @@ _CHANGING = (
 )  # fmt: skip
 #: dots of a curve, and its line in the legend
 HISTORY = (r"[\u2801-\u28ff]{5}", r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB")
-WORK = [
-    {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
-     "done_ratio": 0.43, "left_seconds": 4.3},
-    {"kind": "guard", "what": "make -j8", "pid": 9, "phase": "waits", "elapsed_seconds": 192.0,
-     "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2},
-]  # fmt: skip
 
 
 def shows(terminal: Terminal, name: str, *words: str, of: Callable[[str], str] = str) -> None:
@@ -84,8 +79,7 @@ def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> 
         stage.host("no-gpu", past_seconds=60)
         shows(terminal, "no-gpu", "memory is fine", "processes")
         nights(stage, 5)
-        stage.running = WORK
-        stage.host("two-gpus", past_seconds=60)
+        work(stage)
         shows(terminal, "work", "RTX 4090", "compilers wait", "stress run:")
         fresh(stage)
         stage.play(trace("h200/h200-slow_leak-1"), 96)

@@ -42,6 +42,17 @@ def stale(stage: Stage) -> None:
     stage.clock.offset += 95
 
 
+def work(stage: Stage) -> None:
+    """A stress run on one card, a build under guard."""
+    stage.running = [
+        {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
+         "done_ratio": 0.43, "left_seconds": 4.3},
+        {"kind": "guard", "what": "make -j8", "pid": 9, "phase": "waits", "elapsed_seconds": 192.0,
+         "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2},
+    ]  # fmt: skip
+    stage.host("two-gpus")
+
+
 STATES: dict[str, Callable[[Stage], None]] = {
     "calm": calm,
     "warning": lambda stage: stage.play(trace("h200/h200-slow_leak-1"), 96),
@@ -53,6 +64,7 @@ STATES: dict[str, Callable[[Stage], None]] = {
     "no-gpu": lambda stage: stage.host("no-gpu"),
     "no-data": lambda _: None,
     "stale": stale,
+    "work": work,
 }
 
 
