@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shlex
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,17 @@ def _drawn(name: str, picture: str) -> None:
     assert file.read_text() == picture
 
 
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make it the time zone: pictures show the reader's own."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("utc")
 def test_the_readmes_picture_of_the_live_view_is_what_monitor_draws_of_a_real_warning() -> None:
     """Recorded on an NVIDIA H200 on 2026-11-21 by on_a_real_card.py."""
     _drawn("monitor.svg", monitor_svg(json.loads((ROOT / "tests/gpu/monitor-warning.json").read_text())))

@@ -27,7 +27,7 @@ def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> N
     seen, wall = state.observation, state.snapshot.wall
     with Store(tmp_path / "db.sqlite", Config().store, clock=host.clock) as store:
         store.append(state.snapshot)
-        assert store.flush(30)
+        assert store.flush()
         reader = Reader(str(tmp_path / "db.sqlite"))
         (again,) = observations(reader, wall - 5, wall + 5)
         reader.close()

@@ -118,7 +118,7 @@ class Life:
         return [d.payload for d in self.store.unsent(channel)]
 
     def rows(self) -> list[tuple[int, Transition]]:
-        assert self.store.flush(30)
+        assert self.store.flush()
         return self.store.transitions()
 
     def end(self) -> None:
@@ -148,7 +148,7 @@ def grow_and_die(folder: Path) -> None:
         life.memory(t, OK if t < 50 else WARNING, OK if t < 49 else WARNING)
         left = Reading(HEADROOM, (60 - t) << 30, ("ram",)), Reading(CAPACITY, 64 << 30, ("ram",))
         life.store.append(life.tick(*left), urgent=True)
-    life.store.flush(30)
+    life.store.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

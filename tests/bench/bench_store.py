@@ -120,14 +120,6 @@ class Clock:
         return self.now
 
 
-def _written_bytes() -> int:
-    """Return what this process has handed to the disks, as the kernel counts it."""
-    for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
-        if line.startswith("wchar:"):
-            return int(line.split()[1])
-    return 0
-
-
 def _timed(name: str, act, goal_ms: float, repeat: int = 7) -> None:
     times = []
     for _ in range(repeat):
@@ -144,7 +136,7 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
     clock, ticks, samples = Clock(), round(hours * 3600), 0
     making = 0.0
     with Store(file, StoreSettings(raw_days=3650), host_name="bench", clock=clock) as store:
-        written, cpu = _written_bytes(), time.process_time()
+        cpu = time.process_time()
         for second in range(ticks):
             clock.now = T0 + second + 0.35 + 0.001 * math.floor(3 * math.sin(second))
             begun = time.process_time()
@@ -158,14 +150,15 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
             if second % 60 == 0:
                 store._upkeep._due_mono = 0.0
         store.flush()
-        cpu, written = time.process_time() - cpu - making, _written_bytes() - written
+        cpu = time.process_time() - cpu - making
         stats = store.stats()
+        written = stats.written_bytes_total or 0
         size = (stats.file_bytes or 0) + (stats.wal_bytes or 0)
     sys.stdout.write(
         f"{samples:,} samples of {samples // ticks} series in {hours:g} h\n"
         f"  on disk, log and free pages included         {size:,} bytes, {size / samples:.3f} a sample"
         f" (file {stats.file_bytes:,}, log {stats.wal_bytes:,}, free {stats.free_bytes:,})\n"
-        f"  handed to the disk                           {written / hours * 24 / 1e6:.1f} MB a day,"
+        f"  written to the disk                          {written / hours * 24 / 1e6:.1f} MB a day,"
         f" {written / samples:.2f} bytes a sample\n"
         f"  processor time a tick, all threads           {cpu / ticks * 1e3:.3f} ms (goal 1)\n"
         f"  longest slice of deleting                    {store._upkeep.longest_slice_seconds * 1e3:.1f} ms\n"
@@ -177,9 +170,8 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
 def shares(file: Path) -> None:
     """Print which table takes what."""
     with sqlite3.connect(file) as database:
-        samples = database.execute("SELECT count(*) FROM block").fetchone()[0]
-        sys.stdout.write(f"  blocks: {samples:,}, ")
-        for table in ("chunk", "rollup_minute", "rollup_hour", "batch"):
+        sys.stdout.write("  ")
+        for table in ("chunk", "block", "rollup_minute", "rollup_hour", "batch"):
             sys.stdout.write(
                 f"{table}: {database.execute(f'SELECT count(*) FROM {table}').fetchone()[0]:,} rows, "  # noqa: S608
             )

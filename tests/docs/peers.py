@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tests.bench.bench_cost import table
 
 MEASURED = Path(__file__).parents[1] / "bench" / "cost.json"
+ON_A_CARD = MEASURED.with_name("cost-h200.json")
 _DCGM = "[467 MiB in the median](https://github.com/pytorch/ci-infra/issues/1011)"
 
 
@@ -89,6 +90,11 @@ def measured() -> dict[str, Any]:
 def cost_table() -> str:
     """Return who costs what, of one run on one machine."""
     return table(measured()["rows"]) + "\n"
+
+
+def cost_on_a_card_table() -> str:
+    """Return the same of a run on a machine with a real card, beside a training."""
+    return table(json.loads(ON_A_CARD.read_text())["rows"]) + "\n"
 
 
 def peers_table() -> str:

@@ -44,6 +44,7 @@ def h200_table() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "cost": peers.cost_table,
+    "cost_h200": peers.cost_on_a_card_table,
     "h200": h200_table,
     "metrics": catalogue.table,
     "peers": peers.peers_table,

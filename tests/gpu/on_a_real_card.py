@@ -1,10 +1,11 @@
 """Runs the daemon beside a real PyTorch training on a real card, and writes down what it saw.
 
-    python -m tests.gpu.on_a_real_card OUT [--prometheus PROGRAM]
+    python -m tests.gpu.on_a_real_card OUT [--python PYTHON] [--prometheus PROGRAM]
 
-Not a test: it needs an NVIDIA card and torch, takes four minutes and ends in a CUDA out-of-memory error that
-it makes itself. OUT gets the metrics, the status screens (SVG), a capture of the machine, the warnings, the
-database and, with --prometheus, that server's data. A card that others use is not the place for it.
+Not a test: it needs an NVIDIA card and a Python with torch (by default this one), takes four minutes and ends
+in a CUDA out-of-memory error that it makes itself. OUT gets the metrics, the status screens (SVG), a capture
+of the machine, the warnings, the database and, with --prometheus, that server's data. A card that others use
+is not the place for it.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def start_prometheus(program: str, out: Path) -> subprocess.Popen[bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--prometheus")
     options = parser.parse_args()
     out: Path = options.out
@@ -137,7 +139,7 @@ def main() -> None:
     picture(out, "idle")
     watcher = Watcher()
     watcher.start()
-    training = subprocess.Popen([sys.executable, "-c", TRAINING], stdout=subprocess.PIPE, text=True)
+    training = subprocess.Popen([options.python, "-c", TRAINING], stdout=subprocess.PIPE, text=True)
     time.sleep(STEADY_SECONDS - 5)
     picture(out, "training")
     watcher.picture(out, "monitor-training")

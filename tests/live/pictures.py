@@ -17,6 +17,8 @@ from tests.page.stage import Stage
 from tests.support.daemons import WSLGPUD
 from tests.support.terminals import Terminal
 
+#: what opens over the view, and by which words it is known to be there
+SCREENS = {"h": ("headroom", "a point every"), "?": ("Keys", "Any key closes this")}
 SIZES = {"small": (80, 24), "usual": (120, 36), "wide": (200, 50)}
 
 
@@ -35,12 +37,18 @@ def main() -> int:
                 command = [*WSLGPUD, "monitor", "--url", stage.url]
                 with Terminal(command, Path(scratch), size) as terminal:
                     terminal.until("help")
-                    terminal.until("memory" if state != "no-data" else "waiting")
+                    terminal.until("memory" if state != "no-data" else "first sample")
+                    if state == "stale":
+                        terminal.until("STALE")
                     (out / f"{state}-{name}.svg").write_text(terminal.picture(f"{state} {name}"))
-                    if state == "warning":
-                        terminal.keys("h")
-                        terminal.until("headroom", "a point every")
-                        (out / f"{state}-{name}-history.svg").write_text(terminal.picture("history"))
+                    if state != "warning":
+                        continue
+                    for key, words in SCREENS.items():
+                        terminal.keys(key)
+                        terminal.until(*words)
+                        (out / f"{state}-{name}-{words[0]}.svg").write_text(terminal.picture(words[0]))
+                        terminal.keys("Escape")
+                        terminal.until("processes")
             stage.close()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

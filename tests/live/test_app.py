@@ -20,6 +20,8 @@ from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, 
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
+from wslgpud.cli.live.past import Past
+from wslgpud.cli.live.trail import Trail
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -37,6 +39,9 @@ class Feed:
         if self.trouble:
             raise NoLookError(self.trouble)
         return self._own.look()
+
+    def past(self, trail: Trail) -> Past:
+        return self._own.past(trail)
 
     def close(self) -> None:
         self._own.close()

@@ -16,12 +16,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.live.test_app import sample_of
+from tests.page.stage import PATIENT
 from tests.support.daemons import daemon, eventually
+from wslgpud.cli.live.app import HELP
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -30,7 +31,7 @@ WARNING = json.loads((HOSTS.parent / "gpu/status-warning.json").read_text())
 
 
 def seen(name: str) -> Look:
-    feed = OwnFeed(Config(), RecordedHost(HOSTS / name), "recording")
+    feed = OwnFeed(PATIENT, RecordedHost(HOSTS / name), "recording")
     try:
         return feed.look()
     finally:
@@ -237,7 +238,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle")) as running:
         feed = DaemonFeed(running.url)
-        theirs = eventually(lambda: sample_of(feed), "a sample")
+        theirs = eventually(lambda: (s := sample_of(feed)) and s.document["gpus"] and s, "a sample")
         ours = seen("wsl2-idle")
 
     for name in ("memory_total_bytes", "gpu_memory_used_bytes", "pressure_waiting_seconds", "cpus"):
@@ -246,3 +247,16 @@ def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
         f["resource"] for f in ours.document["forecasts"]
     }
     assert time.monotonic() >= theirs.mono
+
+
+def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
+    look = seen("two-gpus")
+    held = [f | {"age_seconds": 42.0} if f["resource"] == "gpu0" else f for f in look.document["forecasts"]]
+    lines = drawn(replace(look, document={**look.document, "forecasts": held})).splitlines()
+
+    assert [line.split()[:2] for line in lines if "42 s old" in line] == [["GPU", "0"]]
+
+
+def test_help_fits_the_smallest_terminal() -> None:
+    # 80 columns, less a border and two of padding on each side
+    assert max(map(len, HELP.splitlines())) <= 74

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +22,8 @@ from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.history import SPANS, History, View, history
-from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, OwnFeed, daemon_feed
-from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast
+from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed, SocketFeed, daemon_feed
+from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast, before
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.config import Config
 from wslgpud.curves import Curve
@@ -183,19 +184,28 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     asyncio.run(play())
 
 
+def words_of(feed: SocketFeed) -> Sequence[str]:
+    """Return what can be asked of a history that may be about to be."""
+    past = feed.past(Trail())
+    try:
+        return past.words()
+    except NoPastError:
+        return ()
+    finally:
+        past.close()
+
+
 def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     hashed = bcrypt.hashpw(b"sesame", bcrypt.gensalt(4)).decode()
     web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
     settings = {"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(web)}
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle"), settings=settings) as running:
-        feed = daemon_feed([running.state])
-        assert feed is not None
+        feed = eventually(lambda: daemon_feed([running.state]), "the daemon's note")
 
         look = eventually(lambda: sample_of(feed), "a sample")
         assert look.value("memory_total_bytes") == look.document["ram"]["total"]
-        past = eventually(lambda: (p := feed.past(Trail())).words() and p, "a history")
-        past.close()
+        assert eventually(lambda: words_of(feed), "a history")
 
 
 def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
@@ -212,3 +222,27 @@ def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
 
 def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
     assert DriveWatch(RecordedHost(HOSTS / "bare-linux")).found({"processes": []}) is None
+
+
+def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: Stage) -> None:
+    stage.host("two-gpus", past_seconds=300)
+    feed = DaemonFeed(stage.url)
+    look, trail = feed.look(), Trail()
+    for key, points in before(feed.past(trail), look):
+        trail.seed(key, points)
+
+    ram = next(f for f in look.document["forecasts"] if f["resource"] == "ram")
+    busy = look.document["gpus"][0]["utilization_ratio"]
+    used = 1 - ram["headroom_bytes"] / ram["capacity_bytes"]
+    for key, value in ((Key("used", "ram"), used), (Key("busy", "0"), busy)):
+        points = trail.points(key)
+        assert points[0][0] == pytest.approx(look.mono - 300, abs=10)
+        assert points[-1][0] < look.mono
+        assert {round(v, 2) for _, v in points} == {round(value, 2)}
+
+
+def test_what_the_view_itself_has_seen_is_not_put_before_it() -> None:
+    trail = Trail()
+    trail.seed(Key("cpu"), [(1.0, 0.5)])
+
+    assert before(TrailPast(trail), Look(2.0, {}, {}, "own look")) == []

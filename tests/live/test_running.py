@@ -18,6 +18,7 @@ from wslgpud.cli.screen import print_status, told
 from wslgpud.host import Host
 from wslgpud.running import FOLDER, PREFIX, Note, running
 from wslgpud.sources.announced import PLACES
+from wslgpud.stress.progress import Pace
 from wslgpud.stress.run import told as stress_told
 
 
@@ -91,18 +92,19 @@ def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> N
 def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(
     tmp_path: Path, alone: Host
 ) -> None:
-    heard = []
+    heard, seconds = [], iter((10.0, 15.0))
     with Note(tmp_path, Host(), "stress", "GPU 0") as note:
-        line = stress_told(note, heard.append)
+        line = stress_told(note, Pace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})
         (one,) = running(tmp_path, alone)
 
-    assert len(heard) == 2
+    assert [said["event"] for said in heard] == ["filled", "beat"]
+    assert heard[1]["left_seconds"] == 5.0
     assert one["phase"] == "patterns"
     assert one["done_ratio"] == 0.5
     assert one["verified_bytes"] == 400
-    assert "left_seconds" in one
+    assert one["left_seconds"] <= 5.0
 
 
 def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ PATIENCE_MS = 180_000
 
 @pytest.fixture
 def stage(tmp_path):
-    """A server on loopback with nothing in it yet."""
+    """A server on loopback with nothing in it yet, for which time stands still."""
     made = Stage(tmp_path)
+    made.clock.stop()
     yield made
     made.close()
 

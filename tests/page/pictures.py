@@ -10,15 +10,24 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.page.stage import Stage, nights, past_incidents, trace
 
 VIEWS = ("overview", "history", "gpus", "processes", "incidents", "stress", "doctor", "daemon")
-SIZES = {"wide": 1440, "phone": 320}
+#: name -> what the browser is like
+BROWSERS: dict[str, dict[str, Any]] = {
+    "wide-light": {"width": 1440, "color_scheme": "light"},
+    "wide-dark": {"width": 1440, "color_scheme": "dark"},
+    "wide-zh": {"width": 1440, "locale": "zh-CN"},
+    "tablet-light": {"width": 768, "color_scheme": "light"},
+    "phone-light": {"width": 320, "color_scheme": "light"},
+    "phone-dark": {"width": 320, "color_scheme": "dark"},
+}
 SETTLE_MS = 1500
 
 
@@ -52,18 +61,29 @@ def take(browser: Browser, state: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         stage = Stage(Path(scratch))
         STATES[state](stage)
-        for size, width in SIZES.items():
-            for scheme in ("light", "dark"):
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                for view in VIEWS:
-                    page.goto("about:blank")
-                    if state != "stale":
-                        stage.again()
-                    page.goto(f"{stage.url}/#/{view}")
-                    page.wait_for_timeout(SETTLE_MS)
-                    page.screenshot(path=folder / f"{state}-{view}-{size}-{scheme}.png", full_page=True)
-                page.close()
+        for name, kind in BROWSERS.items():
+            options = dict(kind)
+            page = browser.new_page(viewport={"width": options.pop("width"), "height": 900}, **options)
+            for view in (*VIEWS, *single(stage)):
+                page.goto("about:blank")
+                if state != "stale":
+                    stage.again()
+                page.goto(f"{stage.url}/#/{view}")
+                page.wait_for_timeout(SETTLE_MS)
+                file = f"{state}-{view.replace('/', '-')}-{name}.png"
+                page.screenshot(path=folder / file, full_page=True)
+            page.close()
         stage.close()
+
+
+def single(stage: Stage) -> Iterator[str]:
+    """Return where the last incident and the last stress run are told at length."""
+    stage.store.flush()
+    opened = [incident.id for incident in stage.ledger.open.values()]
+    if opened or (rows := stage.store.transitions()):
+        yield f"incidents/{opened[0] if opened else rows[0][0]}"
+    if runs := stage.store.stress_runs():
+        yield f"stress/{runs[-1][0]}"
 
 
 def readme(browser: Browser, path: Path) -> None:

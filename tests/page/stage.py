@@ -61,30 +61,44 @@ _CARD = {
 
 #: a source that has not answered by then is one that does not
 MOST_TICKS = 400
+#: for recorded machines: on a busy one the stand-in of a driver takes its time, too
+PATIENT = config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0))
 
 
 class StageClock:
-    """The real time, until it is moved."""
+    """The real time, until it is moved or stopped."""
 
     def __init__(self) -> None:
         self.offset = 0.0
+        self._stopped: tuple[float, float] | None = None
+
+    def stop(self) -> None:
+        """Stand still, so that what is shown does not grow old while a busy machine is slow to look at it."""
+        self._stopped = time.monotonic(), time.time()
 
     def mono(self) -> float:
-        return time.monotonic() + self.offset
+        return (self._stopped[0] if self._stopped else time.monotonic()) + self.offset
 
     def wall(self) -> float:
-        return time.time() + self.offset
+        return (self._stopped[1] if self._stopped else time.time()) + self.offset
 
 
 class Stage:
     """A store, a publisher and a server; what they hold is what a test puts there."""
 
-    def __init__(self, folder: Path, port: int = 0, database: Path | None = None, web: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        database: Path | str | None = None,
+        web: str = "",
+        name: str = "",
+    ) -> None:
         self.clock = StageClock()
         self.web = web
         self.database = database or folder / "page.db"
         #: the machine whose history it is; see tests/bench/year.py
-        self.name = "year" if database else "stage"
+        self.name = name or ("year" if database else "stage")
         self.ledger = Ledger((), 0.0)
         self.said: list[Transition] = []
         #: whether what is known is sampled again and again
@@ -187,9 +201,7 @@ class Stage:
     def host(self, name: str, *, past_seconds: int = 900) -> None:
         """Show a recorded machine, as if it had been like that for a while."""
         self.machine = name
-        monitor = Monitor(
-            config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0)), RecordedHost(HOSTS / name)
-        )
+        monitor = Monitor(PATIENT, RecordedHost(HOSTS / name))
         try:
             # A tick waits for nobody; on a busy machine the driver's stand-in answers only a later one.
             for ticks in count(1):

@@ -58,6 +58,14 @@ def test_plot_alone_draws_on_the_terminal(command, state):
     assert re.search(DRAWN[command], done.stdout)
 
 
+def test_what_is_there_is_drawn_and_what_is_not_is_named_in_one_line(state):
+    done = CliRunner().invoke(app, ["history", "headroom", "temperature", "--state", str(state[0])])
+
+    assert done.exit_code == 0, done.output
+    assert "headroom_bytes" in done.stdout
+    assert done.stderr == "wslgpud: nothing is recorded here of temperature (gpu_temperature_celsius)\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_plot_with_a_name_draws_into_that_file(command, state, tmp_path):
     pytest.importorskip("matplotlib")

@@ -120,6 +120,24 @@ def test_steps_that_double_are_expected_to_double_again():
     assert found.steps_left < 1.1
 
 
+def waits(gaps, sizes, start=0.05):
+    """Climb by sizes, each after a wait of so many seconds; return what is thought a while after the last."""
+    ledger, used, t = StepLedger(S.step), start, 0.0
+    for gap, height in zip((*gaps, gaps[-1] // 2), (*sizes, 0.0), strict=True):
+        for _ in range(gap):
+            ledger.feed(t, used)
+            t += 1.0
+        used += height
+    return ledger.stairs(t, 1.0 - used)
+
+
+def test_a_table_that_doubles_whenever_it_is_full_is_a_staircase_whose_steps_come_ever_later():
+    found = waits([10, 10, 20, 40], [0.03, 0.06, 0.12, 0.24])
+    assert found.next_step == pytest.approx(0.48, abs=0.02)
+    assert found.eta_seconds == pytest.approx(80 - 20, abs=5)
+    assert waits([10, 40, 10, 25], [0.12, 0.1, 0.13, 0.11]) is None
+
+
 def test_a_few_jumps_at_the_start_of_a_program_are_no_staircase():
     assert stairs([0.1, 0.3]) is None
     assert stairs([0.1, 0.3, 0.1]) is None
@@ -205,6 +223,13 @@ def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
     assert step(machine, S.still_seconds - 1, Level.OK, 0.08) == Level.CRITICAL
     assert step(machine, S.still_seconds, Level.OK, 0.08) == Level.WARNING
     assert step(machine, 2 * S.still_seconds + 1, Level.OK, 0.08) == Level.OK
+
+
+def test_where_samples_are_rare_more_than_two_or_three_of_them_end_an_alarm():
+    machine = Hysteresis(S, interval=30.0)
+    assert step(machine, 0, Level.WARNING, 0.2) == Level.WARNING
+    held = [step(machine, 30 * i, Level.OK, 0.6) for i in range(1, 13)]
+    assert held.count(Level.WARNING) == 9
 
 
 def test_ram_counts_swap_a_card_what_the_driver_keeps_and_a_group_its_cache():

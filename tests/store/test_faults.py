@@ -168,7 +168,7 @@ while not (stats := store.stats()).error:
     time.sleep(0.01)
 assert stats.error and stats.write_errors_total and stats.queue_ticks >= 390, stats
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert store.flush(120)
+assert store.flush()
 values = [p.value for p in store.read(store.series()[0], 0, 2e9)]
 print(store.stats().error == "", values == [4 * i for i in range(400)])
 assert store.close()

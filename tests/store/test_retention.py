@@ -93,7 +93,7 @@ def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, set
             clock.now = made.T0 + second
             values = {(made.BYTES, str(i)): noise.getrandbits(50) for i in range(30)}
             store.append(made.snapshot(clock.now, values))
-        assert store.flush(60)
+        assert store.flush()
         made.settle(store, clock)
         stores.append(store)
     (small, big), reader = stores, stores[0]._read()

@@ -73,7 +73,7 @@ def test_a_disk_that_fails_now_and_then_has_everything_once_in_the_end(run, file
         """
 for second in range(0, 2000, 100):
     append(range(second, second + 100))
-    assert store.flush(60)
+    assert store.flush()
 print(store.stats().write_errors_total)
 store.close()
 """,
@@ -92,22 +92,24 @@ for second in range(0, 60, 3):
     made.until(lambda: store.flush(0.1) or store.stats().error)
     if store.stats().error:
         break
+# strace counts each kind of call by itself: the first looks at why it fails find nothing yet.
+made.until(lambda: "the disk fails: see the kernel log" in store.stats().error)
 stats = store.stats()
-print(stats.queue_ticks, "does not keep" in stats.error, "the disk fails: see the kernel log" in stats.error)
+print(stats.queue_ticks, "does not keep" in stats.error)
 """,
         "fdatasync,fsync:error=EIO:when=3+",
         suffixes=("-wal", ".lock"),
     )
-    assert said == ["3 True True"]
+    assert said == ["3 True"]
 
 
 def test_after_it_the_whole_file_is_looked_through(run):
     said = run(
         """
 append(range(1))
-assert store.flush(60)
+assert store.flush()
 append(range(1, 10))
-assert store.flush(60)
+assert store.flush()
 made.until(lambda: store.flush() and store.stats().last_check_wall is not None)
 print(store.stats().write_errors_total > 0, store.stats().check_findings)
 """,
@@ -120,9 +122,10 @@ def test_a_quota_that_is_used_up_is_called_by_its_name_and_costs_nothing(run, fi
     said = run(
         """
 append(range(300))
-made.until(lambda: store.stats().error)
-print(store.stats().error)
-assert store.flush(60)
+seen = []
+made.until(lambda: seen.append(store.stats().error) or seen[-1])
+print(seen[-1])
+assert store.flush()
 print(store.stats().error == "", store.stats().queue_ticks)
 store.close()
 """,

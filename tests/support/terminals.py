@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ class Terminal:
         self._command = shlex.join(command)
         self._environment = {
             "PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color", "LANG": "C.UTF-8",
-            **(environment or {}),
+            "TZ": "UTC", **(environment or {}),
         }  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -74,12 +75,16 @@ class Terminal:
 
     def until(self, *words: str) -> str:
         """Return the screen once all these words are on it."""
+        return self.until_match(*map(re.escape, words))
+
+    def until_match(self, *patterns: str) -> str:
+        """Return the screen once all these patterns are on it."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             text = self.text()
-            if all(word in text for word in words):
+            if all(re.search(pattern, text) for pattern in patterns):
                 return text
-            assert time.monotonic() < end, f"{words} not on:\n{text}"
+            assert time.monotonic() < end, f"{patterns} not on:\n{text}"
             time.sleep(0.1)
 
     def picture(self, title: str) -> str:

@@ -117,6 +117,87 @@ def ballast():
     time.sleep(1e6)
 
 
+def predictions_kept():
+    """Trains, and keeps what it predicted on the card for a report at the end of the epoch."""
+    room, kept = free(), []
+    training = Training(depth=4)
+    batch = training.batch_for(0.2 * room)
+    start, rate = now(), (room - torch.cuda.memory_reserved(CARD)) / SECONDS
+    size = 0
+    while True:
+        training.step(batch)
+        while size < rate * (now() - start):
+            kept.append(training.net(training.data(8)).detach().clone())
+            size += kept[-1].nbytes
+
+
+def serves():
+    """Loads a model piece by piece, takes 90 % of the card for keys and values at once, and answers."""
+    room = free()
+    _weights = [(torch.zeros(64 << 20, device=DEVICE), time.sleep(0.25)) for _ in range(16)]
+    time.sleep(3.0)
+    _cache = torch.zeros(int(0.9 * room - torch.cuda.memory_reserved(CARD)), dtype=torch.uint8, device=DEVICE)
+    while True:
+        prompt = torch.randn(rng.randint(1, 16), rng.randint(64, 2048), 1024, device=DEVICE)
+        (prompt @ torch.randn(1024, 1024, device=DEVICE)).tanh().sum().item()
+        time.sleep(rng.uniform(0.05, 0.4))
+
+
+def mixed_lengths():
+    """Trains on batches of all sizes; the allocator may take 95 % and gives back what it hoards there."""
+    room = free()
+    total = torch.cuda.get_device_properties(CARD).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.95 * room / total, CARD)
+    training = Training()
+    batch = training.batch_for(0.6 * room)
+    while True:
+        training.step(max(1, round(batch * rng.uniform(0.2, 1.0))), 32 * rng.randint(2, 16))
+
+
+def growing_lengths():
+    """Trains on ever longer texts, as a curriculum does; SECONDS is when the longest would not fit."""
+    room = free()
+    training = Training()
+    batch = training.batch_for(0.35 * room)
+    while True:
+        training.step(batch, 64 * round(LENGTH / 64 * (0.5 + 3.5 * now() / SECONDS)))
+
+
+def validates():
+    """Trains, and every 16 s validates with bigger batches whose memory it gives back."""
+    room = free()
+    training = Training()
+    batch = training.batch_for(0.5 * room)
+    while True:
+        end = time.monotonic() + 12.0
+        while time.monotonic() < end:
+            training.step(batch)
+        parts = []
+        while torch.cuda.memory_reserved(CARD) < 0.85 * room:
+            parts.append(torch.empty(int(0.02 * room), dtype=torch.uint8, device=DEVICE).fill_(1))
+            time.sleep(0.15)
+        time.sleep(1.5)
+        del parts
+        torch.cuda.empty_cache()
+
+
+def index_doubles():
+    """Adds vectors to an index that takes twice as much whenever it is full, and copies itself over."""
+    index, used = torch.zeros(1 << 20, 64, device=DEVICE), 0
+    each = (8 << 30) // (4 * 64) / SECONDS
+    while True:
+        wanted = int(each * now())
+        if wanted > len(index):
+            new = torch.zeros(2 * len(index), 64, device=DEVICE)
+            new[: len(index)] = index
+            index = new
+            del new
+            torch.cuda.empty_cache()
+        index[used:wanted] = torch.randn(wanted - used, 64, device=DEVICE)
+        used = wanted
+        time.sleep(0.2)
+
+
 def desktop():
     """Plays a desktop: windows of 0.9 to 1.6 GiB in all that come, change and go."""
     windows = [torch.empty(rng.randint(40, 140) << 20, dtype=torch.uint8, device=DEVICE) for _ in range(12)]

@@ -4,7 +4,8 @@
 
 ``list_leak`` holds its index as a list of Python objects: each look at one changes its reference count, so
 that every worker makes its own copy of the page it lies in (pytorch/pytorch#13246). ``packed`` holds the same
-index as one array, which all workers share.
+index as one array, which all workers share. ``kept_batches`` keeps every batch for the next epoch, in the
+shared memory that its worker put it into; ``deep_prefetch`` lets workers run far ahead of a slow training.
 """
 
 from __future__ import annotations
@@ -62,8 +63,26 @@ def packed(seconds):
     train(np.array([entry(i) for i in range(ENTRIES)], dtype="S40"), seconds)
 
 
+def kept_batches(_seconds):
+    index = np.array([entry(i) for i in range(ENTRIES)], dtype="S40")
+    loader = DataLoader(Images(index), batch_size=32, shuffle=True, num_workers=WORKERS)
+    _kept = [images for images, _ in loader]
+
+
+def deep_prefetch(seconds):
+    index = np.array([entry(i) for i in range(ENTRIES)], dtype="S40")
+    loader = DataLoader(Images(index), batch_size=32, shuffle=True, num_workers=WORKERS, prefetch_factor=32)
+    end = time.monotonic() + seconds
+    for images, _ in loader:
+        images.mean().item()
+        time.sleep(0.6)
+        if time.monotonic() > end:
+            os._exit(0)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"list_leak": list_leak, "packed": packed}[sys.argv[1]](
+    programs = (list_leak, packed, kept_batches, deep_prefetch)
+    {program.__name__: program for program in programs}[sys.argv[1]](
         float(sys.argv[2]) if len(sys.argv) > 2 else 600.0
     )

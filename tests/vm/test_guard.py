@@ -88,7 +88,7 @@ def toolbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(machine: Machine, *before: str) -> Result:
     machine.run("sh", "-c", f"rm -f {TOOLS}/*.s")
     command = [*before, "make", "-C", TOOLS, f"-j{FILES}"]
-    return machine.run(*command, check=False, environment=ENVIRONMENT, timeout_seconds=600)
+    return machine.run(*command, check=False, environment=ENVIRONMENT, timeout_seconds=800)
 
 
 def test_a_build_that_dies_alone_ends_whole_under_guard(machine: BootMachine, toolbox: Path) -> None:

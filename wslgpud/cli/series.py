@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
+import typer
+
 from wslgpud.catalogue import catalogue
 from wslgpud.cli.common import Fault
 from wslgpud.store import Reader, SeriesRef
@@ -32,20 +34,23 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef, str]:
     """Return the series that these words and patterns mean (without any: all), with their metrics' kinds.
 
+    A word of which this machine has nothing (``vram`` without a card) is told on standard error.
+
     Raises:
-        Fault: one of them means none.
+        Fault: all of them are such words, or one is none and means no series.
     """
     kinds = {ref: kind for ref, kind in reader.kinds().items() if host in ("", ref.host)}
     if not kinds:
         raise Fault(f"no history of a machine called {host}" if host else "no history yet")
     found: dict[SeriesRef, str] = {}
+    absent: list[str] = []
     for text in asked or ("*",):
         name, brace, labels = text.partition("{")
         patterns = [word + brace + labels for word in WORDS.get(name, (name,))]
         refs = [ref for pattern in patterns for ref in reader.series(pattern) if ref in kinds]
         if not refs and name in WORDS:
-            raise Fault(f"nothing is recorded here of {text} ({', '.join(WORDS[name])})")
-        if not refs:
+            absent.append(f"{text} ({', '.join(WORDS[name])})")
+        elif not refs:
             known = sorted({*WORDS, *(ref.metric for ref in kinds)})
             bare = name.removeprefix("wslgpud_")
             near = [metric for metric in known if bare.strip("*") in metric][:3]
@@ -53,6 +58,11 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             raise Fault(f"no series {text!r}; {hint}'wslgpud history' lists them all")
         found.update((ref, kinds[ref]) for ref in refs)
+    if absent:
+        told = f"nothing is recorded here of {', '.join(absent)}"
+        if not found:
+            raise Fault(told)
+        typer.echo(f"wslgpud: {told}", err=True)
     return found
 
 

@@ -20,6 +20,7 @@ from wslgpud.cli.chart import chart
 from wslgpud.cli.screen import PHASES
 from wslgpud.cli.screen import VERDICT_COLOURS as COLOURS
 from wslgpud.model import StressResult
+from wslgpud.units import duration
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,7 +50,6 @@ class Progress:
         )  # fmt: skip
         self._bars = bars.Progress(*columns, console=Console(stderr=True), transient=True, disable=silent)
         self._task = self._bars.add_task("", total=None, note="")
-        self._planned = 0
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -68,15 +68,15 @@ class Progress:
 
     def line(self, line: Mapping[str, Any]) -> None:
         """Take a line of the worker."""
-        if line["event"] == "filled":
-            self._planned = line.get("planned", 0)
-        elif line["event"] == "beat":
+        if line["event"] == "beat":
             verified, phase = line.get("verified", 0), line.get("phase", "")
+            done, left = line.get("done_ratio"), line.get("left_seconds")
             checked = f"{verified / 1e9:.0f} GB checked" if verified else ""
-            done = line.get("traversed", 0) if self._planned else 0
+            left_of_it = "" if left is None else f"~{duration(left)} left"
             self._bars.update(
-                self._task, description=PHASES.get(phase, phase), note=checked,
-                total=self._planned or None, completed=min(done, self._planned),
+                self._task, description=PHASES.get(phase, phase),
+                note=" · ".join(filter(None, [checked, left_of_it])),
+                total=None if done is None else 1.0, completed=done or 0.0,
             )  # fmt: skip
         elif line["event"] == "bad":
             self._bars.console.print(f"[red]wrong words in chunk {line['chunk']} ({line['pattern']})")

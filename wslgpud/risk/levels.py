@@ -15,6 +15,9 @@ Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expecte
 SECONDS_LONG = 16.0
 """What ends within this is a matter of seconds."""
 
+FEWEST_SAMPLES = 10
+"""Samples that must show that an alarm is over: of one in half a minute, two or three are chance."""
+
 
 class Danger(NamedTuple):
     """One thing that points to exhaustion.
@@ -104,7 +107,10 @@ def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
 
 @dataclass(slots=True)
 class Hysteresis:
-    """The level of one resource: up at once, down only when the reason is really gone."""
+    """The level of one resource: up at once, down only when the reason is really gone.
+
+    ``interval`` is how many seconds lie between two samples.
+    """
 
     settings: RiskSettings
     level: Level = Level.OK
@@ -112,6 +118,7 @@ class Hysteresis:
     wanted_t: float = 0.0
     still_needed: float = 0.0
     better_since: float | None = None
+    interval: float = 0.0
 
     def step(self, t: float, want: Level, share: float, still_needed: float, period: float) -> Level:
         """Take what is wanted now; return the level that holds.
@@ -128,7 +135,8 @@ class Hysteresis:
             if want > self.level:
                 self.raised_share = share
             self.level, self.wanted_t, self.better_since = want, t, None
-            self.still_needed = max(still_needed, s.still_seconds if want >= Level.WARNING else 0.0)
+            least = max(s.still_seconds, FEWEST_SAMPLES * self.interval) if want >= Level.WARNING else 0.0
+            self.still_needed = max(still_needed, least)
             return self.level
         if self.level <= Level.INFO:
             if t - self.wanted_t >= max(s.info_seconds, min(0.5 * self.still_needed, s.still_seconds)):
@@ -139,7 +147,8 @@ class Hysteresis:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        patience = min(max(s.recovery_seconds, 1.5 * period), s.warn_eta_seconds)
+        patience = max(s.recovery_seconds, 1.5 * period, FEWEST_SAMPLES * self.interval)
+        patience = min(patience, s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
         if recovered or still:

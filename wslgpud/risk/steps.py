@@ -13,6 +13,10 @@ MOST_STEPS = 8
 FEWEST_STEPS = 4
 MOST_GROWTH = 3.5
 """A step so many times as high as the one before is no step of this staircase: batches double."""
+PUNCTUAL = 2.2
+"""Longest wait between steps that come regularly, by the shortest."""
+IN_PROPORTION = 1.5
+"""The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
 LEDGER_LEVELS = (0, 2, 4, 6, 8, 10)
 
 
@@ -81,6 +85,8 @@ class StepLedger:
         ratio = 1.0
         if sizes[-1] > sizes[-2] > sizes[-3]:
             ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
+        if not self._punctual():  # what doubles its room has as long again to fill it
+            interval = ratio * (steps[-1][0] - steps[-2][0])
         size = following = sizes[-1] * ratio
         left, count = headroom, 0.0
         while left > size and count < 50.0:
@@ -100,6 +106,11 @@ class StepLedger:
             since=steps[-regular - 1][0],
         )
 
+    def _punctual(self) -> bool:
+        """Tell whether the last steps came about as long after one another."""
+        last = [b[0] - a[0] for a, b in pairwise(self._steps[-4:])]
+        return max(last) <= PUNCTUAL * min(last)
+
     def _regular(self, t: float, used: float) -> int:
         """Return how many times the last steps came in regular time and size; 0 if this is no staircase."""
         steps = self._steps
@@ -108,13 +119,18 @@ class StepLedger:
         if used - steps[-1][3] > MOST_GROWTH * steps[-1][2]:
             return 0  # what has just come on top is no step
         gaps = [b[0] - a[0] for a, b in pairwise(steps)]
+        punctual = self._punctual()
+        if not punctual:
+            # Of what doubles its room when it is full, each step is as large as the wait before it was long.
+            gaps = [gap * steps[-1][2] / step[2] for gap, step in zip(gaps, steps[1:], strict=True)]
         shortest, longest = min(gaps[-3:]), max(gaps[-3:])
         still = t - steps[-1][1]
         due = 0.2 * sum(gaps[-3:]) / 3.0 <= still <= 3.0 * longest
         sizes = [step[2] for step in steps]
         alike = 0.6 <= sizes[-1] / sizes[-2] <= MOST_GROWTH
         creep = steps[-1][3] - steps[0][3] - sum(sizes[1:])
-        if longest > 2.2 * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):
+        spread = PUNCTUAL if punctual else IN_PROPORTION
+        if longest > spread * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):
             return 0
         regular = 3
         for older in reversed(gaps[:-3]):

@@ -251,6 +251,7 @@ class Watch:
                 best, want = danger, level
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
+        self.hysteresis.interval = self._interval
         level = self.hysteresis.step(t, want, share, still, period)
         reason, quiet = best, t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):

@@ -10,7 +10,7 @@ from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
 from typing import Any, NamedTuple, TypeVar, cast
 
-from sqlalchemy import BigInteger, Connection, Table, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, TextClause, func, literal, select
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
@@ -243,7 +243,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
 
 def _minutes(connection: Connection, asked: Asked) -> Steps:
     found: tuple[list[Any], ...] = ([], [], [], [], [], [])
-    for part, _, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART):
+    for part, _, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, MINUTE_ROW):
         times, *values = unpacked(*packed)
         found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
         for column, more in zip(found[1:], values, strict=True):
@@ -252,11 +252,12 @@ def _minutes(connection: Connection, asked: Asked) -> Steps:
 
 
 def _hours(connection: Connection, asked: Asked) -> Steps:
-    rows = _by_part(connection, asked, schema.rollup_hour, DAY)
+    of = schema.rollup_hour.c
+    wanted = (of.part * 1000 + of.hour * (HOUR * 1000), of.n, of.last, of.below, of.above, of.extra)
+    rows = _by_part(connection, asked, schema.rollup_hour, DAY, *wanted)
     if not rows:
         return NONE
-    parts, _, hours, n, last, below, above, extra = zip(*rows, strict=True)
-    times = [(part + hour * HOUR) * 1000 for part, hour in zip(parts, hours, strict=True)]
+    times, n, last, below, above, extra = zip(*rows, strict=True)
     found = Steps(times, n, below, above, extra, last)
     if asked.whole:
         total = list(map(add, map(mul, n, last), extra))
@@ -264,8 +265,10 @@ def _hours(connection: Connection, asked: Asked) -> Steps:
     return found.between(asked.start_ms, asked.end_ms)
 
 
-def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> Sequence[Any]:
-    """Return the rows of a series; each part is sought by the key, never scanned for."""
+def _by_part(
+    connection: Connection, asked: Asked, table: Table, width: int, *columns: ColumnElement[Any] | TextClause
+) -> Sequence[Any]:
+    """Return the rows of a series, by their first column; parts are sought by the key, never scanned for."""
     oldest = connection.scalar(select(func.min(table.c.part)))
     newest = connection.scalar(select(func.max(table.c.part)))
     if oldest is None or newest is None:
@@ -276,7 +279,7 @@ def _by_part(connection: Connection, asked: Asked, table: Table, width: int) -> 
     part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
     part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
     query = (
-        select(*(table.c if table is schema.rollup_hour else (MINUTE_ROW,)))
+        select(*columns)
         .select_from(part)
         .join(table, part.c.part == table.c.part)
         .where(table.c.series == asked.number)
@@ -309,12 +312,15 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     return found
 
 
-def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tuple[int, Sequence[Any]]]:
+def processes(
+    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
+) -> Iterator[tuple[int, Sequence[Any]]]:
     """Return (ms, rows as in ``schema.batch``) between two moments."""
     chunk, table = schema.chunk, schema.batch
     sealed = (
         select(chunk.c.processes)
         .where(chunk.c.high_ms >= start_ms, chunk.c.low_ms <= end_ms, chunk.c.processes.is_not(None))
+        .where(ours(connection, chunk))
         .order_by(chunk.c.id)
     )
     for data in connection.scalars(sealed):
@@ -324,6 +330,7 @@ def processes(connection: Connection, start_ms: int, end_ms: int) -> Iterator[tu
     newest = (
         select(table.c.ms, table.c.processes)
         .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
+        .where(ours(connection, table))
         .order_by(table.c.id)
     )
     for first, text in connection.execute(newest):

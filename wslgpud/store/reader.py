@@ -9,7 +9,7 @@ from itertools import repeat
 from operator import truediv
 from typing import Any, NamedTuple, TypeVar, final
 
-from sqlalchemy import Connection, Engine, func, inspect, select
+from sqlalchemy import ColumnElement, Connection, Engine, Table, false, func, inspect, select, true
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Event, Level, Number, StressResult, Transition
@@ -66,13 +66,16 @@ class _Known(NamedTuple):
 class Reader:
     """Connections that only read; usable from several threads."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, host: str = "") -> None:
         """Look into the database at ``target`` (a path or a URL).
+
+        With ``host`` of what has no series (processes, events, incidents, stress runs) only that machine's:
+        many may write into one database, and their pids and resources have the same names.
 
         Raises:
             StoreError: there is none, a newer wslgpud wrote it, or it cannot be read.
         """
-        self._target = target
+        self._target, self._host = target, host
         #: the file, None for a database server
         self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
@@ -253,7 +256,7 @@ class Reader:
             found = [
                 ProcessPoint(ms / 1000, pid, start, name, rss * 1024, swap * 1024)
                 for ms, rows in history.processes(
-                    connection, round(start_wall * 1000), round(end_wall * 1000)
+                    connection, round(start_wall * 1000), round(end_wall * 1000), self._ours
                 )
                 for pid, start, name, rss, swap in (row for row in rows if isinstance(row[0], int))
             ]
@@ -265,7 +268,7 @@ class Reader:
             found = [
                 GpuProcessPoint(ms / 1000, uuid, pid, name, None if used is None else used * 1024)
                 for ms, rows in history.processes(
-                    connection, round(start_wall * 1000), round(end_wall * 1000)
+                    connection, round(start_wall * 1000), round(end_wall * 1000), self._ours
                 )
                 for uuid, pid, name, used in (row for row in rows if isinstance(row[0], str))
             ]
@@ -282,7 +285,7 @@ class Reader:
         if kind:
             query = query.where(table.c.kind == kind)
         with self.connected() as connection:
-            rows = connection.execute(query).all()
+            rows = connection.execute(query.where(self._ours(connection, table))).all()
         return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
 
     def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
@@ -303,7 +306,7 @@ class Reader:
                     row.attempts,
                     row.error,
                 )
-                for row in connection.execute(query)
+                for row in connection.execute(query.where(self._ours(connection, table)))
             ]
 
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
@@ -313,13 +316,25 @@ class Reader:
             # A file that an older version wrote, and still writes, lacks the newest column.
             there = {column["name"] for column in inspect(connection).get_columns(table.name)}
             query = select(*(column for column in table.columns if column.name in there))
-            query = query.where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
+            query = query.where(table.c.ms >= round(since_wall * 1000), self._ours(connection, table))
+            query = query.order_by(table.c.ms, table.c.id)
             return [(row.id, _transition(row)) for row in connection.execute(query)]
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """Return the stress runs since a moment with their ids, by time; of an older database none."""
         with self.connected() as connection:
-            return stress_rows.select(connection, since_wall)
+            return stress_rows.select(connection, since_wall, self._ours)
+
+    def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
+        """Return what is true of a table's rows that are the chosen machine's."""
+        hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
+        # Where there is no other the condition would only mislead who chooses an index.
+        if not self._host or hosts.keys() <= {self._host}:
+            return true()
+        if self._host not in hosts:
+            return false()
+        column, (low, high) = schema.key_range(table, hosts[self._host])
+        return column.between(low, high)
 
     def _known(self, connection: Connection) -> _Known:
         """Return all series; they are read anew when there is one more of them, or another file."""

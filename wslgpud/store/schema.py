@@ -17,7 +17,19 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Float, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Float,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
 from sqlalchemy.types import UserDefinedType
 
 #: ids of series of one host: host << 16 ... + 65535
@@ -239,6 +251,10 @@ daemon_run = Table(
 def block_id(chunk: int, series_id: int) -> int:
     """Return the id of the block of a series in a chunk."""
     return (chunk << SERIES_BITS) | (series_id & ((1 << SERIES_BITS) - 1))
+
+
+#: gives what is true of a table's rows that are a machine's own
+Ours = Callable[[Connection, Table], ColumnElement[bool]]
 
 
 def row_range(host_id: int) -> tuple[int, int]:

@@ -118,7 +118,7 @@ class Store:
         self._intake.put(snapshot, urgent=urgent)
         self._writer.wake(urgent=urgent)
 
-    def flush(self, timeout: float = 10.0) -> bool:
+    def flush(self, timeout: float = 300.0) -> bool:
         """Wait until everything is on disk; False when that did not come about within ``timeout`` seconds."""
         return self._writer.flush(timeout)
 
@@ -250,7 +250,7 @@ class Store:
     def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
-                self._reader = Reader(self._target)
+                self._reader = Reader(self._target, self._host_name)
             return self._reader
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:

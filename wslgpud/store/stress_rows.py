@@ -58,10 +58,11 @@ def insert(connection: Connection, number: int, result: StressResult) -> None:
     insert_new(connection, schema.stress_run, [row])
 
 
-def select(connection: Connection, since_wall: float) -> list[tuple[int, StressResult]]:
+def select(connection: Connection, since_wall: float, ours: schema.Ours) -> list[tuple[int, StressResult]]:
     """Return the runs since a moment with their ids, by time."""
     table = schema.stress_run
     if not inspect(connection).has_table(table.name):  # written by an older version that still runs
         return []
-    query = selecting(table).where(table.c.ms >= round(since_wall * 1000)).order_by(table.c.ms, table.c.id)
+    query = selecting(table).where(table.c.ms >= round(since_wall * 1000), ours(connection, table))
+    query = query.order_by(table.c.ms, table.c.id)
     return [(row.id, from_json(json.loads(row.document))) for row in connection.execute(query)]

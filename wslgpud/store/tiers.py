@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import copysign, gcd, isfinite
+from struct import Struct
 from sys import float_info
 from typing import Any
 
@@ -22,6 +23,8 @@ _MINUTES = MINUTE_PART // MINUTE
 #: all columns of a row, also of a file that an older version still writes: that lacks the newest
 MINUTE_ROW = text("rollup_minute.*")
 _INT64_MAX = (1 << 63) - 1
+#: 15 numbers of so many bytes, as the next wider that ``struct`` knows
+_WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
 #: columns of whole numbers since schema 5
 PACKED = ("n", "last", "below", "above", "over")
 #: (beginning of the step in seconds, series) -> what is known of it
@@ -116,12 +119,19 @@ def _bytes_of(column: Sequence[int]) -> bytes:
     return b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))
 
 
-def _numbers_of(blob: bytes) -> list[int]:
+def _numbers_of(blob: bytes) -> Sequence[int]:
     """Undo ``_bytes_of``."""
     if len(blob) < _MINUTES:
         return [int.from_bytes(blob, "big")] * _MINUTES
     width = len(blob) // _MINUTES
-    return [int.from_bytes(blob[i : i + width], "big") for i in range(0, len(blob), width)]
+    words = _WORDS[width]
+    wide = words.size // _MINUTES
+    if wide > width:
+        filled = bytearray(words.size)
+        for i in range(width):
+            filled[wide - width + i :: wide] = blob[i::width]
+        return words.unpack(filled)
+    return words.unpack(blob)
 
 
 def unpacked(unit: int, base: int, data: str, *packed: bytes | None) -> Steps:
@@ -147,7 +157,7 @@ def unpacked(unit: int, base: int, data: str, *packed: bytes | None) -> Steps:
     )
 
 
-def _of_bytes(unit: int, base: int, columns: list[list[int]]) -> Steps:
+def _of_bytes(unit: int, base: int, columns: Sequence[Sequence[int]]) -> Steps:
     minutes: Sequence[int] = range(_MINUTES)
     if 0 in columns[0]:
         minutes = [minute for minute in minutes if columns[0][minute]]

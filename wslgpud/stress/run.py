@@ -19,14 +19,13 @@ from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.gates import obstacles, reason_to_leave
 from wslgpud.stress.history import judged
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
+from wslgpud.stress.progress import Pace
 from wslgpud.stress.verdict import Frame, digest
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
-#: before that nobody can tell how long the rest will take
-_SURE_SHARE = 0.05
 
 
 @dataclass
@@ -108,13 +107,15 @@ class Runner:
             return reason_to_leave(now, bystanders)
 
         job = plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE))
+        pauses = job["retention_seconds"] * job["passes"].count("retention")
+        pace = Pace(pauses, job["soak_seconds"], clock.mono())
         with Note(self.state_folder, self.host, "stress", f"GPU {before.index} {before.name}") as note:
             done = supervise(
                 command(python, before.uuid, self.environ, worker=self.worker),
                 job,
                 deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
                 watch=watch,
-                progress=told(note, progress),
+                progress=told(note, pace, clock.mono, progress),
                 stall_seconds=self.stall_seconds,
             )
         if done.hung_pid is not None:
@@ -137,22 +138,18 @@ class Runner:
                 return fresh
 
 
-def told(note: Note, progress: Callable[[Line], None]) -> Callable[[Line], None]:
-    """Return ``progress`` that also keeps the note up to date, with the time left if it goes on like this.
-
-    A worker of another version may say less: that must not end its run.
-    """
-    planned = 0
+def told(
+    note: Note, pace: Pace, now: Callable[[], float], progress: Callable[[Line], None]
+) -> Callable[[Line], None]:
+    """Return ``progress`` that also keeps the note up to date, and is told how far the run is."""
 
     def line(said: Line) -> None:
-        nonlocal planned
-        if said["event"] == "filled":
-            planned = said.get("planned", 0)
-        elif said["event"] == "beat":
-            done = min(1.0, said.get("traversed", 0) / planned) if planned else None
-            left = note.seconds * (1 - done) / done if done and done > _SURE_SHARE else None
+        pace.note(said, now())
+        if said["event"] == "beat":
+            how_far = {"done_ratio": pace.done_ratio, "left_seconds": pace.left_seconds}
             facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
-            note.say(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
+            note.say(said.get("phase", ""), facts=facts, **how_far)
+            said = {**said, **how_far}
         progress(said)
 
     return line

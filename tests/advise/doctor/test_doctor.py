@@ -191,6 +191,24 @@ def test_each_trouble_is_seen(tmp_path, check, path, text, state):
     assert {f.id: f.state for f in run(host, CONFIG)}[check] == state
 
 
+@pytest.mark.parametrize(
+    ("header", "state", "found"),
+    [
+        ("// one\n#define CUDA_VERSION 12040\n", "problem", "12.4"),
+        ("#define CUDA_VERSION 13000\n#define CUDAAPI\n", "good", "CUDA 13.0"),
+        ("", "could not tell", "names no version"),
+    ],
+)
+def test_a_toolkit_whose_image_left_out_its_version_file_is_seen(tmp_path, header, state, found):
+    toolkit = {"/usr/local/cuda/bin/nvcc": "", "/usr/local/cuda/include/cuda.h": header}
+    host = copied(tmp_path, "wsl2-idle", **toolkit)
+
+    finding = {f.id: f for f in run(host, CONFIG)}["cuda.toolkit"]
+
+    assert finding.state == state
+    assert found in finding.found
+
+
 def test_a_full_drive_of_windows_is_seen_though_linux_looks_empty(tmp_path):
     host = copied(tmp_path, "wsl2-idle")
     host._disks = {**host._disks, "/mnt/c": [10**12, 3 * 10**9, 3 * 10**9, 0, 0]}

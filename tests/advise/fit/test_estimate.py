@@ -220,7 +220,7 @@ class TestHistory:
         report = SourceReport("made", "ok", Sample(readings), yesterday, 0.001)
         with Store(str(database), StoreSettings(), clock=FakeClock(yesterday)) as store:
             store.append(Snapshot(yesterday, yesterday, 1, (report,)))
-            assert store.flush(30)
+            assert store.flush()
         return _from_history(str(database), self.CARD, self.NOW)
 
     def test_an_allocation_that_failed_is_where_it_ends(self, tmp_path):

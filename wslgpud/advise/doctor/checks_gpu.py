@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
@@ -17,6 +19,9 @@ TF32_CAPABILITY = (8, 0)
 #: Capability -> CUDA that first compiles for it (CUDA's release notes); torch wheels that carry it.
 FIRST_CUDA = {(12, 0): (12, 8), (10, 0): (12, 8), (9, 0): (11, 8), (8, 9): (11, 8)}
 _TOOLKIT = "/usr/local/cuda/version.json"
+#: Slim images leave that file out; their compiler still needs its header (CUDA 13.0 is written 13000 there).
+_NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
+_HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
 
 
@@ -178,11 +183,9 @@ def speed(look: Look) -> Outcome:
 )
 def toolkit(look: Look) -> Outcome:
     """The installed toolkit fits."""
-    text = look.read(_TOOLKIT)
-    if text is None:
+    installed = _installed_cuda(look)
+    if installed is None:
         return not_applicable("none in /usr/local/cuda; only compiling needs it")
-    found = text.partition('"cuda"')[2].partition('"version"')[2].split('"')
-    installed = found[1] if len(found) > 1 else ""
     if not version(installed):
         return could_not_tell(f"{_TOOLKIT} names no version")
     for capability in _capabilities(look):
@@ -224,6 +227,18 @@ def desktop(look: Look) -> Outcome:
         "guiApplications=false below [wsl2] in .wslconfig if you need no Linux windows, and " if wslg else ""
     )
     return note("; ".join(held), f"{first}close browsers and games in Windows before training")
+
+
+def _installed_cuda(look: Look) -> str | None:
+    """Return the toolkit's version, an empty text where it does not tell it; None without a toolkit."""
+    text = look.read(_TOOLKIT)
+    if text is not None:
+        found = text.partition('"cuda"')[2].partition('"version"')[2].split('"')
+        return found[1] if len(found) > 1 else ""
+    if not look.host.exists(_NVCC):
+        return None
+    number = _HEADER_VERSION.search(look.read(_HEADER) or "")
+    return f"{int(number[1]) // 1000}.{int(number[1]) % 1000 // 10}" if number else ""
 
 
 def _driver_cuda(look: Look) -> str:

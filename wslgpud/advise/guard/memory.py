@@ -38,16 +38,6 @@ def room(host: Host) -> Room:
     return min((machine, *boxes), key=lambda r: r.available_bytes)
 
 
-def shared_bytes(host: Host) -> int:
-    """Return the shared memory in use: of the innermost memory cgroup that we are in, else of the machine."""
-    for folder in groups(host):
-        stat = table(_text(host, f"{folder}/memory.stat"))
-        found = whole(stat.get("total_shmem", stat.get("shmem")))
-        if found is not None:
-            return found
-    return (whole(table(_text(host, "/proc/meminfo")).get("Shmem")) or 0) << 10
-
-
 def groups(host: Host) -> list[str]:
     """Return the folders of the memory cgroups we are in, innermost first."""
     found: list[str] = []

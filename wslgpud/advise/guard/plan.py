@@ -27,13 +27,17 @@ _COMPILER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process of the tree under watch; ``bytes`` is its memory without what it shares with files."""
+    """A process of the tree under watch; ``bytes`` is its memory without what it shares with files.
+
+    ``shared_bytes`` of shared memory (/dev/shm) come on top, which others may have as well.
+    """
 
     pid: int
     start_ticks: int
     name: str
     bytes: int
     stopped: bool = False
+    shared_bytes: int = 0
 
     @property
     def key(self) -> tuple[int, int]:

@@ -70,7 +70,10 @@ def descendants(
                 continue
             queue.append(pid)
             stopped = row.state in ("T", "t")
-            found.append(Process(pid, row.start_ticks, row.name, _own_bytes(host, pid), stopped))
+            # RssAnon is there since Linux 4.5; a kernel thread has none of these.
+            sizes = _sizes(host, pid)
+            own, shared = sizes.get("RssAnon", 0) + sizes.get("VmSwap", 0), sizes.get("RssShmem", 0)
+            found.append(Process(pid, row.start_ticks, row.name, own, stopped, shared))
     return found
 
 
@@ -105,23 +108,14 @@ def catches(host: Host, process: Process, number: signal.Signals) -> bool:
 
 def most_resident_bytes(host: Host) -> int | None:
     """Return the most that this process has had in RAM with its present program; None: it is not told."""
-    sizes = _sizes(host, "self", "VmHWM:")
-    return sizes[0] if sizes else None
+    return _sizes(host, "self").get("VmHWM")
 
 
-def _own_bytes(host: Host, pid: int) -> int:
-    """Return memory and swap without file pages: what comes back when the process ends.
-
-    RssAnon is there since Linux 4.5; a kernel thread has neither.
-    """
-    return sum(_sizes(host, pid, "RssAnon:", "VmSwap:"))
-
-
-def _sizes(host: Host, pid: int | str, *names: str) -> list[int]:
-    """Return these lines of /proc/<pid>/status in bytes, as far as they are there."""
+def _sizes(host: Host, pid: int | str) -> dict[str, int]:
+    """Return the sizes in /proc/<pid>/status in bytes, as far as they are there."""
     try:
         lines = host.read(f"/proc/{pid}/status").splitlines()
     except (NoData, SourceError):
-        return []
-    found = (line.split() for line in lines if line.startswith(names))
-    return [(whole(words[1]) or 0) << 10 for words in found if len(words) > 1]
+        return {}
+    found = (line.split() for line in lines if line.startswith(("Vm", "Rss")))
+    return {words[0].rstrip(":"): (whole(words[1]) or 0) << 10 for words in found if len(words) > 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,22 +17,25 @@ from textual.widgets import Footer, Input, Static
 from wslgpud.cli.live.draw import Shown, cycled, screen
 from wslgpud.cli.live.history import History
 from wslgpud.cli.live.looks import Feed, Look, NoLookError
-from wslgpud.cli.live.past import Past
-from wslgpud.cli.live.trail import Trail
+from wslgpud.cli.live.past import NoPastError, Past, before
+from wslgpud.cli.live.trail import Key, Trail
 
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 HELP = """\
 [b]What you see[/b]
-  Bars are what is used; the broken part what it is going to be in five minutes if it goes on like this.
-  Sparklines go back as far as the rule above them says; a blank is a time nobody looked.
-  [b]n/a[/b] is what this card or kernel does not tell. Under WSL2 that is the VRAM of a program.
+  Bars are what is used; the broken part what it is going to be in
+  five minutes if it goes on like this.
+  Sparklines go back as far as the rule above them says; a blank is
+  a time nobody looked.
+  [b]n/a[/b] is what this card or kernel does not tell. Under WSL2 that is
+  the VRAM of a program.
   [b]grows[/b] is the last minute's growth of RAM and swap.
 
 [b]Keys[/b]
-  s  sort by RAM, VRAM, growth, pid       p  pause, to read or copy
-  /  show only programs with a word       +  -  how far back sparklines go
-  esc  all programs again                 h  history: any series, from a minute to a year
-  ?  this                                 q  quit
+  s    sort by RAM, VRAM, growth, pid   p    pause, to read or copy
+  /    only programs with a word        + -  how far back sparklines go
+  esc  all programs again               h    history, up to a year
+  ?    this                             q    quit
 
 Any key closes this."""
 
@@ -107,6 +111,7 @@ class Live(App[None]):
     @work(thread=True, exclusive=True)
     def watch_machine(self) -> None:
         """Look until the end; a daemon that does not answer is said so and asked again."""
+        seeded = False
         while self.is_running:
             began = time.monotonic()
             try:
@@ -115,7 +120,27 @@ class Live(App[None]):
                 look, trouble = None, str(error)
             if self.is_running:
                 self.call_from_thread(self._take, look, trouble)
+            if look is not None and not seeded:
+                seeded = True
+                self._remember(look)
             time.sleep(max(0.05, self._interval - (time.monotonic() - began)))
+
+    def _remember(self, look: Look) -> None:
+        """Let sparklines begin with what a daemon has seen before the first look."""
+        past = self._feed.past(self._trail)
+        try:
+            found = before(past, look)
+        except NoPastError:
+            return  # they begin with this look; history, once asked for, says why
+        finally:
+            past.close()
+        if self.is_running:
+            self.call_from_thread(self._seed, found)
+
+    def _seed(self, found: Sequence[tuple[Key, Sequence[tuple[float, float]]]]) -> None:
+        for key, points in found:
+            self._trail.seed(key, points)
+        self._draw()
 
     def _take(self, look: Look | None, trouble: str) -> None:
         if look is not None:

@@ -25,7 +25,7 @@ MOST_CGROUPS = 3
 #: without a new sample for so long, how things stand is not known
 STALE_SECONDS = 10.0
 MOST_INCIDENTS = 3
-#: older than this many planned intervals, a sample is called old
+#: from this age on, in seconds, what is shown is called old
 _OLD = 5.0
 
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
@@ -197,10 +197,13 @@ def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 def _outlook(forecast: Mapping[str, Any]) -> Text:
     eta = forecast.get("eta_seconds") or {}
     who = f" {forecast['who']}" if forecast.get("who") else ""
+    age = forecast.get("age_seconds", 0.0)
+    old = f" {duration(age)} old" if age > _OLD else ""
     if "middle" not in eta:
-        return _text(("steady" if "rate_bytes_per_second" in forecast else "", "bright_black"))
+        return _text((old.strip(), "yellow") if old else
+                     ("steady" if "rate_bytes_per_second" in forecast else "", "bright_black"))  # fmt: skip
     span = f" ({duration(eta['early'])}-{duration(eta['late'])})" if {"early", "late"} <= eta.keys() else ""
-    return _text((f"~{duration(eta['middle'])}", "bold"), (span, "bright_black"), who)
+    return _text((f"~{duration(eta['middle'])}", "bold"), (span, "bright_black"), (old, "yellow"), who)
 
 
 def _gpus(look: Look, trail: Trail, shown: Shown, width: int) -> Table:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from wslgpud import documents
 from wslgpud.catalogue import catalogue
 from wslgpud.cli.common import Fault
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.trail import Key, Trail, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
 from wslgpud.curves import Curve, curve, rates
 from wslgpud.serve.api_series import MOST_SERIES
 from wslgpud.steps import step_for
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
 
+if TYPE_CHECKING:
+    from wslgpud.cli.live.looks import Look
+
 #: of the API's points of all series of an answer, a picture needs a few for each column
 MOST_POINTS = 1200
+#: sparklines begin with so much of what was before the first look, in steps that leave no column blank
+SEED_SECONDS = 600.0
+SEED_POINTS = 300
 
 
 class NoPastError(Exception):
@@ -151,6 +158,41 @@ def _curve_of(series: Mapping[str, Any]) -> Curve:
         return Curve(ref._replace(metric=f"{ref.metric}:rate"), spec.unit, True, points)
     lows, highs = series.get("min", values), series.get("max", values)
     return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))
+
+
+def before(past: Past, look: Look) -> list[tuple[Key, list[tuple[float, float]]]]:
+    """Return what is remembered of the minutes before a look, as ``Trail`` would have seen it.
+
+    Raises:
+        NoPastError: it cannot be read just now.
+    """
+    if isinstance(past, TrailPast):
+        return []
+    now = datetime.fromisoformat(look.document["at"]).timestamp()
+    known = past.words()
+
+    def curves(word: str) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
+        if word not in known:
+            return
+        found = past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves
+        if len({one.ref.host for one in found}) > 1:
+            return  # many machines write into this database, and which is ours it does not say
+        for one in found:
+            yield dict(one.ref.labels), [(look.mono + w - now, v) for w, _, v, _ in one.points if w < now]
+
+    capacities = {f["resource"]: f["capacity_bytes"] for f in look.document["forecasts"]}
+    found = [
+        (Key("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
+        for labels, points in curves("headroom")
+        if (capacity := capacities.get(labels["resource"]))
+    ]
+    found += [(Key("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
+    spent: dict[float, dict[str, float]] = {}
+    for labels, points in curves("cpu"):
+        for mono, share in points:
+            spent.setdefault(mono, {})[labels["mode"]] = share
+    cpu = [(mono, busy) for mono, modes in spent.items() if (busy := busy_share(modes)) is not None]
+    return [*found, (Key("cpu"), cpu)]
 
 
 #: what the view has seen itself, by word: curves of ``Trail``, whether shares or bytes a second

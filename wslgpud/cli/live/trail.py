@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wslgpud.cli.live.looks import Look
@@ -114,9 +114,15 @@ def _rates(before: Look | None, now: Look) -> Iterator[tuple[Key, float]]:
     for resource, spent in _increases(before, now, "pressure_waiting_seconds", "resource").items():
         yield Key("waiting", resource), min(1.0, spent / seconds)
     modes = _increases(before, now, "cpu_seconds", "mode")
-    if total := sum(modes.values()):
-        idle = modes.get("idle", 0.0) + modes.get("iowait", 0.0)
-        yield Key("cpu"), 1 - idle / total
+    busy = busy_share(modes)
+    if busy is not None:
+        yield Key("cpu"), busy
+
+
+def busy_share(modes: Mapping[str, float]) -> float | None:
+    """Return the share of the processor's time that was work, of the time spent in each mode."""
+    total = sum(modes.values())
+    return 1 - (modes.get("idle", 0.0) + modes.get("iowait", 0.0)) / total if total else None
 
 
 def _increase(before: float | None, now: float | None) -> float | None:

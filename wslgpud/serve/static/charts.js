@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { amount, bandwidth, clock, day, size } from "./format.js";
+import { amount, bandwidth, clock, count, day, size } from "./format.js";
 import { t } from "./i18n.js";
 import { gapOf } from "./sample.js";
 
@@ -43,10 +43,10 @@ export function axes(colour, unit, rate, width) {
   const line = { stroke: colour.dim, font: FONT, ticks: { show: false }, grid: { stroke: colour.grid, width: 1 } };
   const bytes = unit === "bytes" || unit === "bytes_per_second";
   return [
-    { ...line, values: timeLabels, incrs: TIMES, space: width < 500 ? 64 : 84, size: 34, grid: { show: false } },
+    { ...line, values: timeLabels, incrs: TIMES, space: width < 500 ? 64 : 84, size: (_, labels) => (labels?.some((text) => text.includes("\n")) ? 36 : 24), gap: 7, grid: { show: false } },
     {
       ...line, size: width < 500 ? 54 : 64, space: 34,
-      ...(bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : {}),
+      ...(bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : unit === "seconds" && !rate ? { incrs: TIMES } : {}),
       values: (_, splits, __, ___, finest) => splits.map((value) => (value === null ? "" : label(value, unit, rate, finest))),
     },
   ];
@@ -54,6 +54,11 @@ export function axes(colour, unit, rate, width) {
 
 function label(value, unit, rate, finest) {
   if (unit === "bandwidth") return bandwidth(value);
+  if (unit === "seconds" && !rate) {
+    // All in the unit of the steps: rounded each by itself, two would read the same.
+    const [scale, name] = [[86400, "d"], [3600, "h"], [60, "min"], [0, "s"]].find(([least]) => finest >= least);
+    return `${count(value / (scale || 1))} ${t(name)}`;
+  }
   return unit === "bytes" ? size(value, finest) + (rate ? `/${t("s")}` : "") : amount(value, unit, rate);
 }
 

@@ -92,7 +92,7 @@ function one(ctx, gpu) {
       ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),
         p.used_bytes === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : size(p.used_bytes))))
       : h("p", { class: "dim" }, t("no_gpu_processes")),
-    h("p", { class: "dim small" }, h("code", {}, gpu.uuid)));
+    h("p", { class: "dim small foot" }, h("code", {}, gpu.uuid)));
 }
 
 function clockOf(of, name) {

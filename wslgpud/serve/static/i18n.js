@@ -63,7 +63,7 @@ const TEXTS = {
   not_told_why: ["this driver does not tell", "该驱动不提供"], unknown: ["not known", "未知"],
   no_gpu: ["No NVIDIA GPU here", "本机没有 NVIDIA GPU"],
   no_gpu_more: ["RAM, swap and everything else is watched all the same.", "内存、交换区及其余一切照常监测。"],
-  gpu_silent: ["The GPU driver is silent", "GPU 驱动没有应答"],
+  gpu_silent: ["The GPU driver is silent", "GPU 驱动没有应答"], gpu_failed: ["The GPU cannot be read", "无法读取 GPU"],
   gpu_lost: ["GPU {gpu} is lost", "GPU {gpu} 已丢失"],
   gpu_lost_more: ["It was there before, and does not answer any more.", "之前可用，现在没有应答。"],
   gpu_gone: ["not reported any more", "不再上报"], old: ["{time} old", "{time}前的值"],

@@ -119,7 +119,7 @@ function resource(ctx, f) {
   const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
     eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
+    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), held(f) ? chip("unknown", t("old", { time: duration(f.age_seconds) })) : f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
     h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
     bar(f, status, gpu),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
@@ -128,8 +128,11 @@ function resource(ctx, f) {
       fact(t("rate"), Math.abs(rate) < 2 ** 20 / 60 ? t("steady") : rest),
       chance(f) ? fact(t("likely"), chance(f)) : null,
       f.capacity_learned ? fact(t("capacity"), t(`learned_${f.capacity_learned}`)) : null),
-    f.age_seconds ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
+    held(f) ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
 }
+
+/** Nothing new came of this memory for longer than a tick or two: what is shown is how it was. */
+const held = (f) => f.age_seconds > 5;
 
 function bar(f, status, gpu) {
   const { ram, swap } = status;
@@ -171,7 +174,7 @@ function windows({ windows: host }) {
     h("dl", { class: "facts" },
       promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, ` ${t("of_all", { all: size(most) })}`)]),
       host.vm_unreturned_bytes === undefined ? null : fact(t("unreturned"), size(host.vm_unreturned_bytes)),
-      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes))))));
+      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
 /** What is missing, and why: a machine without a GPU is not one whose driver is silent. */
@@ -186,7 +189,7 @@ export function absent(sample) {
     const none = gpu.health === "absent";
     found.push(h("section", { class: "card", "data-key": "no-gpu" },
       h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", t(`health_${gpu.health}`))),
-      h("p", {}, t(none ? "no_gpu" : "gpu_silent")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
+      h("p", {}, t(none ? "no_gpu" : gpu.health === "late" ? "gpu_silent" : "gpu_failed")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
   }
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
     found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },

@@ -8,7 +8,7 @@ import { name as named } from "./told.js";
 import { card, column, empty, pending, table } from "./parts.js";
 
 const state = { sort: "total", down: true, filter: "", growth: new Map(), past: null, asked: 0 };
-const COLUMNS = [["name"], ["pid", "num"], ["memory", "num"], ["swap", "num wide"], ["vram", "num"], ["total", "num"], ["growth", "num"]];
+const COLUMNS = [["name"], ["pid", "num"], ["memory", "num wide"], ["swap", "num wide"], ["vram", "num"], ["total", "num"], ["growth", "num"]];
 const REFRESH_MS = 20_000, LEAST_GROWTH = 2 ** 20;
 
 export const processes = {
@@ -31,8 +31,9 @@ export const processes = {
 
   render(ctx) {
     return [h("div", { class: "stack" },
+      h("h1", { class: "unseen" }, t("processes")),
       h("section", { class: "card fades" },
-        h("div", { class: "head" }, h("h1", {}, t("processes_now")),
+        h("div", { class: "head" }, h("h2", {}, t("processes_now")),
           h("input", { type: "search", "aria-label": t("filter"), placeholder: t("filter"), value: state.filter, id: "process-filter",
             oninput: (event) => { state.filter = event.target.value; ctx.render(); } })),
         processTable(ctx, { sortable: true })),
@@ -83,7 +84,7 @@ export function processTable(ctx, { most = 200, sortable = false }) {
   const cells = {
     name: (p) => h("th", { scope: "row" }, named(p.name), " ", p.roles.map((role) => [h("span", { class: "chip role" }, t(`role_${role}`)), " "])),
     pid: (p) => h("td", { class: "num dim" }, p.pid),
-    memory: (p) => h("td", { class: "num" }, size(p.memory)),
+    memory: (p) => h("td", { class: "num wide" }, size(p.memory)),
     swap: (p) => h("td", { class: "num wide" }, p.swap ? size(p.swap) : h("span", { class: "dim" }, "0")),
     vram: (p) => h("td", { class: "num" }, vramCell(p.vram)),
     total: (p) => h("td", { class: "num" }, size(p.total)),

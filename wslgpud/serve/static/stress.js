@@ -39,7 +39,7 @@ export const stress = {
     return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
       curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
       card(t("stress"), null, table(t("stress"),
-        [column(t("night"), "num"), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
+        [column(t("night")), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
           column(t("errors"), "num"), column(t("took"), "num"), column(t("note"))],
         runs.map(row))))];
   },
@@ -62,12 +62,12 @@ export const stress = {
 const complete = (runs) => runs.filter((run) => run.verdict === "passed" || run.verdict === "findings");
 
 const figure = (key, title) => card(title, null, h("div", { class: "chart tall", "data-key": `stress-${key}`, "data-keep": true, role: "img", "aria-label": title }),
-  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch l1" }), t("write"), " —— "), h("span", {}, h("span", { class: "swatch l1" }), t("read"), " - - -")) : null);
+  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch line" }), t("write")), h("span", {}, h("span", { class: "swatch line dashed" }), t("read"))) : null);
 
 function row(run) {
   const v = run.values;
   return h("tr", { "data-key": `s${run.id}` },
-    h("td", { class: "num" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
+    h("td", { class: "when" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
     h("td", {}, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`))),
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
@@ -92,7 +92,7 @@ function night(run) {
   const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, figureName(name)), h("dd", {}, written(name, value))));
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.values(run.key).filter(Boolean).join(" · ")))),
+      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
       h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, said(run.reason)) : null,
       run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, said(f.text))))] : null),
     chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") }),

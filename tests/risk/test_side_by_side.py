@@ -1,0 +1,24 @@
+"""Trainings, servers, loaders and compilers recorded by ``wslgpud record`` itself. Do not tune on them.
+
+See tests/traces/record_side_by_side.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wslgpud.risk.replay import replay, score_engine, trace_name, truth_beside
+from wslgpud.risk.trace import read_trace
+
+SIDE = Path(__file__).parents[1] / "traces" / "side"
+
+
+def test_what_was_recorded_side_by_side_on_a_real_card_is_judged_well():
+    paths = sorted(SIDE.glob("*.jsonl.gz"))
+    line = score_engine("", ((truth_beside(p), replay(trace_name(p), read_trace(p))) for p in paths))
+    assert len(line.warning.leads) == 4
+    # An index that doubles: flat at 54 % until the next doubling asks for more than there is.
+    assert line.warning.in_time >= 3, line.warning.late
+    # The first wave of six nvcc takes 71 % within seconds.
+    assert set(line.warning.noisy) <= {"side-nvcc_six"}
+    assert line.critical.false_alarms == 0, line.critical.noisy

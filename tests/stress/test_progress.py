@@ -1,0 +1,58 @@
+"""How far a run is said to be, held against how long it really took."""
+
+from __future__ import annotations
+
+import pytest
+
+from wslgpud.stress.progress import Pace
+
+PLANNED = 100_000
+
+
+def course(work_seconds, pause_seconds, soak_seconds):
+    """Yield (second, line) of a run: three quarters of the work, a pause, the rest, a soak."""
+    yield 5.0, {"event": "filled", "planned": PLANNED}
+    now, done, step = 5.0, 0.0, 0.1
+    paused = False
+    while done < PLANNED:
+        yield now, {"event": "beat", "phase": "patterns", "traversed": round(done)}
+        if done >= 0.75 * PLANNED and not paused:
+            paused, end = True, now + pause_seconds
+            while now < end:
+                now += step
+                yield now, {"event": "beat", "phase": "patterns", "traversed": round(done)}
+        now, done = now + step, done + PLANNED * step / work_seconds
+    end = now + soak_seconds
+    while now < end:
+        yield now, {"event": "beat", "phase": "soak", "traversed": round(done)}
+        now, done = now + step, done + PLANNED * step / work_seconds
+
+
+@pytest.mark.parametrize(
+    ("work", "pause", "soak"),
+    [(15, 15, 30), (15, 2, 0), (600, 15, 30), (8, 0, 0)],
+    ids=["an H200's full run", "its night", "a slow card", "quick"],
+)
+def test_the_time_left_is_right_from_the_first_word_on_through_pause_and_soak(work, pause, soak):
+    lines = list(course(work, pause, soak))
+    end = lines[-1][0]
+    pace, said = Pace(pause, soak, began=0.0), []
+    for now, line in lines:
+        pace.note(line, now)
+        if pace.left_seconds is not None:
+            said.append((now, pace.left_seconds, pace.done_ratio))
+    assert said[0][0] < 5.0 + 0.1 * work
+    for now, left, _ in said:
+        assert left == pytest.approx(end - now, abs=0.5 + 0.02 * end)
+    shares = [share for _, _, share in said]
+    assert shares == sorted(shares)
+    # Never done before it is over.
+    assert shares[-1] == pytest.approx(1.0, abs=0.05)
+    assert shares[len(shares) // 2] < 0.75
+
+
+def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
+    pace = Pace(2.0, 0.0, began=0.0)
+    pace.note({"event": "filled"}, 1.0)
+    pace.note({"event": "beat"}, 2.0)
+    assert (pace.done_ratio, pace.left_seconds) == (None, None)
