@@ -200,8 +200,8 @@ class Leak:
             stage.host.gpu(**{"used@0": str(int((2 + 13.4 * min(1.0, share)) * _GIB))})
 
     def end(self, stage: Stage) -> None:
-        # Else the engine learns that such peaks do no harm, and rightly warns no more. That a program ended of
-        # a full card is told by nobody, and cannot be seen with 40 s from sample to sample.
+        # Else the engine learns that such peaks do no harm, and rightly warns no more. That a program ended
+        # of a full card is told by nobody, and cannot be seen with 40 s from sample to sample.
         if self.rule[1] == "ram":
             stage.host.oom_kills += 1
         else:
