@@ -113,7 +113,7 @@ class Soak:
             daemon._store._writer._commit_seconds = 0.05
             told = daemon._store.record_transition
             daemon._store.record_transition = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
-            self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice)
+            self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice, self._forget_peaks)
             self.began, faults = self.clock.mono_now, all_faults()
             more = True
             while more or self.cases:
@@ -165,6 +165,11 @@ class Soak:
         for name, lane in self.daemon._monitor._sampler._lanes.items():
             if name not in skipped and lane._current is not None:
                 lane._current.done.wait(60)
+
+    def _forget_peaks(self) -> None:
+        for key, watch in self.daemon._monitor._engine._watches.items():
+            if key != "ram":
+                watch.forget_peaks()
 
     def _playing(self) -> set[str]:
         return {case.fault.name for case in self.cases if case.ended_mono is None}
