@@ -30,11 +30,6 @@ class Summary(NamedTuple):
             later.last,
         )
 
-    @property
-    def constant(self) -> bool:
-        """Tell whether all values were the same."""
-        return self.low == self.high
-
 
 class Steps(NamedTuple):
     """Summaries by time, column by column: a year has 9,000 hours, and no call is made for each."""

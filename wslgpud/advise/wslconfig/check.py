@@ -11,8 +11,6 @@ from wslgpud.advise.wslconfig.parse import Entry, Parsed
 from wslgpud.units import size as shown
 
 GIB = 1 << 30
-#: WSL takes no less, and with so little nothing starts (microsoft/WSL#11144)
-LEAST_MEMORY_BYTES = 256 << 20
 #: less than this in a file is a forgotten unit: nobody means kilobytes
 _NO_UNIT_BYTES = 1 << 24
 

@@ -14,7 +14,6 @@ Kind = Literal["bool", "integer", "size", "text", "path", "choice", "ports", "ad
 
 DOCS = "https://learn.microsoft.com/windows/wsl/wsl-config#main-wsl-settings"
 EXPERIMENTAL = "https://learn.microsoft.com/windows/wsl/wsl-config#experimental-settings"
-NOTES = "https://learn.microsoft.com/windows/wsl/release-notes"
 SOURCE = "https://github.com/microsoft/WSL/blob/master/src/windows/common/WslCoreConfig.h"
 
 #: As WSL lists them when it refuses another one; VirtioProxy is Consomme's old name.
