@@ -34,7 +34,8 @@ export const stress = {
     if (!this.found?.document) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     if (this.number !== null) return [title, h("div", { class: "stack" }, back, night(this.found.document))];
     const { runs } = this.found.document;
-    if (!runs.length) return [title, work(ctx.sample?.status, "stress"), h("section", { class: "card" }, empty(t("no_stress")), h("p", { class: "empty" }, t("no_stress_more")))];
+    if (!runs.length) return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
+      h("section", { class: "card" }, empty(t("no_stress")), h("p", { class: "empty" }, t("no_stress_more"))))];
     const curves = complete(runs).length > 1;
     return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
       curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
