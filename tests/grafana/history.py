@@ -186,7 +186,7 @@ def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot
         fine = source.health == "ok"
         reports.append(replace(source, sample=sample, mono=t, last_success_wall=wall if fine else None,
                                duration_seconds=_took(source.name), failures_total=0))  # fmt: skip
-    return replace(snapshot, wall=wall, mono=t, reports=tuple(reports))
+    return replace(snapshot, wall=wall, mono=t, reports=tuple(reports), _families={})
 
 
 def _took(source: str) -> float:
