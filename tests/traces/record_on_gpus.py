@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 
 import pynvml
 
+from tests.traces.on_card import Program
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample
 from wslgpud.risk.trace import write_trace
 
@@ -31,41 +32,6 @@ INTERVAL_SECONDS = 0.5
 TOLERATED_SHARE = 0.22
 FITS_SHARE = 0.72
 """Programs that fit are given a limit of which they take so much at most."""
-
-
-class Program:
-    """One of gpu_programs.py, loaded at once and begun later."""
-
-    def __init__(self, name, card, seconds=0.0):
-        command = [sys.executable, str(HERE / "gpu_programs.py"), name, str(card), str(seconds)]
-        self.child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self.name, self.failed_at = name, None
-        self._said = {"ready": threading.Event(), "taken": threading.Event()}
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        for line in self.child.stdout:
-            word, *rest = line.split() or [""]
-            if word == "failed":
-                self.failed_at = float(rest[0])
-            elif word in self._said:
-                self._said[word].set()
-
-    def wait_for(self, word, seconds=60.0):
-        if not self._said[word].wait(seconds):
-            raise SystemExit(f"{self.name} has not said {word!r} within {seconds:.0f} s")
-
-    def begin(self):
-        self.child.stdin.write("go\n")
-        self.child.stdin.flush()
-        return self
-
-    def end(self):
-        if self.child.poll() is None:
-            os.killpg(self.child.pid, signal.SIGKILL)
-        self.child.wait()
 
 
 class Cards:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.traces.on_card import Program
 from wslgpud.model import Observation
 from wslgpud.risk.trace import read_trace, write_trace
 
@@ -62,44 +63,6 @@ class Part:
     began: float = 0.0
     ended: float = 0.0
     failed: float | None = None
-
-
-class OnCard:
-    """One of gpu_programs.py, loaded at once and begun later."""
-
-    def __init__(self, python, name, seconds=0.0):
-        command = [python, str(HERE / "gpu_programs.py"), name, "0", str(seconds)]
-        self.child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
-        self.name, self.failed = name, None
-        self._said = {"ready": threading.Event(), "taken": threading.Event()}
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self):
-        for line in self.child.stdout:
-            word, *rest = line.split() or [""]
-            if word == "failed":
-                self.failed = float(rest[0])
-            elif word in self._said:
-                self._said[word].set()
-
-    def wait_for(self, word):
-        if not self._said[word].wait(90.0):
-            raise SystemExit(f"{self.name} has not said {word!r}")
-
-    def begin(self):
-        self.child.stdin.write("go\n")
-        self.child.stdin.flush()
-
-    def end(self):
-        end_group(self.child)
-
-
-def end_group(child):
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 class Recording:
@@ -191,9 +154,9 @@ def run_on_card(programs, parts, short):
         part = Part(name, began=time.monotonic())
         program.begin()
         end = part.began + (8.0 if short else ON_THE_CARD[name][1])
-        while time.monotonic() < end and program.failed is None and program.child.poll() is None:
+        while time.monotonic() < end and program.failed_at is None and program.child.poll() is None:
             time.sleep(0.2)
-        part.failed = program.failed
+        part.failed = program.failed_at
         time.sleep(LINGER_SECONDS if part.failed is not None else 0.0)
         part.ended = time.monotonic()
         program.end()
@@ -276,8 +239,10 @@ def record(folder, options):
     helpers = []
     try:
         if on_the_card:
-            programs = {name: OnCard(options.python, name, s) for name, s in on_the_card.items()}
-            helpers = [OnCard(options.python, "ballast"), OnCard(options.python, "desktop")]
+            programs = {
+                name: Program(name, seconds=s, python=options.python) for name, s in on_the_card.items()
+            }
+            helpers = [Program(name, python=options.python) for name in ("ballast", "desktop")]
             for program in (*programs.values(), *helpers):
                 program.wait_for("ready")
             helpers[0].begin()
