@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(
         "WSLGPUD_SLOW" not in os.environ,
-        reason="takes three minutes where machines are emulated: set WSLGPUD_SLOW=1",
+        reason="takes ten minutes where machines are emulated: set WSLGPUD_SLOW=1",
     ),
 ]
 
