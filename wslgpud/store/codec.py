@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import gcd
@@ -28,6 +28,8 @@ _A = TypeVar("_A", "array[int]", "array[float]")
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 #: instead of a width: doubles bit by bit, and numbers as text
 _DOUBLES, _TEXT = 16, 17
+#: floats hold every whole number up to here
+_EXACT = 1 << 53
 _STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
 
 
@@ -55,8 +57,12 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
     return bytes([width]) + pack_numbers(numbers[0], unit, low) + _deflate(body, width)
 
 
-def decode(block: bytes, count: int, last: Number, *, whole: bool) -> list[Number]:
+def decode(
+    block: bytes, count: int, last: Number, *, whole: bool, number: type[Number] = int
+) -> list[Number]:
     """Return the ``count`` values of a block that ends in ``last``.
+
+    With ``number`` float whole numbers come as floats where these are exact: they are quicker to divide.
 
     Raises:
         ValueError: the block is damaged.
@@ -64,7 +70,7 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool) -> list[Numbe
     if not block:
         return [last] * count
     try:
-        values = _decode(block)
+        values = _decode(block, count, number)
     except (zlib.error, LookupError, ArithmeticError, ValueError) as error:
         raise ValueError(f"damaged block: {error}") from error
     if len(values) != count or values[-1] != last or whole == (block[0] == _DOUBLES):
@@ -77,25 +83,28 @@ def rises(block: bytes) -> bool:
     return not block or (block[0] in _TYPECODES and unpack_numbers(block[1:], 3)[0][2] >= 0)
 
 
-def _decode(block: bytes) -> list[Number]:
+def _decode(block: bytes, count: int, number: type[Number]) -> list[Number]:
     kind = block[0]
     if kind == _DOUBLES:
         return list(_little(array("d", _lines(_inflate(block[1:]), 8))))
     if kind == _TEXT:
         return [int(text) for text in _inflate(block[1:]).split(b",")]
     (first, unit, low), body = unpack_numbers(block[1:], 3)
-    numbers = _lines(_inflate(body), kind)
+    steps = _lines(_inflate(body), kind)
+    furthest = abs(first) + count * unit * (abs(low) + (1 << 8 * kind))
+    kept: Callable[[int], Number] = number if furthest <= _EXACT else int
     if kind == 1:
         # the common case by far: looking a difference up is quicker than working it out
-        return list(accumulate(map(_steps(low, unit).__getitem__, numbers), initial=first))
-    shifted = _little(array(_TYPECODES[kind], numbers))
-    least = low * unit
-    return list(accumulate([step * unit + least for step in shifted], initial=first))
+        return list(accumulate(map(_steps(low, unit, kept).__getitem__, steps), initial=kept(first)))
+    begin, rest = divmod(first, unit)
+    units = accumulate([low + step for step in _little(array(_TYPECODES[kind], steps))], initial=begin)
+    scale, offset = kept(unit), kept(rest)
+    return [n * scale + offset for n in units] if rest else [n * scale for n in units]
 
 
 @lru_cache(256)
-def _steps(low: int, unit: int) -> list[int]:
-    return [(low + number) * unit for number in range(256)]
+def _steps(low: int, unit: int, number: Callable[[int], Number]) -> list[Number]:
+    return [number((low + step) * unit) for step in range(256)]
 
 
 def _planes(data: bytes, width: int) -> bytes:

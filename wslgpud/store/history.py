@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 def raw(connection: Connection, asked: Asked) -> Values:
     """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
-    return _joined(_pieces(connection, asked))
+    return _joined(_pieces(connection, asked, int))
 
 
 def _joined(pieces: Iterable[Piece[_T]]) -> tuple[list[_T], list[Number]]:
@@ -91,24 +91,26 @@ def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, i
     return first, minute and minute * 1000, hour and hour * 1000
 
 
-def best(connection: Connection, asked: Asked, *, counter: bool) -> tuple[list[float], list[Number]]:
+def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
     """Return every value still kept, and before the first of them one a minute, before that one an hour.
 
     That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
     seconds, and the values are those that were measured.
     """
     before = _coarser(connection, asked, _minutes, _hours)
-    times, values = _joined(_plain(piece, asked.divisor) for piece in _pieces(connection, asked))
+    times, values = _joined(_plain(piece, asked.divisor) for piece in _pieces(connection, asked, float))
     if not before.times:
         return times, values
-    _, *older = _plain((True, before.times, before.last if counter else before.means), asked.divisor)
+    _, *older = _plain(
+        (True, before.times, before.last if kind == "counter" else before.means), asked.divisor
+    )
     return [*older[0], *times], [*older[1], *values]
 
 
-def _plain(piece: Piece[int], divisor: int) -> Piece[float]:
+def _plain(piece: Piece[float], divisor: int) -> Piece[float]:
     """Return times as seconds and values as measured: piece by piece, while all of one lies in the cache."""
     in_order, times, values = piece
-    return in_order, map(truediv, times, repeat(1000)), unscaled(values, divisor)
+    return in_order, map(truediv, times, repeat(1000.0)), unscaled(values, divisor)
 
 
 def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
@@ -131,18 +133,22 @@ def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     return found
 
 
-def _pieces(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
-    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks."""
-    yield from _sealed(connection, asked)
+def _pieces(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[Piece[_T]]:
+    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
+
+    ``number`` is float for what is going to be divided: see ``codec.decode``.
+    """
+    yield from _sealed(connection, asked, number)
     newest = list(_newest(connection, asked))
-    yield all(a[0] <= b[0] for a, b in pairwise(newest)), *_columns(newest)
+    times, values = _columns(newest)
+    yield all(a <= b for a, b in pairwise(times)), map(number, times), values
 
 
 def _columns(points: Sequence[tuple[int, Number]]) -> Values:
     return [ms for ms, _ in points], [value for _, value in points]
 
 
-def _sealed(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
+def _sealed(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[Piece[_T]]:
     chunk, block = schema.chunk, schema.block
     sheet, own = chunk.c.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
     query = (
@@ -153,6 +159,7 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
         .where(chunk.c.id.between(*asked.rows))
         .order_by(chunk.c.id)
     )
+    kept = number if asked.divisor > 1 else int
     # a month of sheets is a hundred megabytes: SQLite gives row by row, a server all unless asked not to
     streamed = {"stream_results": connection.dialect.name != "sqlite", "max_row_buffer": 16}
     for row in connection.execute(query, execution_options=streamed):
@@ -160,10 +167,10 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
             found = Block(row.mask, row.last, row.data) if row.id_1 & own else find(row.data, own)
             if found is None:
                 continue
-            times = times_of(row)
+            times = times_of(row, number)
             if found.mask:
                 times = list(compress(times, mask_of(row, found.mask)))
-            values = decode(found.data, len(times), found.last, whole=asked.whole)
+            values = decode(found.data, len(times), found.last, whole=asked.whole, number=kept)
         except (ValueError, zlib.error) as error:
             # what cannot be known is a gap
             log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
@@ -174,9 +181,9 @@ def _sealed(connection: Connection, asked: Asked) -> Iterator[Piece[int]]:
         yield rises(row.times), times, values
 
 
-def times_of(chunk: Any) -> list[int]:
+def times_of(chunk: Any, number: type[_T]) -> list[_T]:
     """Return the milliseconds of the ticks of a chunk, in order of arrival."""
-    return cast("list[int]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True))
+    return cast("list[_T]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True, number=number))
 
 
 def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
@@ -301,7 +308,7 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     ).first()
     if newest is None:
         return {}
-    times = times_of(newest)
+    times = times_of(newest, int)
     latest = {0: times[-1]}
     host = low >> schema.ROW_BITS << schema.SERIES_BITS
     found = {}

@@ -179,15 +179,14 @@ class Reader:
     ) -> tuple[list[float], list[Number]]:
         """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
         start, end = round(start_wall * 1000), round(end_wall * 1000)
-        times: list[float] = []
-        values: list[Number] = []
         with self.connected() as connection:
-            for number, kind, divisor in self._known(connection).by_ref.get(series, ()):
-                asked = history.Asked(number, divisor, start, end)
-                more, found = history.best(connection, asked, counter=kind == "counter")
-                times += more
-                values += found
-        return times, values
+            parts = [
+                history.best(connection, history.Asked(one.number, one.divisor, start, end), kind=one.kind)
+                for one in self._known(connection).by_ref.get(series, ())
+            ]
+        if len(parts) == 1:
+            return parts[0]
+        return [t for times, _ in parts for t in times], [v for _, values in parts for v in values]
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
         """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
