@@ -96,10 +96,11 @@ def _decode(block: bytes, count: int, number: type[Number]) -> list[Number]:
     if kind == 1:
         # the common case by far: looking a difference up is quicker than working it out
         return list(accumulate(map(_steps(low, unit, kept).__getitem__, steps), initial=kept(first)))
-    begin, rest = divmod(first, unit)
-    units = accumulate([low + step for step in _little(array(_TYPECODES[kind], steps))], initial=begin)
-    scale, offset = kept(unit), kept(rest)
-    return [n * scale + offset for n in units] if rest else [n * scale for n in units]
+    least, scale, (begin, rest) = kept(low), kept(unit), map(kept, divmod(first, unit))
+    units = accumulate([least + step for step in _little(array(_TYPECODES[kind], steps))], initial=begin)
+    if unit == 1:
+        return list(units)
+    return [n * scale + rest for n in units] if rest else [n * scale for n in units]
 
 
 @lru_cache(256)
