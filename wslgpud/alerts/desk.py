@@ -132,6 +132,7 @@ class Desk:
         for delivery in store.unsent():
             if delivery.channel not in self._levels:
                 store.abandon(delivery.id, "the channel is not configured any more")
+        self._renew_open()  # what stays as it was is not announced again, and must be renewed all the same
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
         self._keep_score()
