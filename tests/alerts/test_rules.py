@@ -152,9 +152,9 @@ def test_heat_for_a_minute_is_told_and_a_power_cap_never() -> None:
 
 
 def test_every_reason_that_counts_is_one_that_the_driver_gives() -> None:
-    from wslgpud.alerts.measures import _HARMFUL_REASONS  # noqa: PLC0415
+    from wslgpud.alerts.measures import HARMFUL_REASONS  # noqa: PLC0415
 
-    assert set(gpu.THROTTLE_BITS) > _HARMFUL_REASONS
+    assert set(gpu.THROTTLE_BITS) > HARMFUL_REASONS
 
 
 def spilling(

@@ -19,10 +19,9 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 #: https://docs.nvidia.com/deploy/xid-errors/
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: what slows a card down against its owner's wish; a power cap is normal under full load
-_HARMFUL_REASONS = frozenset(
+HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
-_WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
 #: so near to where a stress run saw the card end, it is full: one chunk of that run
 NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
@@ -40,7 +39,7 @@ class Signal(NamedTuple):
 
 
 @dataclass(slots=True)
-class Memory:
+class Remembered:
     """What the measures must remember from tick to tick."""
 
     state_folder: str = "/"
@@ -64,14 +63,16 @@ class Look:
     """One tick, as the measures see it."""
 
     snapshot: Snapshot
-    memory: Memory
+    remembered: Remembered
     store_error: str = ""
     store_damage: str = ""
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
         for event in self.snapshot.events:
-            if event.kind == kind and (not event.fields.get("past") or event.wall > self.memory.since_wall):
+            if event.kind == kind and (
+                not event.fields.get("past") or event.wall > self.remembered.since_wall
+            ):
                 yield event
 
     def readings(self, spec: MetricSpec) -> list[Reading]:
@@ -84,7 +85,7 @@ class Look:
 
     def rate(self, spec: MetricSpec) -> float | None:
         """Return how fast a counter without labels has grown since the last tick; None where not known."""
-        last = self.memory.last
+        last = self.remembered.last
         if last is None or self.snapshot.mono <= last.mono:
             return None
         before, now = last.value(spec), self.snapshot.value(spec)
@@ -140,7 +141,7 @@ def lost_gpus(look: Look) -> Iterator[Signal]:
 def silent_driver(look: Look) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
-    if report is None or not look.memory.gpu_seen:
+    if report is None or not look.remembered.gpu_seen:
         return
     yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
 
@@ -165,7 +166,7 @@ def throttling(look: Look) -> Iterator[Signal]:
     for reading in look.readings(gpu.THROTTLED):
         card, _, reason = reading.labels
         found = reasons.setdefault(card, [])
-        if reading.value and reason in _HARMFUL_REASONS:
+        if reading.value and reason in HARMFUL_REASONS:
             found.append(reason)
     for card, found in reasons.items():
         sample = next((g for g in look.snapshot.gpus if str(g.index) == card), None)
@@ -204,7 +205,7 @@ def spill(look: Look) -> Iterator[Signal]:
     cards = {gpu.name: gpu for gpu in reversed(look.snapshot.gpus)}
     sizes = {r.labels[0]: r.value for r in look.readings(windows.GPU_SIZE)}
     dedicated = {r.labels[0]: r.value for r in look.readings(windows.GPU_DEDICATED)}
-    before = look.memory.shared_before
+    before = look.remembered.shared_before
     for reading in look.readings(windows.GPU_SHARED):
         adapter, shared = reading.labels[0], float(reading.value)
         card = cards.get(adapter)
@@ -218,8 +219,8 @@ def spill(look: Look) -> Iterator[Signal]:
         if not shares:
             continue
         full = max(shares) >= FULL_SHARE
-        if card is not None and card.used_bytes is not None and card.uuid in look.memory.card_ends:
-            full = full or card.used_bytes >= look.memory.card_ends[card.uuid] - NEAR_BYTES
+        if card is not None and card.used_bytes is not None and card.uuid in look.remembered.card_ends:
+            full = full or card.used_bytes >= look.remembered.card_ends[card.uuid] - NEAR_BYTES
         # Already full at the first look: what was there then is all that can be compared with.
         before[adapter] = min(before.get(adapter, shared), shared) if full else shared
         grown = shared - before[adapter]
@@ -262,7 +263,7 @@ def state_space(look: Look) -> Iterator[Signal]:
 def windows_space(look: Look) -> Iterator[Signal]:
     """Return the space left on each drive of Windows."""
     for reading in look.readings(disk.AVAILABLE):
-        if reading.labels[1] in _WINDOWS_TYPES:
+        if reading.labels[1] in disk.WINDOWS_TYPES:
             yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
 
 
@@ -304,17 +305,17 @@ def _silent_seconds(look: Look, report: SourceReport, *, also_absent: bool = Fal
     """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
     silent = report.health in ("failed", "late") or (also_absent and report.health == "absent")
     if not silent:
-        look.memory.silent_since.pop(report.name, None)
+        look.remembered.silent_since.pop(report.name, None)
         return 0.0
-    return look.snapshot.mono - look.memory.silent_since.setdefault(report.name, look.snapshot.mono)
+    return look.snapshot.mono - look.remembered.silent_since.setdefault(report.name, look.snapshot.mono)
 
 
 def _holder(look: Look, spec: MetricSpec) -> Reading | None:
     """Return the reading of the file system that holds our own data."""
-    folder = PurePosixPath(look.memory.state_folder)
+    folder = PurePosixPath(look.remembered.state_folder)
     inside = [
         r
         for r in look.readings(spec)
-        if r.labels[1] not in _WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
+        if r.labels[1] not in disk.WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
     ]
     return max(inside, key=lambda r: len(r.labels[0]), default=None)

@@ -148,7 +148,7 @@ RULES = {
             "机器在 {last} 未经关机就终止了",
             "wslgpud 在 {killed} 被杀死，现已重新运行",
         ),
-        ("{trouble} 最后一次采样 {last}，剩余 {left_bytes} / {capacity_bytes}。", "{trouble}", "最后一次采样 {last}。"),
+        ("{trouble}", "最后一次采样 {last}。"),
         "用 wslgpud incidents 查看最后几分钟：谁在增长、还剩多少、内核说了什么。",
     ),
 }  # fmt: skip

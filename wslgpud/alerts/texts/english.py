@@ -157,7 +157,6 @@ RULES = {
             "wslgpud was killed at {killed}; it runs again",
         ),
         (
-            "{trouble} Last sample {last}, {left_bytes} left of {capacity_bytes}.",
             "{trouble}",
             "Last sample {last}.",
         ),
