@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -99,20 +100,28 @@ Measure = Callable[[Look], Iterable[Signal]]
 
 def oom_kills(look: Look) -> Iterator[Signal]:
     """A process was killed because memory had run out: from the kernel's log, else from its counter."""
-    heard = False
-    for event in look.events("oom_kill"):
-        heard = True
-        fields = event.fields
-        limited = fields.get("constraint") == "CONSTRAINT_MEMCG"
-        # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
-        group = str(fields.get("cgroup", ""))
-        resource = f"cgroup:{group}" if limited and group not in ("", "/wsl-user") else "ram"
-        yield Signal(resource, 1.0, {**fields, "text": event.text})
+    heard = list(look.events("oom_kill"))
+    # While no daemon ran, many may have died in as many groups, most of them gone by now: one alert for all.
+    missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
+    for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
+        facts: dict[str, str | Number] = {**event.fields, "text": event.text}
+        if len(missed) > 1 and event is missed[-1]:
+            victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
+            facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
+        yield Signal(_short(event), 1.0, facts)
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
     if not heard and mute and (rate := look.rate(memory.OOM_KILLS)):
         yield Signal("ram", 1.0, {"kills_per_second": rate})
+
+
+def _short(kill: Event) -> str:
+    """Return the resource that a process was killed for."""
+    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
+    group = str(kill.fields.get("cgroup", ""))
+    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
+    return f"cgroup:{group}" if limited else "ram"
 
 
 def residency_failures(look: Look) -> Iterator[Signal]:

@@ -15,8 +15,13 @@ RULES = {
     ),
     "oom_kill": RuleText(
         "内存不足，进程被杀",
-        ("内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})", "内存不足，内核杀死了一个进程"),
         (
+            "wslgpud 未运行期间，内核因内存不足杀死了 {kills} 个进程，最后一个是 {victim}",
+            "内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})",
+            "内存不足，内核杀死了一个进程",
+        ),
+        (
+            "均因所在 cgroup 的限制：{victims}。",
             "{victim} (pid {pid}) 占用私有内存 {anon_bytes}，共享内存 {shmem_bytes}。",
             "内核的 OOM 计数增加了；内核日志不可读，因此不知道是哪个进程。",
         ),
