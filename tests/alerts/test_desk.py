@@ -287,6 +287,21 @@ def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news
     second.end()
 
 
+def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_back(tmp_path: Path) -> None:
+    life, control = Life(tmp_path), ControlFile(tmp_path)
+
+    def renewed(t: float) -> int:
+        life.memory(t, CRITICAL, CRITICAL)
+        return len(life.desk.dispatcher.open_messages)
+
+    life.memory(1, OK, CRITICAL)
+    assert renewed(2) == 1
+    control.change(lambda c: replace(c, silences=(Silence("memory_exhaustion", "*", START + 100),)))
+    assert renewed(70) == 0
+    assert renewed(200) == 1
+    life.end()
+
+
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.kill(1, "cc1plus")

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 HISTORY_SECONDS = 30 * 86400.0
 #: repeats come no faster than this, however fast the time runs out
 REPEAT_SECONDS = 10.0
+#: what is open is looked through again this often: a silence may have begun or ended since
+RENEW_SECONDS = 60.0
 #: the longest that a tick waits for its news to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
 #: incidents that the score remembers
@@ -180,6 +182,8 @@ class Desk:
             )  # fmt: skip
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
+        if self._clock.mono() - self._renewed_mono >= RENEW_SECONDS:
+            self._renew_open()
         if self._announced:
             # The channels are at it already; a daemon killed now should know after its restart.
             self._store.flush(SYNC_SECONDS)
@@ -268,6 +272,7 @@ class Desk:
         return worst >= self._levels[channel.name]
 
     def _renew_open(self) -> None:
+        self._renewed_mono = self._clock.mono()
         control, wall = self._control.now(), self._clock.wall()
         messages = []
         for incident in self._ledger.open.values():
