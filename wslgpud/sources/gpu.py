@@ -15,7 +15,7 @@ from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, Unit
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
-from wslgpud.probes.nvml_remedies import explain
+from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.gpu_presence import on_the_bus, visible
@@ -192,6 +192,7 @@ class GpuSource(Source):
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
         self._lost = 0
+        self._refusal = ""
         self._look_at: float | None = None
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
@@ -212,7 +213,10 @@ class GpuSource(Source):
             reply = self._probe.ask({})
         except ProbeDown as down:
             self._forget()
-            raise SourceError(str(down)) from down
+            text = str(down)
+            if text != self._refusal:  # that says what to do already
+                text = explain_silence(text, wsl=self.host.exists("/dev/dxg"))
+            raise SourceError(text) from down
         if "error" in reply:
             self._fail(reply)
         self._take(reply, now)
@@ -272,7 +276,7 @@ class GpuSource(Source):
         error = reply["error"]
         self._errors[error] += 1
         wsl = self.host.exists("/dev/dxg")
-        text = explain(error, reply["call"], reply["text"], wsl=wsl)
+        text = self._refusal = explain(error, reply["call"], reply["text"], wsl=wsl)
         self._probe.fail(text)
         if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not on_the_bus(self.host):
             self._look_at = self.host.clock.mono() + LOOK_AGAIN_SECONDS
