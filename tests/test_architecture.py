@@ -40,7 +40,6 @@ HOMES = {
     "apscheduler": {"jobs"},
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
-    "psutil": {"sources"},
     "rich": {"cli"},
     "textual": {"cli"},
     "typer": {"cli"},

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wslgpud import config
+from wslgpud.cli.config import sample_file
 from wslgpud.config import ConfigError, declared_keys, load
 
 
@@ -23,11 +24,11 @@ def test_no_file_is_needed(tmp_path: Path) -> None:
 
 
 def test_the_sample_file_is_valid_and_changes_nothing(tmp_path: Path) -> None:
-    assert load_text(tmp_path, config.sample_file()).config == config.Config()
+    assert load_text(tmp_path, sample_file()).config == config.Config()
 
 
 def test_every_line_of_the_sample_file_may_be_uncommented(tmp_path: Path) -> None:
-    lines = config.sample_file().splitlines()
+    lines = sample_file().splitlines()
     text = "\n".join(line.removeprefix("# ") if " = " in line else line for line in lines)
 
     assert load_text(tmp_path, text).config == config.Config()

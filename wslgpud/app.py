@@ -24,7 +24,7 @@ from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config, ConfigError
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
@@ -88,7 +88,7 @@ class Daemon:
             StartError: one of these cannot be had.
         """
         systemd.keep_capabilities()
-        if warning := systemd.unprotected(self._environ, systemd.oom_score_adjust()):
+        if warning := systemd.lack_of_protection(self._environ, oom_score_adjust()):
             log.warning("%s", warning)
         try:
             with ExitStack() as stack:

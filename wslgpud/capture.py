@@ -13,13 +13,14 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from wslgpud.config import Config
 from wslgpud.host import DiskSpace, Host, NoData, SourceError
 from wslgpud.model import Sample
+from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.disk import mounts
@@ -30,7 +31,6 @@ from wslgpud.sources.windows import WindowsSource
 
 _KMSG = "/dev/kmsg"
 _NVML_SECONDS = 60  # a sleeping card takes its time
-_BINFMT = "/proc/sys/fs/binfmt_misc"
 _UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
 _LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
 _MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
@@ -82,7 +82,7 @@ class Recorder(Host):
     def names(self, path: str) -> list[str]:
         """Return the names in a folder; most are remembered by what is read below it."""
         names = self._host.names(path)
-        if path == _BINFMT:
+        if path == BINFMT:
             self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
         return names
 
@@ -114,9 +114,7 @@ class Recorder(Host):
         return answer
 
 
-def capture(
-    host: Host, folder: Path, config: Config | None = None, sources: Iterable[type[Source]] = SOURCES
-) -> list[str]:
+def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]:
     """Write what ``host`` shows to ``folder``, ready for ``RecordedHost``; return the files' names.
 
     Raises:
@@ -125,7 +123,8 @@ def capture(
     if folder.exists() and any(folder.iterdir()):
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
     recorder = Recorder(host)
-    samples = [_read(source(recorder, config or Config())) for source in sources]
+    config = config or Config()
+    samples = [_read(source(recorder, config)) for source in SOURCES]
     files = _needed(recorder, samples)
     mask = Mask(host)
     facts: dict[str, Any] = {
@@ -147,7 +146,7 @@ def capture(
     contents["host.json"] = json.dumps(facts, indent=1) + "\n"
     if host.live and (recording := _nvml()):
         contents["nvml.json"] = mask.words(recording)
-    if answer := _windows(host, config or Config()):
+    if answer := _windows(host, config):
         contents["windows.json"] = mask.words(json.dumps(answer, indent=1)) + "\n"
     for name, text in contents.items():
         file = folder / name

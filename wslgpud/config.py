@@ -394,27 +394,3 @@ def _from_text(kind: Any, text: str) -> Any:
     except ValueError:
         return text
     return [part for part in text.split(",") if part]
-
-
-def sample_file() -> str:
-    """Return a configuration file in which every key stands with its help and default, commented out."""
-    lines = ["# wslgpud configuration. Every line shows a default; remove the # to change it."]
-    section = ""
-    for k in declared_keys():
-        if k.section != section:
-            section = k.section
-            lines += ["", f"[{section}]"]
-        lines += [f"# {k.help}", f"# {k.name} = {to_toml(k.default)}"]
-    return "\n".join(lines) + "\n"
-
-
-def to_toml(value: Any) -> str:
-    """Write a value as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(to_toml(v) for v in value) + "]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    return repr(value)

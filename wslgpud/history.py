@@ -19,7 +19,7 @@ from wslgpud.model import (
     Snapshot,
     SourceReport,
 )
-from wslgpud.observe import SOURCES, observe
+from wslgpud.observe import OBSERVED, observe
 from wslgpud.sources import gpu, wsl
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import SeriesRef
@@ -39,7 +39,7 @@ _GPU_FIELDS = {
 }
 _SPECS: dict[str, MetricSpec] = {
     spec.name: spec
-    for spec in (*(spec for source in SOURCES for spec in source.metrics), *gpu.FED)
+    for spec in (*(spec for source in OBSERVED for spec in source.metrics), *gpu.FED)
     if spec.name in _GPU_FIELDS or not spec.name.startswith("gpu")
 }
 

@@ -21,6 +21,15 @@ _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
 
+def oom_score_adjust() -> int | None:
+    """Return how likely the kernel is to kill us, from -1000 (never) to 1000; None where it does not say."""
+    try:
+        with open(_SCORE, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
 def unprotected(command: Sequence[str]) -> list[str]:
     """Return a command whose program the kernel may kill like any other.
 
@@ -28,11 +37,8 @@ def unprotected(command: Sequence[str]) -> list[str]:
     that grows would be spared while innocent programs die. A shell resets it before the program starts:
     afterwards would be too late on a machine short of memory, and ``preexec_fn`` may deadlock among threads.
     """
-    try:
-        with open(_SCORE, encoding="ascii") as file:
-            protected = int(file.read()) < 0
-    except (OSError, ValueError):
-        protected = False
+    score = oom_score_adjust()
+    protected = score is not None and score < 0
     return ["/bin/sh", "-c", _UNPROTECT, "sh", *command] if protected else list(command)
 
 

@@ -174,7 +174,6 @@ class Nightly:
         from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
 
         when = trigger(self._settings)
-        logging.getLogger("apscheduler").setLevel(logging.WARNING)
         # One at a time; however many nights were missed, once; and late rather than never: the gates say
         # whether the moment is right.
         self._scheduler = BackgroundScheduler(

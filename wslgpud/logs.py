@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
 
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -19,11 +18,10 @@ class _JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
-def set_up(level: str, environ: Mapping[str, str] | None = None) -> None:
+def set_up(level: str) -> None:
     """Print log lines of ``level`` and above to standard error."""
-    environ = os.environ if environ is None else environ
     handler = logging.StreamHandler(sys.stderr)
-    if _is_journal(environ.get("JOURNAL_STREAM", "")):
+    if _to_journal():
         handler.setFormatter(_JournalFormatter("%(message)s"))
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
@@ -36,13 +34,13 @@ def set_up(level: str, environ: Mapping[str, str] | None = None) -> None:
 
 def journal_prefix(level: int) -> str:
     """Return what marks a line of this importance in the journal; nothing where a person reads."""
-    return f"<{_PRIORITY[level]}>" if _is_journal(os.environ.get("JOURNAL_STREAM", "")) else ""
+    return f"<{_PRIORITY[level]}>" if _to_journal() else ""
 
 
-def _is_journal(stream: str) -> bool:
+def _to_journal() -> bool:
     """Tell whether standard error is the stream that systemd made (``device:inode``, systemd.exec(5))."""
     try:
         status = os.fstat(2)
     except OSError:
         return False
-    return stream == f"{status.st_dev}:{status.st_ino}"
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"

@@ -68,7 +68,10 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; ``used_bytes`` is None where the driver does not tell (always under WSL2)."""
+    """A process on a GPU; ``used_bytes`` is None where the driver does not tell (always under WSL2).
+
+    ``pid`` is 0 for one of another container or VM, whose number here is somebody else's.
+    """
 
     pid: int
     name: str
@@ -142,8 +145,8 @@ def _by_family(readings: Iterable[Reading]) -> dict[str, dict[tuple[str, ...], N
 class Snapshot:
     """All that was known at one tick. Immutable, hence shared between threads without locks.
 
-    ``interval_seconds`` is when the next tick is planned, ``lateness_seconds`` how much later than planned
-    this one began.
+    ``interval_seconds`` is the time planned until the next tick (by the sampler: to this one, which is all
+    that it knows), ``lateness_seconds`` how much later than planned this one began.
     """
 
     wall: float

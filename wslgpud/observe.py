@@ -6,7 +6,8 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import CgroupState, Observation, PsiState, RamState, Snapshot, SwapState, VmState
 from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, wsl
 
-SOURCES = (
+#: whose metrics it is made of, beside the samples of cards and processes
+OBSERVED = (
     memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource
 )  # fmt: skip
 _KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}

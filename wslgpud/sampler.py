@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 TREND_SECONDS = 5.0
 #: aim at this many samples before the memory is gone at the present rate
 SAMPLES_BEFORE_END = 20
-
-
-#: A tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
+#: a tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
 #: processes that are being swapped, must not keep us from looking at RAM again.
 PATIENCE_SECONDS = 0.5
 
@@ -214,7 +212,6 @@ class _Lane:
     """A thread that runs the sources of one lane, one job at a time."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
         self._jobs: SimpleQueue[tuple[_Job, Clock] | None] = SimpleQueue()
         self._current: _Job | None = None
         # A daemon thread, because a read that never returns must not keep the program from ending.

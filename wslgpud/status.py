@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
 from typing import Any
 
 from wslgpud import __version__
 from wslgpud.alerts.incidents import Standing
-from wslgpud.alerts.message import forecast_payload
+from wslgpud.alerts.message import forecast_payload, iso
 from wslgpud.model import (
     Forecast,
     GpuSample,
@@ -45,7 +44,7 @@ def status(  # noqa: PLR0913 - what a document is made of
     return _known(
         {
             "version": __version__,
-            "at": _iso(snapshot.wall),
+            "at": iso(snapshot.wall),
             "wsl": observation.wsl,
             "level": level.label,
             "headline": headline(worst) if worst and level > Level.OK else None,
@@ -65,7 +64,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
-                    "at": _iso(t.wall),
+                    "at": iso(t.wall),
                     "resource": t.resource,
                     "level": t.new.label,
                     "previous_level": t.old.label,
@@ -86,10 +85,10 @@ def standing(open_one: Standing) -> dict[str, Any]:
             "rule": incident.rule,
             "resource": incident.resource,
             "level": incident.level.label,
-            "since": _iso(incident.opened_wall),
+            "since": iso(incident.opened_wall),
             "headline": incident.headline,
             "acknowledged": open_one.acknowledged,
-            "silenced_until": None if until is None else _iso(until),
+            "silenced_until": None if until is None else iso(until),
         }
     )
 
@@ -98,7 +97,7 @@ def night(run: StressResult) -> dict[str, Any]:
     """Return a stress run in brief, as JSON."""
     return _known(
         {
-            "at": _iso(run.wall),
+            "at": iso(run.wall),
             "gpu": run.gpu,
             "uuid": run.uuid,
             "verdict": run.verdict,
@@ -106,10 +105,6 @@ def night(run: StressResult) -> dict[str, Any]:
             "note": "; ".join(f.text for f in run.findings) or run.reason or None,
         }
     )
-
-
-def _iso(wall: float) -> str:
-    return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:

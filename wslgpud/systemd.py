@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
+from wslgpud.host import oom_score_adjust
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 
@@ -51,15 +51,7 @@ def keep_capabilities() -> None:
     ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 
 
-def oom_score_adjust(own: Path = Path("/proc/self")) -> int | None:
-    """Return how likely the kernel is to kill us, from -1000 to 1000; None where it does not say."""
-    try:
-        return int((own / "oom_score_adj").read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def unprotected(environ: Mapping[str, str], score: int | None) -> str:
+def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
     """Return a warning if we are a service that dies as easily as what it watches; else nothing.
 
     systemd says nothing when it cannot lower the score, so it is read back.

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.systemd import oom_score_adjust, readings, unprotected
+from wslgpud import host
+from wslgpud.host import oom_score_adjust
+from wslgpud.systemd import lack_of_protection, readings
 
 SERVICE = {"NOTIFY_SOCKET": "/run/systemd/notify"}
 #: A process that has capabilities to hand on, and one that it starts, before and after it keeps them.
@@ -39,20 +41,26 @@ print(before, children_have(), int(open("/proc/self/status").read().split("CapEf
 
 
 def test_a_service_that_is_killed_as_easily_as_others_says_so() -> None:
-    assert "its OOM score adjustment is 0" in unprotected(SERVICE, 0)
-    assert "./deploy/install" in unprotected(SERVICE, 200)
+    assert "its OOM score adjustment is 0" in lack_of_protection(SERVICE, 0)
+    assert "./deploy/install" in lack_of_protection(SERVICE, 200)
 
 
 @pytest.mark.parametrize(("environ", "score"), [(SERVICE, -500), ({}, 0), (SERVICE, None)])
 def test_who_is_protected_or_no_service_says_nothing(environ: dict[str, str], score: int | None) -> None:
-    assert unprotected(environ, score) == ""
+    assert lack_of_protection(environ, score) == ""
 
 
-def test_the_score_is_a_metric_where_the_kernel_tells_it(tmp_path: Path) -> None:
+def test_the_score_is_a_metric_where_the_kernel_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (score,) = readings()
 
     assert score.value == oom_score_adjust() == int(Path("/proc/self/oom_score_adj").read_text())
-    assert oom_score_adjust(tmp_path) is None
+
+    monkeypatch.setattr(host, "_SCORE", str(tmp_path / "oom_score_adj"))
+
+    assert oom_score_adjust() is None
+    assert list(readings()) == []
 
 
 def test_capabilities_stay_with_the_daemon_and_do_not_go_to_its_children() -> None:

@@ -38,7 +38,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         # Keys are there to be copied: the meaning folds, they do not.
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
-        table.add_row(key.path, configuration.to_toml(value), "" if origin == "default" else origin, key.help)
+        table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
     Console().print(table)
 
 
@@ -59,7 +59,7 @@ def init(
         raise Fault(f"{target} exists already; it is left as it is")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(configuration.sample_file())
+        target.write_text(sample_file())
     except OSError as error:
         raise Fault(f"cannot write {target}: {error.strerror}") from error
     print(f"wrote {target}")
@@ -68,3 +68,27 @@ def init(
 def _without_password(value: Any) -> Any:
     """Return a value fit for a bug report: the address of a database may hold a password."""
     return _PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
+
+
+def sample_file() -> str:
+    """Return a configuration file in which every key stands with its help and default, commented out."""
+    lines = ["# wslgpud configuration. Every line shows a default; remove the # to change it."]
+    section = ""
+    for k in configuration.declared_keys():
+        if k.section != section:
+            section = k.section
+            lines += ["", f"[{section}]"]
+        lines += [f"# {k.help}", f"# {k.name} = {to_toml(k.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def to_toml(value: Any) -> str:
+    """Write a value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(to_toml(v) for v in value) + "]"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return repr(value)

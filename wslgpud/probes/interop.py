@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 
-_BINFMT = "/proc/sys/fs/binfmt_misc"
+BINFMT = "/proc/sys/fs/binfmt_misc"
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
 #: what to say where ``works`` is False
@@ -28,7 +28,7 @@ def works(host: Host) -> bool:
     (https://github.com/microsoft/WSL/issues/13449).
     """
     try:
-        return any(name.startswith("WSLInterop") for name in host.names(_BINFMT))
+        return any(name.startswith("WSLInterop") for name in host.names(BINFMT))
     except (NoData, SourceError):
         return False
 

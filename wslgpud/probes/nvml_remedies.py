@@ -56,6 +56,11 @@ REMEDIES = {
 }
 
 
+def explain_silence(what: str, *, wsl: bool) -> str:
+    """Return what to do about a driver that hung or crashed, behind what happened."""
+    return f"{what}; {_WSL if wsl else _SEE}"
+
+
 def explain(error: str, call: str, text: str, *, wsl: bool) -> str:
     """Return what an NVML error means, what to do about it, and which call returned it."""
     meaning, native, under_wsl = REMEDIES.get(error, (f"NVML returned {error}", _SEE, _WSL))

@@ -35,7 +35,7 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     """Return the environment for a child: little of ours, so that its behaviour does not depend on a shell.
 
     ``PYTHONPATH`` begins with where this very package lies, so that parent and child are the same version.
@@ -43,8 +43,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {k: os.environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in os.environ}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    fixed = {"LANG": "C.UTF-8", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-    return {**kept, **fixed, **(extra or {})}
+    return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 class Supervisor:

@@ -290,7 +290,7 @@ class RiskEngine:
         self, observation: Observation, room: Room, view: View, wish: Wish | None, *, changed: bool
     ) -> Forecast:
         danger, culprit, peak = view.danger, NOBODY, None
-        told = view.reason
+        told = view.told
         if told is not None and told.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
         elif told is not None and view.level >= Level.INFO:

@@ -56,11 +56,6 @@ class Peaks:
         return any(when < before and peak >= share for when, peak in self._peaks)
 
     @property
-    def highest(self) -> float | None:
-        """The highest remembered peak."""
-        return max((peak for _, peak in self._peaks), default=None)
-
-    @property
     def period_seconds(self) -> float:
         """The usual time from peak to peak; 0 while fewer than two are known."""
         times = [t for t, _ in self._peaks[-6:]]

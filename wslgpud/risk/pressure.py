@@ -23,7 +23,6 @@ class Pressure(NamedTuple):
     """``full`` is the share of the last 10 s lost by all tasks, 0 to 1; ``stalled`` tells of the last gap."""
 
     full: float = 0.0
-    measured: bool = False
     stalled: bool = False
 
 
@@ -83,9 +82,9 @@ class PressureMeter:
             and _rate(now.stalls, before.stalls, 1.0) + _rate(now.scans, before.scans, 1.0) > 0.0
         )
         if now.full_us is not None and old.full_us is not None:
-            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), True, stalled)
+            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), stalled)
         if memory is not None and memory.full_avg10 is not None:
-            return Pressure(min(1.0, memory.full_avg10 / 100.0), True, stalled)
+            return Pressure(min(1.0, memory.full_avg10 / 100.0), stalled)
         full = (
             _rate(now.stalls, old.stalls, seconds) * STALL_SECONDS
             + _rate(now.faults, old.faults, seconds) * FAULT_SECONDS
@@ -94,4 +93,4 @@ class PressureMeter:
         refaulted = _rate(now.refaults, old.refaults, seconds)
         if stolen >= REFAULT_PAGES_PER_SECOND and refaulted >= REFAULT_RATIO * stolen:
             full = max(full, REFAULT_RATIO)
-        return Pressure(min(1.0, full), False, stalled)
+        return Pressure(min(1.0, full), stalled)

@@ -19,7 +19,7 @@ from wslgpud.model import Level
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = 15.0
-LONGEST_LEAD = 300.0
+LONGEST_LEAD_SECONDS = 300.0
 
 Changes = Mapping[str, Sequence[tuple[float, Level]]]
 
@@ -128,7 +128,7 @@ class Score:
                 continue
             self.alarms_before_events += 1
             if event <= end + GRACE_SECONDS:
-                lead = max(lead, min(LONGEST_LEAD, event - start))
+                lead = max(lead, min(LONGEST_LEAD_SECONDS, event - start))
             else:
                 false += 1
         self.leads.append(lead)

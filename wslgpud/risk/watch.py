@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.model import Level
-from wslgpud.risk.forecast import Envelope
+from wslgpud.risk.growth import Envelope
 from wslgpud.risk.headroom import Room
 from wslgpud.risk.levels import Danger, Hysteresis, wanted
 from wslgpud.risk.peaks import Peaks
@@ -25,8 +25,8 @@ EXPECTED_SECONDS = 900.0
 class View(NamedTuple):
     """What a resource looks like now: the worst danger and the times that its scales believe in.
 
-    ``known`` says that enough was seen for silence to mean something; ``reason`` is the danger that
-    the level holds for, "paused" where that is seen no longer.
+    ``known`` says that enough was seen for silence to mean something; ``told`` is the danger that
+    people are told of: the one that the level holds for, "paused" where that is seen no longer.
     """
 
     level: Level
@@ -35,7 +35,7 @@ class View(NamedTuple):
     late_seconds: float | None
     rate: float | None
     known: bool = True
-    reason: Danger | None = None
+    told: Danger | None = None
 
 
 class Circumstances(NamedTuple):
@@ -43,16 +43,16 @@ class Circumstances(NamedTuple):
 
     ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that an
     allocation failed or a process was killed for lack of it since the last sample; ``gap_expected`` that the
-    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit. ``wanted`` is what
-    running commands will still want, in bytes, by their earlier runs; ``calm`` how many such runs took as
-    much as is taken now, and more, and did no harm.
+    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit. ``wanted_bytes`` is
+    what running commands will still want, by their earlier runs; ``calm`` how many such runs took as much as
+    is taken now, and more, and did no harm.
     """
 
     pressure: Pressure = Pressure()
     exhausted: bool = False
     gap_expected: bool = False
     limit_hits: int | None = None
-    wanted: int = 0
+    wanted_bytes: int = 0
     calm: int = 0
 
 
@@ -154,7 +154,7 @@ class Watch:
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
-        dangers += self._expecting(room, around.wanted)
+        dangers += self._expecting(room, around.wanted_bytes)
         view = self._judge(t, share, dangers, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
@@ -253,11 +253,11 @@ class Watch:
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
         level = self.hysteresis.step(t, want, share, still, period)
-        reason, quiet = best, t - self.hysteresis.wanted_t
+        told, quiet = best, t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
-            reason = Danger("paused", 0.0, math.inf, quiet)
+            told = Danger("paused", 0.0, math.inf, quiet)
         early = late = None
-        if best is not None and best is reason and best.cause != "expected":
+        if best is not None and best is told and best.cause != "expected":
             times = [
                 d.eta_seconds
                 for d in dangers
@@ -265,4 +265,4 @@ class Watch:
             ]
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
-        return View(level, best, early, late, self.rate, self._envelope.knows, reason)
+        return View(level, best, early, late, self.rate, self._envelope.knows, told)

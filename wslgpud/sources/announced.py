@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
@@ -74,13 +73,13 @@ def _locked_text(path: str) -> bytes:
 def _parsed(content: bytes) -> Iterator[Expected]:
     """Yield the peaks of an announcement; what is none, or only half written, is nothing."""
     try:
-        document: Any = json.loads(content.partition(b"\n")[0])
+        document = documents.parsed(content.partition(b"\n")[0])
         who = printable(str(document["who"]))[:MOST_CHARACTERS]
         pids = tuple(int(pid) for pid in document["pids"][:MOST_PIDS])
         rows = [
             Expected(str(name)[:MOST_CHARACTERS], who, int(peak), int(document["used"].get(name, 0)), pids)
             for name, peak in list(document["peaks"].items())[:MOST_PEAKS]
         ]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return
     yield from (row for row in rows if 0 <= row.used_bytes < _MOST and 0 < row.peak_bytes < _MOST)

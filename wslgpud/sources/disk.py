@@ -136,6 +136,7 @@ class WindowsDriveSource(Source):
     # https://github.com/microsoft/WSL/issues/40804
     period_seconds: float = 60.0
     deadline_seconds: ClassVar[float] = 5.0
+    # Its metrics are declared once, by FilesystemSource: only the mount points differ.
 
     def read(self) -> Sample:
         """Return size and space of at most four drives.

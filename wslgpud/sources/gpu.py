@@ -6,7 +6,6 @@ absent, and so is every value of a GPU that is lost; ``gpu_up`` says which GPUs 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -16,9 +15,10 @@ from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec, Unit
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
-from wslgpud.probes.nvml_remedies import explain
+from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
+from wslgpud.sources.gpu_presence import on_the_bus, visible
 from wslgpud.units import printable
 
 GPU = ("gpu", "uuid")
@@ -109,11 +109,6 @@ OUTPUTS = {
     for name, _, label in [output.metric.partition(":")]
 }
 
-LIBRARY_FOLDERS = (
-    "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-    "/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib",
-)  # fmt: skip
-NATIVE_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia")
 #: How often to look whether a GPU has appeared on a machine without one.
 LOOK_AGAIN_SECONDS = 60.0
 #: A lost GPU needs NVML to be initialised anew to be found again; doubled each time, up to ten minutes.
@@ -197,6 +192,7 @@ class GpuSource(Source):
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
         self._lost = 0
+        self._refusal = ""
         self._look_at: float | None = None
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
@@ -217,7 +213,10 @@ class GpuSource(Source):
             reply = self._probe.ask({})
         except ProbeDown as down:
             self._forget()
-            raise SourceError(str(down)) from down
+            text = str(down)
+            if text != self._refusal:  # that says what to do already
+                text = explain_silence(text, wsl=self.host.exists("/dev/dxg"))
+            raise SourceError(text) from down
         if "error" in reply:
             self._fail(reply)
         self._take(reply, now)
@@ -262,23 +261,9 @@ class GpuSource(Source):
             if now < self._look_at:
                 raise NoData("no NVIDIA GPU here")
             self._look_at = None
-        if not self._visible():
+        if not visible(self.host, self.config.sampling.nvml_library):
             self._look_at = now + LOOK_AGAIN_SECONDS
             raise NoData("no NVIDIA GPU here")
-
-    def _visible(self) -> bool:
-        if isinstance(self.host, RecordedHost):
-            return self.host.nvml_recording is not None
-        if not self.host.live:
-            return False  # another machine's files: our own GPU is not its
-        library = self.config.sampling.nvml_library
-        if library:
-            return self.host.exists(library)
-        folders = (*LIBRARY_FOLDERS, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
-        # Not /dev/dxg: WSL has it with any maker's GPU, and its NVML is always in WSL's own folder.
-        return any(self.host.exists(f"{folder}/libnvidia-ml.so.1") for folder in folders) or any(
-            self.host.exists(device) for device in NATIVE_DEVICES
-        )
 
     def _fail(self, reply: Mapping[str, str]) -> None:
         """Take note that NVML cannot be used.
@@ -291,26 +276,12 @@ class GpuSource(Source):
         error = reply["error"]
         self._errors[error] += 1
         wsl = self.host.exists("/dev/dxg")
-        text = explain(error, reply["call"], reply["text"], wsl=wsl)
+        text = self._refusal = explain(error, reply["call"], reply["text"], wsl=wsl)
         self._probe.fail(text)
-        if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not self._has_card():
+        if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not on_the_bus(self.host):
             self._look_at = self.host.clock.mono() + LOOK_AGAIN_SECONDS
             raise NoData("no NVIDIA GPU here")
         raise SourceError(text)
-
-    def _has_card(self) -> bool:
-        """Tell whether the PCI bus shows a device of NVIDIA's; yes when it cannot be asked."""
-        try:
-            devices = self.host.names("/sys/bus/pci/devices")
-        except (NoData, SourceError):
-            return True
-        return any(self._vendor(device) == "0x10de" for device in devices)
-
-    def _vendor(self, device: str) -> str:
-        try:
-            return self.host.read(f"/sys/bus/pci/devices/{device}/vendor").strip()
-        except (NoData, SourceError):
-            return ""
 
     def _forget(self) -> None:
         for gpu in self._gpus.values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,6 +18,7 @@ from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.sources import Source
+from wslgpud.sources.text import table, whole
 from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
@@ -198,12 +198,11 @@ class WindowsSource(Source):
     def _linux_used(self) -> int | None:
         """Return the RAM that this virtual machine has touched and not freed, page cache included."""
         try:
-            found = dict(
-                re.findall(r"^(MemTotal|MemFree): +(\d+) kB", self.host.read("/proc/meminfo"), re.MULTILINE)
-            )
+            levels = table(self.host.read("/proc/meminfo"))
         except (NoData, SourceError):
             return None
-        return (int(found["MemTotal"]) - int(found["MemFree"])) * 1024 if len(found) == 2 else None
+        total, free = whole(levels.get("MemTotal")), whole(levels.get("MemFree"))
+        return None if total is None or free is None else (total - free) * 1024
 
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:

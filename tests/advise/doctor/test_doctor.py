@@ -121,6 +121,20 @@ def test_a_driver_older_than_the_card_is_a_problem_of_the_driver(tmp_path):
     assert (found.state, "sm_120 needs 12.8" in found.found) == ("problem", True)
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("two-gpus", "see whether nvidia-smi works"), ("wsl2-idle", "run 'wsl --shutdown'")]
+)
+def test_a_driver_that_crashes_is_a_problem_with_a_remedy_of_its_own(tmp_path, name, remedy):
+    calls = json.loads((HERE / name / "nvml.json").read_text()) | {"steps": [{"do": "crash"}]}
+    machine = copied(tmp_path, name)
+    (tmp_path / name / "nvml.json").write_text(json.dumps(calls))
+
+    found = {f.id: f for f in run(machine, CONFIG)}["gpu.visible"]
+
+    assert (found.state, "ended by SIGSEGV" in found.found) == ("problem", True)
+    assert found.remedy.startswith(remedy)
+
+
 def test_a_clock_that_stood_still_while_windows_slept_is_found(tmp_path):
     """Time zones are no skew: some hardware clocks keep local time."""
     wall = RecordedHost(HERE / "wsl2-idle").clock.wall()

@@ -7,7 +7,7 @@ import re
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
-from wslgpud.sources.gpu import LIBRARY_FOLDERS
+from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
 from wslgpud.units import size
 
 GIB = 1 << 30
