@@ -50,7 +50,7 @@ class Journal:
         self._unsent: dict[int, Delivery] = {}
         self._writes: Backlog[Write] = Backlog()
         self._loaded = False
-        self.lost = 0
+        self.dropped_writes = 0
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
         """Remember the deliveries of our ids that no channel has taken yet."""
@@ -173,5 +173,5 @@ class Journal:
     def _write(self, write: Callable[[Connection], object]) -> None:
         with self._lock:
             if len(self._writes) >= MAX_WAITING:
-                self.lost += self._writes.give_up()[1]
+                self.dropped_writes += self._writes.give_up()[1]
             self._writes.put(lambda connection: (write(connection), None)[1])

@@ -364,6 +364,7 @@ class Store:
             queue_ticks=ticks,
             queue_bytes=queued,
             dropped_ticks_total=self._intake.dropped_ticks,
+            dropped_records_total=self._intake.dropped_events + self._journal.dropped_writes,
             rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,
