@@ -131,6 +131,11 @@ def lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
+def log_path(path: Path) -> Path:
+    """Return SQLite's write-ahead log of the database."""
+    return path.with_name(f"{path.name}-wal")
+
+
 class WriterLock:
     """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
 
@@ -184,7 +189,7 @@ def reader_engine(target: str) -> Engine:
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
     query = "immutable=1" if at_rest else "mode=ro"
     engine = create_engine(
         f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
