@@ -72,6 +72,10 @@ def history(
 
     if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
         raise Fault("--plot, --csv, --json and --parquet exclude each other")
+    if not series and (plot is not None or as_csv or parquet is not None):
+        raise Fault(
+            "--plot, --csv and --parquet need a series, such as ram; 'wslgpud history' lists them all"
+        )
     file = picture(plot)
     now = time.time()
     start, end = moment(since, now), moment(until, now) if until else now

@@ -46,6 +46,8 @@ def incidents(
     from wslgpud.alerts.report import report, summary  # noqa: PLC0415 - the database only when asked for
     from wslgpud.alerts.texts import language  # noqa: PLC0415
 
+    if number is None and plot is not None:
+        raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
     with open_reader(config, state) as reader:
         if number is None:
             found = [summary(i) for i in recent(reader, days) if all_ or _notable(i)]
