@@ -297,6 +297,14 @@ def test_a_deletion_of_minutes_that_was_cut_short_is_nothing_wrong(recorded, tmp
         assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == status
 
 
+def test_a_file_that_is_no_database_cannot_be_compacted_and_one_line_says_what_to_do(tmp_path):
+    (tmp_path / "wslgpud.db").write_text("a letter, and a long one: " * 99)
+    done = CliRunner().invoke(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)])
+
+    assert done.exit_code == 2
+    assert done.stderr.endswith("is not a database; move the file away or name another one\n")
+
+
 def test_a_backup_beside_the_daemon_is_a_whole_history(run, tmp_path):
     run("db", "backup", str(tmp_path / "wslgpud.db"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -291,10 +292,11 @@ def explained(target: str) -> Iterator[None]:
         raise explain(error, target) from error
 
 
-def explain(error: DBAPIError, target: str) -> StoreError:
+def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     """Return ``error`` as a StoreError of the right kind."""
     # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
-    text, name = " ".join(str(error.orig).split()), shown(target)
+    said = error.orig if isinstance(error, DBAPIError) else error
+    text, name = " ".join(str(said).split()), shown(target)
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:
