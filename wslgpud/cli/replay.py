@@ -43,7 +43,8 @@ def replay_command(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", help="draw headroom, forecast and levels into this .png or .svg", metavar="FILE.png"
+            metavar="[FILE.png]",
+            help="draw headroom, forecast and levels into this file; alone as without this, on the terminal",
         ),
     ] = None,
     begin: Annotated[
