@@ -217,7 +217,8 @@ class Soak:
         }
         self.marks.append(mark)
         shown = f"tick {mark['tick']:,}, day {self.days:.1f}: RSS {rss / 2**20:.1f} MiB"
-        print(f"{shown}, {len(self.heard.complaints)} complaints", file=sys.stderr, flush=True)
+        if "writes refused" not in self._playing():  # or our own lines would be, if they go to a file
+            print(f"{shown}, {len(self.heard.complaints)} complaints", file=sys.stderr, flush=True)
 
     def broken(self) -> list[str]:
         """Return the promises that were broken."""
@@ -270,7 +271,10 @@ def main() -> int:
         hook.got = type("Forgetful", (list,), {"append": lambda *_: None})()  # or we would grow ourselves
         soak = Soak(Path(folder), hook, chosen.seed)
         signal.signal(signal.SIGINT, lambda *_: setattr(soak, "enough", True))  # Ctrl-C: judge what there is
-        soak.run(chosen.ticks, chosen.days)
+        try:
+            soak.run(chosen.ticks, chosen.days)
+        finally:  # whatever ended it is to be read, in a file too
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         broken = soak.broken()
     growth = {name: soak.growth(name) for name in ("rss_bytes", "blocks", "handles", "threads")}
     if growth["rss_bytes"] > chosen.most_growth_bytes:
@@ -289,7 +293,6 @@ def main() -> int:
     print("objects that have become more: " + (", ".join(f"{name} {n:+,}" for name, n in more) or "none"))
     for promise in broken:
         print("BROKEN: " + promise)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return int(bool(broken))
 
 
