@@ -118,7 +118,7 @@ class Otlp:
     """Metrics pushed to an OpenTelemetry collector, beside the scrape."""
 
     endpoint: str = key(
-        "", "where to, by HTTP: http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs wslgpud[otlp]"
+        "", "like http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs ./deploy/install --extra otlp"
     )
     headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", secret=True)
     interval_seconds: float = key(15.0, "time between two pushes", minimum=0.1, maximum=3600)
@@ -148,7 +148,7 @@ class Alerts:
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
     windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
     urls: tuple[str, ...] = key(
-        (), "Apprise URLs (ntfy, e-mail, Slack, Telegram, webhooks, ...); needs wslgpud[apprise]", secret=True
+        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs ./deploy/install --extra apprise", secret=True
     )
     urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
     alertmanager_urls: tuple[str, ...] = key(

@@ -7,7 +7,9 @@ import errno
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 
@@ -25,6 +27,36 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
+    """Replace a file in one step, so that nobody ever reads half of it.
+
+    Until then it has a name that cannot be foretold: where everybody may write, a link could lie there.
+
+    Args:
+        path: the file.
+        text: all of it.
+        mode: who may read and write it, whatever the umask.
+        synced: return only when it is on disk.
+
+    Raises:
+        OSError: it cannot be written; what was there is then as it was.
+    """
+    descriptor, name = tempfile.mkstemp(".part", f".{path.stem}-", path.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(descriptor, mode)
+            file.write(text)
+            if synced:
+                file.flush()
+                os.fsync(descriptor)
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error tells more
+            part.unlink()
+        raise
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from wslgpud import extras
 from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
 from wslgpud.store import Reader, SeriesRef
@@ -182,7 +183,7 @@ def parquet(
         import pyarrow as pa  # noqa: PLC0415 - 40 MB that only this needs
         from pyarrow import parquet as files  # noqa: PLC0415
     except ImportError as error:
-        raise ExportError("Parquet needs pyarrow: pip install 'wslgpud[parquet]'") from error
+        raise ExportError(f"Parquet needs pyarrow: {extras.remedy('parquet')}") from error
     words = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema(
         [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import io
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from wslgpud import extras
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
 
@@ -260,18 +260,10 @@ def _figure(width: float, height: float) -> Figure:
         from cycler import cycler  # noqa: PLC0415 - a part of it
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PlotError(f"a plot needs matplotlib: {_remedy()}") from error
+        raise PlotError(f"a plot needs matplotlib: {extras.remedy('plots')}") from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
-
-
-def _remedy() -> str:
-    """Return the command that brings matplotlib to where this program runs."""
-    # deploy/service.sh keeps what it installs there; what pip adds would be gone at the next upgrade.
-    if ".releases" in str(Path(sys.prefix).resolve()):
-        return "./deploy/install --extra plots, with sudo or --user as it was installed"
-    return f"{sys.executable} -m pip install matplotlib"
 
 
 def _days(wall: float) -> float:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -106,7 +105,8 @@ class Note:
             **(facts or {}),
         }  # fmt: skip
         try:
-            _put(self._file, json.dumps({k: v for k, v in document.items() if v is not None}))
+            text = json.dumps({k: v for k, v in document.items() if v is not None})
+            documents.put(self._file, text, mode=0o644)  # a monitor of another user reads it, too
         except OSError as error:
             # A full disk must not end a build or a test of the memory.
             log.debug("nobody can see how far it is: %s", error)
@@ -155,20 +155,6 @@ def _read(file: Path, host: Host) -> dict[str, Any] | None:
         return {**note, "what": printable(str(note["what"])), "phase": printable(str(note["phase"]))}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _put(file: Path, text: str) -> None:
-    # A new file each time: under a name that can be foretold, somebody may have put a link.
-    descriptor, name = tempfile.mkstemp(".part", f".{file.stem}-", file.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            os.fchmod(descriptor, 0o644)  # a monitor of another user reads it, too
-            stream.write(text)
-        part.replace(file)  # at once: nobody sees half of it
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _start_ticks(host: Host, pid: int) -> int | None:

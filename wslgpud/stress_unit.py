@@ -106,7 +106,4 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
 
 
 def _put(file: Path, document: dict[str, Any]) -> None:
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(document))
-    part.chmod(0o644)  # the two sides are different users
-    part.rename(file)  # at once: nobody sees half of it
+    documents.put(file, json.dumps(document), mode=0o644)  # the two sides are different users

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wslgpud.alerts.measures import _HARMFUL_REASONS, _WINDOWS_TYPES, SWAP_BYTES_PER_SECOND
+from wslgpud.alerts.measures import HARMFUL_REASONS, SWAP_BYTES_PER_SECOND
 from wslgpud.alerts.rules import MEMORY
+from wslgpud.sources.disk import WINDOWS_TYPES
 
 
 class Watch(NamedTuple):
@@ -35,8 +36,8 @@ _SWAPPED = [f"rate(wslgpud_swap_{way}_bytes_total[1m])" for way in ("in", "out")
 _BOTH_WAYS = f"0.2 * (({_SWAPPED[0]} < {_SWAPPED[1]}) or {_SWAPPED[1]}) / {SWAP_BYTES_PER_SECOND}"
 _STALLED = 'wslgpud_pressure_stalled_ratio{resource="memory", window="10s"}'
 _ALONE = "sum by (job, instance)"
-_HARMFUL = "|".join(sorted(_HARMFUL_REASONS))
-_WINDOWS = "|".join(sorted(_WINDOWS_TYPES))
+_HARMFUL = "|".join(sorted(HARMFUL_REASONS))
+_WINDOWS = "|".join(sorted(WINDOWS_TYPES))
 
 _WINDOWS_RAM = "wslgpud_windows_memory_available_bytes / wslgpud_windows_memory_total_bytes"
 _WINDOWS_COMMIT = (

@@ -273,7 +273,7 @@ def states(
     return _dressed(panel, title, text, [query], width, height)
 
 
-def heat(title: str, text: str, query: Any, *, unit: str, width: int = 24, height: int = 10) -> Panel:
+def heat(title: str, text: str, query: Any, *, unit: str) -> Panel:
     """Return a heat map with one row a series."""
     colours = (
         heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("RdYlGn").steps(64)
@@ -283,7 +283,7 @@ def heat(title: str, text: str, query: Any, *, unit: str, width: int = 24, heigh
         heatmap.Panel().calculate(False).cell_gap(1).cell_values(heatmap.CellValues().unit(unit)).color(colours)
         .y_axis(heatmap.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).reverse(True)).show_legend()
     )  # fmt: skip
-    return _dressed(panel, title, text, [query], width, height)
+    return _dressed(panel, title, text, [query], width=24, height=10)
 
 
 def rows(

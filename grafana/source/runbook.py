@@ -10,20 +10,21 @@ from grafana_foundation_sdk.builders import text
 from grafana_foundation_sdk.models.text import TextMode
 
 from grafana.source.frame import dashboard
+from wslgpud.alerts.runbook import PATH
+from wslgpud.alerts.runbook import sections as runbook_sections
 
 ROOT = Path(__file__).parent.parent.parent
-FILES = ("wslgpud/alerts/RUNBOOK.md", "deploy/prometheus/RUNBOOK.md")
+PAGES = (PATH, ROOT / "deploy/prometheus/RUNBOOK.md")
 
 
 def sections() -> dict[str, str]:
     """Return what to do about each rule, in Markdown, by its name."""
-    found: dict[str, str] = {}
-    for file in FILES:
-        _, *parts = re.split(r"^## (\w+)\n", (ROOT / file).read_text(), flags=re.MULTILINE)
-        # A link to a neighbouring file leads nowhere from here.
-        bodies = (re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", body).strip() for body in parts[1::2])
-        found |= dict(zip(parts[::2], bodies, strict=True))
-    return found
+    # A link to a neighbouring file leads nowhere from here.
+    return {
+        rule: re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", words)
+        for page in PAGES
+        for rule, words in runbook_sections(page).items()
+    }
 
 
 def runbook() -> str:

@@ -273,6 +273,20 @@ def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_op
     assert incident.closed_wall == START + 11
 
 
+def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, CRITICAL)
+    first.end()
+
+    second = Life(tmp_path, clock=first.clock)
+    second.memory(10, OK, CRITICAL)  # its engine began anew, and finds what is known
+
+    assert len(second.rows()) == 1
+    (renewed,) = second.desk.dispatcher.open_messages
+    assert (renewed["level"], renewed["incident"]) == ("critical", second.rows()[0][0])
+    second.end()
+
+
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.kill(1, "cc1plus")

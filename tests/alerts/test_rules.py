@@ -88,6 +88,25 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
     assert len(RuleEngine(since_wall=START - 100).observe(tick(1, events=(old,)))) == 1
 
 
+def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
+    missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
+    last = oom_kill("python3", 50, cgroup="/train", past=1)
+    machine, now = oom_kill("chrome", 51, past=1), oom_kill("ld", 52, cgroup="/link")
+
+    changes = RuleEngine(since_wall=0).observe(tick(1, events=(*missed, machine, last, now)))
+
+    told = {
+        c.resource: compose(Transition(START, 1, c.resource, c.rule, c.old, c.new, "", facts=c.facts))
+        for c in changes
+    }
+    assert {resource: text.headline for resource, text in told.items()} == {
+        "cgroup:/train": "13 programs killed for lack of memory while wslgpud did not run; last: python3",
+        "ram": "Killed for lack of memory: chrome (pid 51, 5.0 GB)",
+        "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GB)",
+    }
+    assert told["cgroup:/train"].evidence == "Each by the limit of its cgroup: 12 x cc1plus, 1 x python3."
+
+
 def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     engine = RuleEngine()
     engine.observe(tick(1, Reading(memory.OOM_KILLS, 3), kernel_log="failed"))
@@ -152,9 +171,9 @@ def test_heat_for_a_minute_is_told_and_a_power_cap_never() -> None:
 
 
 def test_every_reason_that_counts_is_one_that_the_driver_gives() -> None:
-    from wslgpud.alerts.measures import _HARMFUL_REASONS  # noqa: PLC0415
+    from wslgpud.alerts.measures import HARMFUL_REASONS  # noqa: PLC0415
 
-    assert set(gpu.THROTTLE_BITS) > _HARMFUL_REASONS
+    assert set(gpu.THROTTLE_BITS) > HARMFUL_REASONS
 
 
 def spilling(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,19 +85,9 @@ class ControlFile:
             OSError: it cannot be written.
         """
         after = how(self.now())
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".alerts-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(
-                    {
-                        "silences": [asdict(s) for s in after.silences[-_MOST:]],
-                        "acknowledged": list(after.acknowledged[-_MOST:]),
-                    },
-                    file,
-                )
-            Path(name).chmod(0o644)
-            Path(name).replace(self.path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        document = {
+            "silences": [asdict(s) for s in after.silences[-_MOST:]],
+            "acknowledged": list(after.acknowledged[-_MOST:]),
+        }
+        documents.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
         return after

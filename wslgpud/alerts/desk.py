@@ -15,11 +15,11 @@ from wslgpud.alerts import build, metrics, score
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.dispatcher import Delivery, Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Kind, Ledger, Standing, fold, kind_of
+from wslgpud.alerts.dispatcher import Dispatcher, Outbox
+from wslgpud.alerts.incidents import Incident, Ledger, Standing, fold, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
-from wslgpud.alerts.rules import MEMORY, RuleEngine, rule_named
+from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
 from wslgpud.alerts.selfsave import SelfSave
 from wslgpud.alerts.texts import Text, compose
 from wslgpud.config import Alerts
@@ -45,19 +45,8 @@ _LOG_LEVEL = {
 }
 
 
-class Waiting(Delivery, Protocol):
-    """A message that waits, and where for."""
-
-    @property
-    def channel(self) -> str:
-        """Name of its channel."""
-
-
 class Rows(Outbox, Protocol):
     """What the desk needs of the store."""
-
-    def unsent(self, channel: str | None = None) -> Sequence[Waiting]:
-        """Return what waits, for one channel or all."""
 
     def record_transition(
         self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
@@ -118,7 +107,7 @@ class Desk:
         self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         for incident in incidents:
             self._keep_past(incident)
-        told = (row.wall for _, row in rows if (rule := rule_named(row.rule)) is not None and rule.momentary)
+        told = (row.wall for _, row in rows if is_momentary(row.rule))
         since = max([unseen_since_wall, *told])
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
         self._rules.resume(self._ledger.levels(), clock.mono())
@@ -132,6 +121,7 @@ class Desk:
         for delivery in store.unsent():
             if delivery.channel not in self._levels:
                 store.abandon(delivery.id, "the channel is not configured any more")
+        self._renew_open()  # what stays as it was is not announced again, and must be renewed all the same
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
         self._keep_score()
@@ -215,7 +205,7 @@ class Desk:
         row = replace(row, headline=text.headline)
         before = self._ledger.open.get((row.rule, row.resource))
         self._log(row)
-        number = self._store.record_transition(row, self._messages(row, text, before, kind_of(row)))
+        number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
         incident = self._ledger.record(number, row)
@@ -253,27 +243,26 @@ class Desk:
                 snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, "", forecast
             )
             text = compose(row, self._place.language)
-            for channel, message in self._messages(row, text, incident, "repeated").items():
+            for channel, message in self._messages(row, text, incident).items():
                 self._store.post(channel, message)
             self.dispatcher.wake()
 
     def _messages(
-        self, row: Transition, text: Text, incident: Incident | None, kind: Kind
+        self, row: Transition, text: Text, incident: Incident | None
     ) -> dict[str, Mapping[str, Any]]:
         control = self._control.now()
         if control.silenced_until(row.rule, row.resource, row.wall) is not None:
             return {}
         acknowledged = incident is not None and incident.id in control.acknowledged
-        if acknowledged and kind in ("eased", "repeated"):
+        if acknowledged and kind_of(row) in ("eased", "repeated"):
             return {}
-        message = payload(row, text, incident=incident, kind=kind, host=self._place.host)
-        return {c.name: message for c in self._channels if self._wants(c, row, incident, kind)}
+        message = payload(row, text, incident=incident, host=self._place.host)
+        return {c.name: message for c in self._channels if self._wants(c, row, incident)}
 
-    def _wants(self, channel: Channel, row: Transition, incident: Incident | None, kind: Kind) -> bool:
+    def _wants(self, channel: Channel, row: Transition, incident: Incident | None) -> bool:
         worst = max(row.old, row.new)
-        if kind == "closed":
-            rule = rule_named(row.rule)
-            if channel.human and (not self._settings.resolved or (rule is not None and rule.momentary)):
+        if row.new == Level.OK:
+            if channel.human and (not self._settings.resolved or is_momentary(row.rule)):
                 return False
             worst = incident.worst if incident is not None else worst
         return worst >= self._levels[channel.name]

@@ -31,6 +31,10 @@ class Delivery(Protocol):
         """What marks it sent."""
 
     @property
+    def channel(self) -> str:
+        """Name of its channel."""
+
+    @property
     def payload(self) -> Mapping[str, Any]:
         """The message."""
 
@@ -46,8 +50,8 @@ class Delivery(Protocol):
 class Outbox(Protocol):
     """Where messages wait, over restarts, until they are marked."""
 
-    def unsent(self, channel: str) -> Sequence[Delivery]:
-        """Return what the channel has not taken yet, oldest first."""
+    def unsent(self, channel: str | None = None) -> Sequence[Delivery]:
+        """Return what one channel, or any, has not taken yet, oldest first."""
 
     def mark_sent(self, delivery_id: int) -> None:
         """Note that the channel took it."""
@@ -62,7 +66,7 @@ class Outbox(Protocol):
 class Dispatcher:
     """A thread a channel that sends what waits, also what an earlier run left; ``wake`` tells of more."""
 
-    def __init__(  # noqa: PLR0913 - two of them for tests alone
+    def __init__(  # noqa: PLR0913 - all that a line needs
         self,
         channels: Sequence[Channel],
         outbox: Outbox,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, VRAM_STRESS, rule_named
+from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import Level, Transition
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
@@ -121,8 +121,7 @@ class Ledger:
         held = self.open[key].level if key in self.open else Level.OK
         self._inherited.pop(key, None)
         if wanted.new == held:
-            rule = rule_named(wanted.rule)
-            news = rule is not None and rule.momentary and held > Level.OK
+            news = is_momentary(wanted.rule) and held > Level.OK
             if not news or wanted.mono - self._since[key] < AGAIN_SECONDS:
                 return None
         return replace(wanted, old=held)
@@ -155,11 +154,7 @@ class Ledger:
                 del self._inherited[key]
             elif incident.rule == MEMORY and key not in alive and mono - since > GRACE_SECONDS:
                 found.append(incident)
-            elif rule_named(incident.rule) is None and incident.rule not in (
-                MEMORY,
-                UNCLEAN_END,
-                VRAM_STRESS,
-            ):
+            elif rule_named(incident.rule) is None and incident.rule not in OTHERS:
                 found.append(incident)  # a rule of another version
         for key, incident in self.open.items():
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:

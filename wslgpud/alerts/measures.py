@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -19,10 +20,9 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 #: https://docs.nvidia.com/deploy/xid-errors/
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: what slows a card down against its owner's wish; a power cap is normal under full load
-_HARMFUL_REASONS = frozenset(
+HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
-_WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
 #: so near to where a stress run saw the card end, it is full: one chunk of that run
 NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
@@ -40,7 +40,7 @@ class Signal(NamedTuple):
 
 
 @dataclass(slots=True)
-class Memory:
+class Remembered:
     """What the measures must remember from tick to tick."""
 
     state_folder: str = "/"
@@ -64,14 +64,16 @@ class Look:
     """One tick, as the measures see it."""
 
     snapshot: Snapshot
-    memory: Memory
+    remembered: Remembered
     store_error: str = ""
     store_damage: str = ""
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
         for event in self.snapshot.events:
-            if event.kind == kind and (not event.fields.get("past") or event.wall > self.memory.since_wall):
+            if event.kind == kind and (
+                not event.fields.get("past") or event.wall > self.remembered.since_wall
+            ):
                 yield event
 
     def readings(self, spec: MetricSpec) -> list[Reading]:
@@ -84,7 +86,7 @@ class Look:
 
     def rate(self, spec: MetricSpec) -> float | None:
         """Return how fast a counter without labels has grown since the last tick; None where not known."""
-        last = self.memory.last
+        last = self.remembered.last
         if last is None or self.snapshot.mono <= last.mono:
             return None
         before, now = last.value(spec), self.snapshot.value(spec)
@@ -98,20 +100,28 @@ Measure = Callable[[Look], Iterable[Signal]]
 
 def oom_kills(look: Look) -> Iterator[Signal]:
     """A process was killed because memory had run out: from the kernel's log, else from its counter."""
-    heard = False
-    for event in look.events("oom_kill"):
-        heard = True
-        fields = event.fields
-        limited = fields.get("constraint") == "CONSTRAINT_MEMCG"
-        # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
-        group = str(fields.get("cgroup", ""))
-        resource = f"cgroup:{group}" if limited and group not in ("", "/wsl-user") else "ram"
-        yield Signal(resource, 1.0, {**fields, "text": event.text})
+    heard = list(look.events("oom_kill"))
+    # While no daemon ran, many may have died in as many groups, most of them gone by now: one alert for all.
+    missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
+    for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
+        facts: dict[str, str | Number] = {**event.fields, "text": event.text}
+        if len(missed) > 1 and event is missed[-1]:
+            victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
+            facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
+        yield Signal(_short(event), 1.0, facts)
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
     if not heard and mute and (rate := look.rate(memory.OOM_KILLS)):
         yield Signal("ram", 1.0, {"kills_per_second": rate})
+
+
+def _short(kill: Event) -> str:
+    """Return the resource that a process was killed for."""
+    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
+    group = str(kill.fields.get("cgroup", ""))
+    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
+    return f"cgroup:{group}" if limited else "ram"
 
 
 def residency_failures(look: Look) -> Iterator[Signal]:
@@ -140,7 +150,7 @@ def lost_gpus(look: Look) -> Iterator[Signal]:
 def silent_driver(look: Look) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
-    if report is None or not look.memory.gpu_seen:
+    if report is None or not look.remembered.gpu_seen:
         return
     yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
 
@@ -165,7 +175,7 @@ def throttling(look: Look) -> Iterator[Signal]:
     for reading in look.readings(gpu.THROTTLED):
         card, _, reason = reading.labels
         found = reasons.setdefault(card, [])
-        if reading.value and reason in _HARMFUL_REASONS:
+        if reading.value and reason in HARMFUL_REASONS:
             found.append(reason)
     for card, found in reasons.items():
         sample = next((g for g in look.snapshot.gpus if str(g.index) == card), None)
@@ -204,7 +214,7 @@ def spill(look: Look) -> Iterator[Signal]:
     cards = {gpu.name: gpu for gpu in reversed(look.snapshot.gpus)}
     sizes = {r.labels[0]: r.value for r in look.readings(windows.GPU_SIZE)}
     dedicated = {r.labels[0]: r.value for r in look.readings(windows.GPU_DEDICATED)}
-    before = look.memory.shared_before
+    before = look.remembered.shared_before
     for reading in look.readings(windows.GPU_SHARED):
         adapter, shared = reading.labels[0], float(reading.value)
         card = cards.get(adapter)
@@ -218,8 +228,8 @@ def spill(look: Look) -> Iterator[Signal]:
         if not shares:
             continue
         full = max(shares) >= FULL_SHARE
-        if card is not None and card.used_bytes is not None and card.uuid in look.memory.card_ends:
-            full = full or card.used_bytes >= look.memory.card_ends[card.uuid] - NEAR_BYTES
+        if card is not None and card.used_bytes is not None and card.uuid in look.remembered.card_ends:
+            full = full or card.used_bytes >= look.remembered.card_ends[card.uuid] - NEAR_BYTES
         # Already full at the first look: what was there then is all that can be compared with.
         before[adapter] = min(before.get(adapter, shared), shared) if full else shared
         grown = shared - before[adapter]
@@ -262,7 +272,7 @@ def state_space(look: Look) -> Iterator[Signal]:
 def windows_space(look: Look) -> Iterator[Signal]:
     """Return the space left on each drive of Windows."""
     for reading in look.readings(disk.AVAILABLE):
-        if reading.labels[1] in _WINDOWS_TYPES:
+        if reading.labels[1] in disk.WINDOWS_TYPES:
             yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
 
 
@@ -304,17 +314,17 @@ def _silent_seconds(look: Look, report: SourceReport, *, also_absent: bool = Fal
     """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
     silent = report.health in ("failed", "late") or (also_absent and report.health == "absent")
     if not silent:
-        look.memory.silent_since.pop(report.name, None)
+        look.remembered.silent_since.pop(report.name, None)
         return 0.0
-    return look.snapshot.mono - look.memory.silent_since.setdefault(report.name, look.snapshot.mono)
+    return look.snapshot.mono - look.remembered.silent_since.setdefault(report.name, look.snapshot.mono)
 
 
 def _holder(look: Look, spec: MetricSpec) -> Reading | None:
     """Return the reading of the file system that holds our own data."""
-    folder = PurePosixPath(look.memory.state_folder)
+    folder = PurePosixPath(look.remembered.state_folder)
     inside = [
         r
         for r in look.readings(spec)
-        if r.labels[1] not in _WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
+        if r.labels[1] not in disk.WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
     ]
     return max(inside, key=lambda r: len(r.labels[0]), default=None)

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any
 
 from wslgpud.alerts import runbook
-from wslgpud.alerts.incidents import Incident, Kind, kind_of
-from wslgpud.alerts.texts import LANGUAGES, Text, clean
+from wslgpud.alerts.incidents import Incident, kind_of
+from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, Text, clean
 from wslgpud.model import Forecast, Level, Transition
 
 Message = Mapping[str, Any]
@@ -24,7 +24,6 @@ def payload(
     text: Text | None = None,
     *,
     incident: Incident | None = None,
-    kind: Kind | None = None,
     host: str = "",
 ) -> dict[str, Any]:
     """Return the warning as JSON for programs; what is not known is left out.
@@ -34,12 +33,11 @@ def payload(
         text: what it says; without one only its headline.
         incident: the open one that the row belongs to; None when the row opens one, whose number is then
             that of the row (``numbered`` adds it).
-        kind: what happens to the incident, where it is not a change of level.
         host: this machine's name.
     """
     facts: dict[str, Any] = {
         "at": iso(transition.wall),
-        "kind": kind or kind_of(transition),
+        "kind": kind_of(transition),
         "incident": incident.id if incident is not None else None,
         "since": iso(incident.opened_wall if incident is not None else transition.wall),
         "resource": transition.resource,
@@ -85,7 +83,9 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     return {
         **worst,
-        "headline": clean(words.digest.format(count=len(messages), headline=worst.get("headline", "")), 90),
+        "headline": clean(
+            words.digest.format(count=len(messages), headline=worst.get("headline", "")), HEADLINE_CHARACTERS
+        ),
         "evidence": "\n".join(lines),
         "count": len(messages),
     }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from wslgpud.alerts import blackbox
 from wslgpud.alerts.incidents import Incident, fold
 from wslgpud.alerts.message import iso
-from wslgpud.alerts.rules import MEMORY, UNCLEAN_END
+from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm, lead_seconds
 from wslgpud.alerts.texts import clean, compose
 from wslgpud.model import Event, Level, Transition
@@ -98,7 +98,7 @@ def report(history: History, number: int, language: str) -> Report | None:
         "evidence": text.evidence or None,
         "advice": text.advice or None,
         "facts": _shown(incident.transitions[0]),
-        "warned_seconds_before": lead_seconds(incident, incidents) if incident.rule == "oom_kill" else None,
+        "warned_seconds_before": lead_seconds(incident, incidents) if incident.rule == OOM_KILL else None,
         "false_alarm": false_alarm(incident, incidents) if incident.rule == MEMORY else None,
         "trouble": box.fields.get("trouble") if box is not None else None,
         "growing": [_growth(g) for g in _growing(history, start, moment)],

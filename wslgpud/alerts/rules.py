@@ -5,13 +5,13 @@ that number deserves a level. Texts and advice for a rule are in ``alerts/texts`
 at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
 would watch.
 
-Not here: what stress runs find (``wslgpud.jobs`` says so).
+Not here: ``OTHERS``, whose levels other parts decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,6 +27,9 @@ MEMORY = "memory_exhaustion"
 UNCLEAN_END = "unclean_end"
 #: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.jobs``
 VRAM_STRESS = "vram_stress"
+OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS)
+#: the one of ``RULES`` that the score counts and reports look into
+OOM_KILL = "oom_kill"
 #: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
 FORGET_SECONDS = 3600.0
 
@@ -68,16 +71,14 @@ _HAPPENED = 1.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
 
-def _happens(
-    name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...], open_seconds: float = 600.0
-) -> Rule:
+def _happens(name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...]) -> Rule:
     """Declare something that happens at a moment and lasts no time."""
     step = Step(level, _HAPPENED)
-    return Rule(name, measure, (step,), _HAPPENED, open_seconds, metrics, momentary=True)
+    return Rule(name, measure, (step,), _HAPPENED, 600.0, metrics, momentary=True)
 
 
 RULES: tuple[Rule, ...] = (
-    _happens("oom_kill", measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
+    _happens(OOM_KILL, measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
     _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,)),
@@ -135,46 +136,41 @@ class _State:
 class RuleEngine:
     """Evaluates the rules at each tick. Pure: time is what the snapshots say, and monotonic."""
 
-    def __init__(
-        self, rules: Sequence[Rule] = RULES, *, state_folder: str = "/", since_wall: float = math.inf
-    ) -> None:
+    def __init__(self, *, state_folder: str = "/", since_wall: float = math.inf) -> None:
         """Begin with nothing seen.
 
         Args:
-            rules: what to evaluate.
             state_folder: where the daemon's own data lies, whose disk is watched.
             since_wall: kernel messages from before the first look count when they are newer than this: what
                 happened while no daemon ran.
         """
-        self._rules = rules
-        self._memory = measures.Memory(state_folder, since_wall)
+        self._remembered = measures.Remembered(state_folder, since_wall)
         self._states: dict[tuple[str, str], _State] = {}
 
     def resume(self, levels: Mapping[tuple[str, str], Level], mono: float) -> None:
         """Take over what an earlier run left open, by (rule, resource), as if it had been measured now."""
-        known = {rule.name for rule in self._rules}
         for key, level in levels.items():
-            if key[0] in known:
+            if rule_named(key[0]) is not None:
                 self._states[key] = _State(level=level, seen=mono, better_since=None)
 
     def learn(self, runs: Iterable[StressResult]) -> None:
         """Take note of what stress runs have measured of the cards; all of them, oldest first."""
-        self._memory.card_ends = measures.card_ends(runs)
+        self._remembered.card_ends = measures.card_ends(runs)
 
     def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to."""
-        look = Look(snapshot, self._memory, store_error, store_damage)
+        look = Look(snapshot, self._remembered, store_error, store_damage)
         changes: list[Change] = []
         known: dict[str, set[str]] = {}
         for name, resource in self._states:
             known.setdefault(name, set()).add(resource)
-        for rule in self._rules:
+        for rule in RULES:
             signals = {s.resource: s for s in rule.measure(look)}
             for resource in sorted(signals.keys() | known.get(rule.name, ())):
                 change = self._step(rule, resource, signals.get(resource), snapshot.mono)
                 if change is not None:
                     changes.append(change)
-        self._memory.remember(snapshot)
+        self._remembered.remember(snapshot)
         return changes
 
     def _step(self, rule: Rule, resource: str, signal: Signal | None, now: float) -> Change | None:
@@ -216,6 +212,12 @@ class RuleEngine:
         return target if now - state.better_since >= rule.clear_seconds else state.level
 
 
-def rule_named(name: str, rules: Iterable[Rule] = RULES) -> Rule | None:
-    """Return the rule of this name; None for those of other engines and of other versions."""
-    return next((rule for rule in rules if rule.name == name), None)
+def rule_named(name: str) -> Rule | None:
+    """Return the rule of this name; None for ``OTHERS`` and those of other versions."""
+    return next((rule for rule in RULES if rule.name == name), None)
+
+
+def is_momentary(name: str) -> bool:
+    """Tell whether this is a rule of something that happens and is over."""
+    rule = rule_named(name)
+    return rule is not None and rule.momentary

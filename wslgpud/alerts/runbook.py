@@ -8,9 +8,9 @@ from pathlib import Path
 PATH = Path(__file__).with_name("RUNBOOK.md")
 
 
-def sections() -> dict[str, str]:
-    """Return the paragraphs by rule, in their order."""
-    _, *parts = re.split(r"^## (\w+)\n", PATH.read_text(encoding="utf-8"), flags=re.MULTILINE)
+def sections(page: Path = PATH) -> dict[str, str]:
+    """Return the paragraphs of a runbook by rule, in their order."""
+    _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from wslgpud.alerts.incidents import Incident
-from wslgpud.alerts.rules import MEMORY
+from wslgpud.alerts.rules import MEMORY, OOM_KILL
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Reading
 
-OOM_KILL = "oom_kill"
 #: the rules whose incidents the score is made of
 RULES = (MEMORY, OOM_KILL)
 #: a warning that came later left nobody the time to do anything

@@ -6,10 +6,7 @@ Whatever becomes of the daemon (``kill -9``, an OOM kill, a bug), its next start
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -57,17 +54,7 @@ class StoppedFile:
         if not entries:
             self.path.unlink(missing_ok=True)
             return
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=".stopped-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump({"boot_id": _boot_id(), "stopped": entries}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(self.path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        documents.put(self.path, json.dumps({"boot_id": _boot_id(), "stopped": entries}), synced=True)
 
 
 def _boot_id() -> str:

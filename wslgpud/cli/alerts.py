@@ -147,9 +147,9 @@ def silence(
 ) -> None:
     """Send no messages of a rule for a while; incidents are recorded all the same."""
     from wslgpud.alerts.control import ControlFile, Silence  # noqa: PLC0415
-    from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS  # noqa: PLC0415
+    from wslgpud.alerts.rules import OTHERS, RULES  # noqa: PLC0415
 
-    known = [MEMORY, UNCLEAN_END, VRAM_STRESS, *(r.name for r in RULES)]
+    known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
         raise Fault(f"there is no rule {rule}; there are: {', '.join(known)}")
     match = re.fullmatch(r"(\d{1,4})([mhd])|0", lasting)

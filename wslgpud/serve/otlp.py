@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__
+from wslgpud import __version__, extras
 from wslgpud.config import ConfigError, Otlp
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
@@ -59,7 +59,7 @@ class Push:
         try:
             from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 - only for this
         except ImportError as error:
-            raise ConfigError("otlp.endpoint: needs OpenTelemetry: pip install 'wslgpud[otlp]'") from error
+            raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
         self._exporter = metric_exporter.OTLPMetricExporter(
             settings.endpoint, headers=dict(map(_header, settings.headers)), timeout=TIMEOUT_SECONDS

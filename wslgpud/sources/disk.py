@@ -24,7 +24,7 @@ _MOST_VOLUMES = 4
 #: Whole disks; partitions, loop and ram devices would count the same bytes again.
 _DISK = re.compile(r"(sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+|nvme\d+n\d+|mmcblk\d+|pmem\d+|zram\d+)")
 _DRIVE = re.compile(r"[A-Za-z]:\\?")
-_WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
+WINDOWS_TYPES = frozenset({"9p", "virtiofs", "drvfs"})
 
 
 def _device(name: str, unit: str, text: str, decimals: int = 0) -> MetricSpec:
@@ -77,7 +77,7 @@ class Mount(NamedTuple):
     @property
     def windows(self) -> bool:
         """Tell whether this is a drive of Windows seen from WSL."""
-        return self.type in _WINDOWS_TYPES and (
+        return self.type in WINDOWS_TYPES and (
             bool(_DRIVE.fullmatch(self.device))
             or any("drvfs" in option for option in (self.device, *self.options))
             # virtiofs shows a tag in place of the drive's letter, and no options of its own

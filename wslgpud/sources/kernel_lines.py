@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wslgpud.units import size
+
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
 _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w+),(.*)")
@@ -63,8 +65,8 @@ class OomKill:
     def headline(self) -> str:
         """Say it in one line."""
         where = f"the memory limit of {self.cgroup or 'a cgroup'}" if self.scope == "cgroup" else "all memory"
-        size = self.resident_bytes / (1 << 30)
-        return f"the kernel killed {self.victim} (pid {self.pid}, {size:.1f} GiB): {where} was used up"
+        who = f"{self.victim} (pid {self.pid}, {size(self.resident_bytes)})"
+        return f"the kernel killed {who}: {where} was used up"
 
     def fields(self) -> dict[str, str | int | float]:
         """Return all of it for an event."""

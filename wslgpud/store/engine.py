@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from wslgpud import extras
 from wslgpud.store.errors import (
     LockedError,
     MissingDriverError,
@@ -208,7 +209,7 @@ def _server_engine(target: str, **options: Any) -> Engine:
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
             f"{shown(target)}: {error}; an address such as postgresql+psycopg://user@host/database needs"
-            " 'pip install psycopg[binary]'"
+            f" psycopg: {extras.remedy('postgresql')}"
         ) from error
 
 

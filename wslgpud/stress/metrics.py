@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
 
 from wslgpud.metrics import MetricSpec, Unit
 from wslgpud.model import Number, Reading, StressResult, StressVerdict
@@ -98,7 +99,7 @@ SIZES = (
 )
 #: parts of the card that are told apart: enough for a picture, few enough for one scrape
 REGIONS = 32
-VERDICTS: tuple[StressVerdict, ...] = ("passed", "findings", "left", "skipped", "failed")
+VERDICTS: tuple[StressVerdict, ...] = get_args(StressVerdict)
 
 
 def readings(results: Iterable[StressResult]) -> Iterator[Reading]:

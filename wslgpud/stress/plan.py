@@ -62,9 +62,7 @@ def ladder(total_bytes: int) -> list[int]:
     return [int(sold_bytes(total_bytes) * share) // MIB * MIB for share in LADDER]
 
 
-def job(
-    sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool, seed: int | None = None
-) -> dict[str, Any]:
+def job(sample: GpuSample, settings: Stress, mode: Mode, *, wsl: bool) -> dict[str, Any]:
     """Return the worker's job for the GPU that it sees as its only one."""
     total = sample.total_bytes or 0
     return {
@@ -79,5 +77,5 @@ def job(
         "retention_seconds": RETENTION_SECONDS[mode],
         "soak_seconds": settings.soak_seconds if mode == "full" else 0.0,
         "beyond": 2 if settings.probe_beyond else 0,
-        "seed": random.getrandbits(60) if seed is None else seed,
+        "seed": random.getrandbits(60),
     }

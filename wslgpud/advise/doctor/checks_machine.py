@@ -180,7 +180,7 @@ def kernel_log(look: Look) -> Outcome:
         return could_not_tell("there is no /dev/kmsg")
     except (OSError, SourceError):
         return note(
-            "hidden from this user", "sudo sysctl kernel.dmesg_restrict=0   # or run the daemon as root"
+            "hidden from this user", "sudo sysctl kernel.dmesg_restrict=0   # or the service: it may read it"
         )
     return good("readable")
 
@@ -199,7 +199,7 @@ def processes(look: Look) -> Outcome:
     )
     if hidden and not look.is_root:
         return note(
-            "hidden from this user (hidepid)", "run the daemon as root: sudo systemctl enable --now wslgpud"
+            "hidden from this user (hidepid)", "the service may see them: sudo systemctl enable --now wslgpud"
         )
     return good("visible")
 

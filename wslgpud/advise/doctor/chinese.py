@@ -211,8 +211,8 @@ PHRASES: Mapping[str, str] = {
     "{}        (in .wslconfig; wslgpud wslconfig apply training does it)":
         "{}        (写在 .wslconfig 中；wslgpud wslconfig apply training 会写好)",
     "{}        (who is it?)": "{}        (看看是谁)",
-    "run the daemon as root: {}": "以 root 运行守护进程：{}",
-    "{}   # or run the daemon as root": "{}   # 或以 root 运行守护进程",
+    "the service may see them: {}": "系统服务可以看到：{}",
+    "{}   # or the service: it may read it": "{}   # 或使用系统服务：它可以读取",
     "{}   # or: wslgpud run": "{}   # 或：wslgpud run",
     "{}   # then, in Windows: wsl --shutdown": "{}   # 然后在 Windows 中：wsl --shutdown",
     "{}   # a failing disk? see dmesg": "{}   # 磁盘坏了？看 dmesg",

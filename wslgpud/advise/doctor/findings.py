@@ -79,6 +79,6 @@ def not_applicable(found: str) -> Outcome:
     return Outcome("not applicable", found)
 
 
-def could_not_tell(found: str, remedy: str = "") -> Outcome:
+def could_not_tell(found: str) -> Outcome:
     """The answer is hidden from us."""
-    return Outcome("could not tell", found, remedy)
+    return Outcome("could not tell", found)

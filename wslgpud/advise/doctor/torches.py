@@ -14,6 +14,7 @@ from wslgpud import documents
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
 ASK_SECONDS = 60.0
+_MOST_ASKED = 4
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
@@ -101,9 +102,7 @@ def version(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", text.partition("+")[0])[:3])
 
 
-def pythons_with_torch(
-    candidates: Iterable[Path], has_torch: Mapping[Path, bool], most: int = 4
-) -> list[Path]:
+def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool]) -> list[Path]:
     """Return the environments worth asking, each once, the likeliest first.
 
     Two names of one environment are told by where their packages lie, not by the interpreter behind them: all
@@ -113,4 +112,4 @@ def pythons_with_torch(
     for python in candidates:
         if has_torch.get(python):
             found.setdefault(os.path.realpath(python.parent.parent), python)
-    return list(found.values())[:most]
+    return list(found.values())[:_MOST_ASKED]

@@ -8,8 +8,6 @@ it for want of memory (it needs at least its peak then), seconds and exit status
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,12 +73,5 @@ def save(folder: Path, ledger: Ledger) -> None:
         OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=folder)
-    draft = Path(name)
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump({"commands": ledger.commands, "compilers": ledger.compilers}, stream, indent=1)
-        draft.replace(folder / NAME)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    document = {"commands": ledger.commands, "compilers": ledger.compilers}
+    documents.put(folder / NAME, json.dumps(document, indent=1))

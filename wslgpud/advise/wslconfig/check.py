@@ -104,7 +104,7 @@ def _unknown(entry: Entry) -> tuple[str, str]:
     if name.lower() == "sparsevhd":
         return (
             "it belongs below [experimental], and current releases ignore it there: disks have lost data",
-            ("delete the line"),
+            "delete the line",
         )
     if right := BY_NAME.get(name.lower()):
         why = f"it belongs below [{right.section}]" + ("" if section else ", and stands below no section")

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -37,13 +37,9 @@ class AlertmanagerChannel:
     """Fires, renews and resolves alerts. An alert is known by its labels, and its level is one of them."""
 
     human = False
+    refresh_seconds = REFRESH_SECONDS
 
-    def __init__(
-        self,
-        url: str,
-        refresh_seconds: float = REFRESH_SECONDS,
-        now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-    ) -> None:
+    def __init__(self, url: str) -> None:
         """Keep the address; a user and password in it are sent as such and shown nowhere.
 
         Raises:
@@ -64,8 +60,6 @@ class AlertmanagerChannel:
         here = parts.hostname == "localhost" or str(parts.hostname).startswith("127.")
         proxies = urllib.request.ProxyHandler({} if here else None)
         self._open = urllib.request.build_opener(proxies).open
-        self.refresh_seconds = refresh_seconds
-        self._now = now
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Fire, change or resolve the alert of an incident.
@@ -93,7 +87,7 @@ class AlertmanagerChannel:
         return alerts or [self._alert(message, new, open_=False)]
 
     def _alert(self, message: Mapping[str, Any], level: str, *, open_: bool) -> dict[str, Any]:
-        now = self._now()
+        now = datetime.now(timezone.utc)
         started = datetime.fromisoformat(str(message.get("since") or message.get("at") or _time(now)))
         ends = now + timedelta(seconds=self.refresh_seconds * LIFE_REFRESHES) if open_ else now
         names = {"summary": "headline", "description": "evidence"}

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from wslgpud import extras
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.message import body
 from wslgpud.config import ConfigError
@@ -46,9 +47,7 @@ class AppriseChannel:
         try:
             import apprise  # noqa: PLC0415 - 28 MB of memory that only a URL needs
         except ImportError as error:
-            raise ConfigError(
-                "alerts.urls needs Apprise: pip install 'wslgpud[apprise]' into the same environment"
-            ) from error
+            raise ConfigError(f"alerts.urls needs Apprise: {extras.remedy('apprise')}") from error
         # It writes URLs, answers and passwords into the log when something fails.
         logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
         scheme = re.match(r"[a-z0-9]{1,20}(?=:)", url)

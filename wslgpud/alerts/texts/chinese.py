@@ -15,8 +15,13 @@ RULES = {
     ),
     "oom_kill": RuleText(
         "内存不足，进程被杀",
-        ("内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})", "内存不足，内核杀死了一个进程"),
         (
+            "wslgpud 未运行期间，内核因内存不足杀死了 {kills} 个进程，最后一个是 {victim}",
+            "内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})",
+            "内存不足，内核杀死了一个进程",
+        ),
+        (
+            "均因所在 cgroup 的限制：{victims}。",
             "{victim} (pid {pid}) 占用私有内存 {anon_bytes}，共享内存 {shmem_bytes}。",
             "内核的 OOM 计数增加了；内核日志不可读，因此不知道是哪个进程。",
         ),
@@ -148,7 +153,7 @@ RULES = {
             "机器在 {last} 未经关机就终止了",
             "wslgpud 在 {killed} 被杀死，现已重新运行",
         ),
-        ("{trouble} 最后一次采样 {last}，剩余 {left_bytes} / {capacity_bytes}。", "{trouble}", "最后一次采样 {last}。"),
+        ("{trouble}", "最后一次采样 {last}。"),
         "用 wslgpud incidents 查看最后几分钟：谁在增长、还剩多少、内核说了什么。",
     ),
 }  # fmt: skip

@@ -16,10 +16,12 @@ RULES = {
     "oom_kill": RuleText(
         "out-of-memory kill",
         (
+            "{kills} programs killed for lack of memory while wslgpud did not run; last: {victim}",
             "Killed for lack of memory: {victim} (pid {pid}, {size_bytes})",
             "The kernel killed a process for lack of memory",
         ),
         (
+            "Each by the limit of its cgroup: {victims}.",
             "{text}. It held {anon_bytes} of its own and {shmem_bytes} of shared memory.",
             "The kernel's counter of OOM kills rose; its log cannot be read, so the victim is not known.",
         ),
@@ -157,7 +159,6 @@ RULES = {
             "wslgpud was killed at {killed}; it runs again",
         ),
         (
-            "{trouble} Last sample {last}, {left_bytes} left of {capacity_bytes}.",
             "{trouble}",
             "Last sample {last}.",
         ),

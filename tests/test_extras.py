@@ -1,0 +1,29 @@
+"""What is not installed by itself: whoever lacks it is told the command that brings it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from wslgpud import extras
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_each_extra_of_the_package_has_a_remedy_and_is_offered_by_the_installer() -> None:
+    _, _, rest = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")
+    declared = dict(re.findall(r'^(\w+) = \["([\w\[\]-]+)', rest.partition("\n[")[0], re.MULTILINE))
+
+    assert {name: package.strip("'") for name, package in extras.PACKAGES.items()} == declared
+    assert ", ".join(declared) in (ROOT / "deploy/install").read_text()
+
+
+def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path) -> None:
+    assert extras.remedy("parquet") == f"{sys.executable} -m pip install pyarrow"
+
+    (tmp_path / "wslgpud.releases").mkdir()
+    (tmp_path / "wslgpud").symlink_to(tmp_path / "wslgpud.releases")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "wslgpud"))
+
+    assert extras.remedy("parquet").startswith("./deploy/install --extra parquet")
