@@ -29,7 +29,7 @@ LEVELS: Mapping[Level, Shade] = {
     Level.EMERGENCY: Shade("#e0524d", "bold white on red", "red"),
 }
 #: by the names that commands, API and page use
-TERMINAL: Mapping[str, str] = {level.label: shade.terminal for level, shade in LEVELS.items()}
+TERMINAL_LEVELS: Mapping[str, str] = {level.label: shade.terminal for level, shade in LEVELS.items()}
 
 
 class Ink(NamedTuple):

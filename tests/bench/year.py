@@ -159,10 +159,10 @@ def _declare(file: Path, machine: Machine, start: int) -> list[int]:
         store.append(Snapshot(start, start, 0, (sample,)))
         if not store.flush(60):
             raise SystemExit(store.stats().error)
-        with store._read().connected() as connection:
+        with store.reader.connected() as connection:
             known = {
                 f"{ref.metric}{tuple(value for _, value in ref.labels)}": number
-                for number, (ref, _, _) in store._read()._known(connection).by_id.items()
+                for number, (ref, _, _) in store.reader._known(connection).by_id.items()
             }
         engine = engines.writer_engine(str(file))
     with engine.begin() as connection:

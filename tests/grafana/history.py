@@ -245,8 +245,8 @@ def evening(
             Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
             Reading(own["store_last_check_timestamp_seconds"], end - 8.3 * 3600, ()),
             *(Reading(own[name], 0, ()) for name in (
-                "store_check_findings", "store_set_aside", "store_dropped_ticks", "store_write_errors",
-                "store_rejected_values")),
+                "store_check_findings", "store_set_aside", "store_dropped_ticks", "store_dropped_records",
+                "store_write_errors", "store_rejected_values")),
             Reading(own["store_written_bytes"], 2600 * t, ()),
             Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
             Reading(own["http_connections"], 2, ()),

@@ -17,7 +17,7 @@ def serve():
     """Start servers; end them when the test ends."""
     started = []
 
-    def start(settings=None, *, publisher=None, extra_routes=(), status=None, **options):
+    def start(settings=None, *, publisher=None, extra_routes=(), status=dict, **options):
         publisher = publisher or Publisher(CATALOGUE)
         settings = settings or config.Server(port=0)
         table = [*routes(publisher, status), *extra_routes]

@@ -17,7 +17,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.serve.support import CATALOGUE, HandClock, snapshot
 from wslgpud.model import Level, Reading
 from wslgpud.serve import Publisher, Response, Route
-from wslgpud.serve.pages import first_page, unhealthy
+from wslgpud.serve.pages import plain_page, unhealthy
 from wslgpud.sources.memory import MEMINFO
 
 
@@ -132,12 +132,12 @@ def opened(headline="RAM full in ~4 min", **more):
 def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it():
     quiet = opened("<script>alert(1)</script>", level=Level.WARNING, id=13)
     quiet.acknowledged, quiet.silenced_until_wall = True, 1_800_003_600.0
-    page = first_page(snapshot(), "", [opened(), quiet], has_status=True)
+    page = plain_page(snapshot(), "", [opened(), quiet])
 
     assert re.search(r'class="critical">critical</th><td>RAM full in ~4 min<br>.*since 2027-01-15 ', page)
     assert re.search(r"acknowledged, silenced until 2027-01-15 .*, wslgpud incidents 13", page)
     assert "<script" not in page
-    assert "Open incidents" not in first_page(snapshot(), "", has_status=True)
+    assert "Open incidents" not in plain_page(snapshot(), "")
 
 
 def test_the_plain_page_is_there_before_the_first_sample(serve):

@@ -93,7 +93,7 @@ def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
 
 def raw_since(store):
     """Return since when every sample is kept, in seconds after T0."""
-    return round(store._read().oldest().raw_wall - T0, 3)
+    return round(store.reader.oldest().raw_wall - T0, 3)
 
 
 def damage(file, table):

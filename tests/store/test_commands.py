@@ -178,6 +178,9 @@ def test_a_picture_goes_into_a_file(run, tmp_path):
         (["history", "ram", "--since", "yesterday"], "is no moment"),
         (["history", "ram", "--step", "0s"], "is no length of time"),
         (["history", "ram", "--csv", "--json"], "exclude each other"),
+        (["history", "--csv"], "need a series"),
+        (["history", "--plot", "h.png"], "need a series"),
+        (["incidents", "--plot", "i.png"], "name its number"),
         (["history", "vram", "--across", "sum", "--csv"], "need --step"),
         (["history", "ram", "--since", "1h", "--until", "2h"], "is not before"),
         (["history", "ram", "--host", "laptop"], "no history of a machine called laptop"),
@@ -292,6 +295,14 @@ def test_a_deletion_of_minutes_that_was_cut_short_is_nothing_wrong(recorded, tmp
         with closing(sqlite3.connect(tmp_path / "wslgpud.db")) as database, database:
             database.execute(f"{oldest} AND {gone}")
         assert CliRunner().invoke(app, ["db", "check", "--state", str(tmp_path)]).exit_code == status
+
+
+def test_a_file_that_is_no_database_cannot_be_compacted_and_one_line_says_what_to_do(tmp_path):
+    (tmp_path / "wslgpud.db").write_text("a letter, and a long one: " * 99)
+    done = CliRunner().invoke(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)])
+
+    assert done.exit_code == 2
+    assert done.stderr.endswith("is not a database; move the file away or name another one\n")
 
 
 def test_a_backup_beside_the_daemon_is_a_whole_history(run, tmp_path):

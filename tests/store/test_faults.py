@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.model import Level, Transition
-from wslgpud.store import Store, engine, upkeep, writer
+from wslgpud.model import Event, Level, Transition
+from wslgpud.store import Store, engine, intake, journal, metrics, upkeep, writer
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -65,6 +65,21 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
     assert opened.stats().write_errors_total > 0
     assert _seconds(opened, made) == list(range(20))
     assert len(opened.transitions()) == 1
+
+
+def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):
+    monkeypatch.setattr(intake, "BUFFER_EVENTS", 5)
+    monkeypatch.setattr(journal, "MAX_WAITING", 5)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for second in range(7):
+            opened.append(made.snapshot(made.T0, events=(Event("clock_jump", made.T0, str(second), {}),)))
+        for second in range(8):
+            opened.post("command", {"text": str(second)})
+        told = {reading.spec.name: reading.value for reading in metrics.readings(opened.stats())}
+        assert told["store_dropped_records"] == 2 + 3
+        assert told["store_dropped_ticks"] == 0
+        other.execute("COMMIT")
 
 
 def test_a_deleted_file_is_begun_anew(opened, file, clock, made):

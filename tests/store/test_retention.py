@@ -96,7 +96,7 @@ def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, set
         assert store.flush()
         made.settle(store, clock)
         stores.append(store)
-    (small, big), reader = stores, stores[0]._read()
+    (small, big), reader = stores, stores[0].reader
     with reader.connected() as connection:
         sizes = [used.Used()(connection, host) for host in (0, 1)]
     assert sizes[0] <= limit < 500_000 < sizes[1]

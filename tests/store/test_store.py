@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wslgpud import __version__
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import LockedError, Point, Run, Store
 from wslgpud.store.intake import Intake
@@ -177,9 +178,7 @@ def test_a_clean_end_is_told_from_an_unclean_one(file, settings, clock, made):
         assert store.previous_run is None
         clock.now += 60
     with Store(file, settings, host_name="pc", boot_id="b1", clock=clock) as store:
-        assert store.previous_run == Run(
-            made.T0, made.T0 + 60, clean=True, version=store.version, boot_id="b1"
-        )
+        assert store.previous_run == Run(made.T0, made.T0 + 60, clean=True, version=__version__, boot_id="b1")
     program = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}

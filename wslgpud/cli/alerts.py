@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, ask_daemon, data_folder, loaded
-from wslgpud.cli.incidents import StateOption, local, open_reader, recent
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    JsonOption,
+    StateOption,
+    ask_daemon,
+    data_folder,
+    loaded,
+    open_reader,
+)
+from wslgpud.cli.incidents import local, recent
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
@@ -59,11 +68,8 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     """Return what is open, from the database and from the daemon itself: a full disk takes no rows."""
     from wslgpud.alerts.report import summary  # noqa: PLC0415
 
-    reader = open_reader(config, state)
-    try:
+    with open_reader(config, state) as reader:
         found = [summary(i) for i in recent(reader, 0.0) if i.closed_wall is None]
-    finally:
-        reader.close()
     told = (ask_daemon(data_folder(state)) or {}).get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]

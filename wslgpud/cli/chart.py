@@ -18,7 +18,6 @@ from wslgpud.units import resource_name, size
 if TYPE_CHECKING:
     from wslgpud.curves import Curve
 
-COLOURS = TERMINAL_LINES
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
 DAY_SECONDS = 86400
@@ -58,7 +57,7 @@ def chart(
     def down(value: float) -> int:
         return round((high - value) / (high - low) * (4 * height - 1))
 
-    for curve, colour in zip(curves, COLOURS, strict=False):
+    for curve, colour in zip(curves, TERMINAL_LINES, strict=False):
         before: tuple[float, float] | None = None
         for wall, least, mean, most in curve.points:
             first = across(wall)
@@ -71,7 +70,7 @@ def chart(
                     colours[y // 4][x // 2] = colour
             before = wall, mean
     for row in range(height):
-        line = Text(f"{labels.get(row, ''):>{margin}}", "dim", no_wrap=True, end="").append(" ┤"[:2], "dim")
+        line = Text(f"{labels.get(row, ''):>{margin}}", "dim", no_wrap=True, end="").append(" ┤", "dim")
         for bits, colour in zip(dots[row], colours[row], strict=True):
             line.append(chr(0x2800 + bits) if bits else " ", colour)
         line.rstrip()

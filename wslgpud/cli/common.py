@@ -7,13 +7,16 @@ import os
 import sys
 import urllib.request
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wslgpud import config as configuration
 from wslgpud import daemon, documents, logs
 from wslgpud.host import Host
+
+if TYPE_CHECKING:
+    from wslgpud.store import Reader
 
 
 class Fault(typer.Exit):
@@ -78,6 +81,20 @@ def data_folder(state: Path | None) -> Path:
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
     return loaded(config).config.store.path or str(data_folder(state) / "wslgpud.db")
+
+
+def open_reader(config: Path | None, state: Path | None) -> Reader:
+    """Open the daemon's history.
+
+    Raises:
+        Fault: there is none, or it cannot be read.
+    """
+    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when asked for
+
+    try:
+        return Reader(database_of(config, state))
+    except StoreError as error:
+        raise Fault(str(error)) from error
 
 
 def ask_daemon(folder: Path) -> dict[str, Any] | None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, StateOption
-from wslgpud.cli.history import HostName, open_reader
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, open_reader
+from wslgpud.cli.history import HostName
 from wslgpud.cli.moments import moment, seconds
 from wslgpud.cli.progress import bar
 from wslgpud.units import size

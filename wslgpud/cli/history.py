@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
 from wslgpud.cli.moments import moment, seconds
 from wslgpud.cli.plotting import picture
 
@@ -72,6 +72,10 @@ def history(
 
     if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
         raise Fault("--plot, --csv, --json and --parquet exclude each other")
+    if not series and (plot is not None or as_csv or parquet is not None):
+        raise Fault(
+            "--plot, --csv and --parquet need a series, such as ram; 'wslgpud history' lists them all"
+        )
     file = picture(plot)
     now = time.time()
     start, end = moment(since, now), moment(until, now) if until else now
@@ -89,20 +93,6 @@ def history(
                 _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
             else:
                 _draw(reader, wanted, across, rate=rate is not False, file=file)
-    except StoreError as error:
-        raise Fault(str(error)) from error
-
-
-def open_reader(config: Path | None, state: Path | None) -> Reader:
-    """Open the daemon's history.
-
-    Raises:
-        Fault: there is none, or it cannot be read.
-    """
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - see above
-
-    try:
-        return Reader(database_of(config, state))
     except StoreError as error:
         raise Fault(str(error)) from error
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.cli.chart import COLOURS, chart
+from wslgpud.cli.chart import chart
 from wslgpud.cli.series import WORDS, amount
 from wslgpud.curves import Curve
+from wslgpud.palette import TERMINAL_LINES
 from wslgpud.store import SeriesRef
 from wslgpud.units import duration
 
@@ -65,7 +66,7 @@ def print_curves(curves: Sequence[Curve], start: float, end: float, step: float)
     kinds = sorted({(c.unit, c.rate) for c in curves}, key=lambda k: _place(curves, k))
     for (unit, rate), group in groupby(sorted(curves, key=lambda c: kinds.index((c.unit, c.rate))), _kind):
         of_kind = sorted(group, key=lambda c: -max(p[3] for p in c.points))
-        drawn = of_kind[: len(COLOURS)]
+        drawn = of_kind[: len(TERMINAL_LINES)]
 
         def write(value: float, unit: str = unit, rate: bool = rate) -> str:
             return amount(value, unit, rate=rate)
@@ -98,7 +99,7 @@ def legend(curves: Sequence[Curve], write: Any) -> Table:
     for number, curve in enumerate(curves):
         means = [p[2] for p in curve.points]
         table.add_row(
-            Text("━━", COLOURS[number]) if number < len(COLOURS) else "",
+            Text("━━", TERMINAL_LINES[number]) if number < len(TERMINAL_LINES) else "",
             f"{curve.ref.host}: " * hosts + short(curve.ref),
             write(min(p[1] for p in curve.points)),
             write(sum(means) / len(means)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, loaded, open_reader
 from wslgpud.cli.plotting import picture
 from wslgpud.model import Level
 from wslgpud.units import duration, resource_name, size
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from wslgpud.alerts.report import Report
     from wslgpud.store import Reader
 
-StateOption = Annotated[Path | None, typer.Option(help="folder of the daemon's database")]
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
 
@@ -47,35 +46,20 @@ def incidents(
     from wslgpud.alerts.report import report, summary  # noqa: PLC0415 - the database only when asked for
     from wslgpud.alerts.texts import language  # noqa: PLC0415
 
-    reader = open_reader(config, state)
-    try:
+    if number is None and plot is not None:
+        raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
+    with open_reader(config, state) as reader:
         if number is None:
             found = [summary(i) for i in recent(reader, days) if all_ or _notable(i)]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
         tongue = language(loaded(config).config.alerts.language, os.environ)
         shown = report(reader, number, tongue)
-    finally:
-        reader.close()
     if shown is None:
         raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
     if (file := picture(plot)) is not None:
         _draw(shown, file)
     print(json.dumps(shown.document, indent=2) if as_json else _readable(shown))
-
-
-def open_reader(config: Path | None, state: Path | None) -> Reader:
-    """Open the daemon's history.
-
-    Raises:
-        Fault: there is none, or it cannot be read.
-    """
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - see above
-
-    try:
-        return Reader(database_of(config, state))
-    except StoreError as error:
-        raise Fault(str(error)) from error
 
 
 def recent(reader: Reader, days: float) -> list[Incident]:

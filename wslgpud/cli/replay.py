@@ -43,7 +43,8 @@ def replay_command(
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot", help="draw headroom, forecast and levels into this .png or .svg", metavar="FILE.png"
+            metavar="[FILE.png]",
+            help="draw headroom, forecast and levels into this file; alone as without this, on the terminal",
         ),
     ] = None,
     begin: Annotated[
@@ -130,21 +131,17 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
 def _replay_history(begin: str, end: str | None, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.history import observations  # noqa: PLC0415
-    from wslgpud.store import StoreError, shown  # noqa: PLC0415
-    from wslgpud.store.reader import Reader  # noqa: PLC0415
+    from wslgpud.store import Reader, StoreError, shown  # noqa: PLC0415
 
     now = time.time()
     start, stop = moment(begin, now), now if end is None else moment(end, now)
     if start >= stop:
         raise Fault("--from must come before --to")
     try:
-        reader = Reader(database)
-        try:
+        with Reader(database) as reader:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
             result = replay("history", seen)
             result.start_wall = start
-        finally:
-            reader.close()
     except StoreError as error:
         raise Fault(str(error)) from error
     if not result.samples:

@@ -10,10 +10,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.palette import TERMINAL
+from wslgpud.palette import TERMINAL_LEVELS
 from wslgpud.units import duration, resource_name, size
 
-COLOURS = TERMINAL
 VERDICT_COLOURS = {
     "passed": "green", "findings": "bold red", "left": "yellow", "skipped": "yellow", "failed": "red"
 }  # fmt: skip
@@ -64,12 +63,14 @@ def _verdict(document: dict[str, Any]) -> RenderableType:
     text = Text(document.get("headline", calm(document) + other), style="bold")
     if document.get("verdict"):
         text.append(f"\n{document['verdict']}", style="not bold")
-    return Panel(text, title=level.upper(), title_align="left", border_style=COLOURS[level], expand=True)
+    return Panel(
+        text, title=level.upper(), title_align="left", border_style=TERMINAL_LEVELS[level], expand=True
+    )
 
 
 def _worst(document: dict[str, Any]) -> str:
     """Return the level of the memory forecast or of an open incident that nobody has acknowledged."""
-    levels = list(COLOURS)
+    levels = list(TERMINAL_LEVELS)
     known = [i["level"] for i in document.get("incidents", ()) if not i.get("acknowledged")]
     return max((str(document["level"]), *map(str, known)), key=levels.index)
 
@@ -101,7 +102,7 @@ def _resources(document: dict[str, Any]) -> RenderableType:
             outlook.append(f" · {forecast['who']}", "not bold")
         if forecast.get("age_seconds"):
             outlook.append(f" · {duration(forecast['age_seconds'])} old", "not bold")
-        table.add_row(name, *_meter(left, capacity, COLOURS[forecast["level"]]), outlook)
+        table.add_row(name, *_meter(left, capacity, TERMINAL_LEVELS[forecast["level"]]), outlook)
     if swap and swap["total"]:
         table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
     return table
@@ -183,7 +184,7 @@ def _incidents(incidents: list[dict[str, Any]], now: str) -> RenderableType:
             notes.append(f"silenced until {_since(item['silenced_until'], now)}")
         what = Text(item["headline"])
         what.append(f"  ({', '.join([*notes, 'incident ' + str(item['id'])])})", "dim")
-        table.add_row(Text(item["level"], COLOURS[item["level"]]), _since(item["since"], now), what)
+        table.add_row(Text(item["level"], TERMINAL_LEVELS[item["level"]]), _since(item["since"], now), what)
     if (more := len(incidents) - _MOST_INCIDENTS) > 0:
         table.add_row("", "", Text(f"and {more} more: wslgpud alerts list", "dim"))
     return table
@@ -270,7 +271,9 @@ def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column()
     for item in recent[:5]:
-        table.add_row(_since(item["at"], now), Text(item["level"], COLOURS[item["level"]]), item["headline"])
+        table.add_row(
+            _since(item["at"], now), Text(item["level"], TERMINAL_LEVELS[item["level"]]), item["headline"]
+        )
     return table
 
 

@@ -12,7 +12,15 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, database_of, loaded, state_folder
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    JsonOption,
+    StateOption,
+    database_of,
+    loaded,
+    state_folder,
+)
 from wslgpud.cli.plotting import PlotCommand, picture
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
@@ -25,8 +33,6 @@ app = typer.Typer(no_args_is_help=False)
 SETTLE_SECONDS = 5.0
 #: exit status for each verdict
 STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
-
-StateOption = Annotated[Path | None, typer.Option("--state", help="folder of the daemon's database")]
 
 
 @app.callback(invoke_without_command=True)
@@ -153,11 +159,8 @@ def _runs(database: str, *, missing_ok: bool = False) -> list[tuple[int, StressR
     from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
 
     try:
-        reader = Reader(database)
-        try:
+        with Reader(database) as reader:
             return reader.stress_runs()
-        finally:
-            reader.close()
     except StoreError as error:
         if missing_ok:
             return []

@@ -15,11 +15,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.cli.chart import COLOURS as LINES
 from wslgpud.cli.chart import chart
-from wslgpud.cli.screen import PHASES
-from wslgpud.cli.screen import VERDICT_COLOURS as COLOURS
+from wslgpud.cli.screen import PHASES, VERDICT_COLOURS
 from wslgpud.model import StressResult
+from wslgpud.palette import TERMINAL_LINES
 from wslgpud.units import duration
 
 if TYPE_CHECKING:
@@ -100,7 +99,9 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
     said = "\n".join(filter(None, [run.reason, *(finding.text for finding in run.findings)]))
     title = f"gpu{run.gpu} {run.name}: {WORDS[run.verdict]}"
     out.print(
-        Panel(said or "every byte kept what was written", title=title, border_style=COLOURS[run.verdict])
+        Panel(
+            said or "every byte kept what was written", title=title, border_style=VERDICT_COLOURS[run.verdict]
+        )
     )
     values = run.values
     layers = _table("", "", "")
@@ -215,7 +216,7 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
             *(_gbs(v.get(f"{kind}_median")) for kind in ("write", "change", "read")),
             run.key.get("driver", ""),
         ]  # fmt: skip
-        out.print(_line(cells, style=COLOURS[run.verdict]))
+        out.print(_line(cells, style=VERDICT_COLOURS[run.verdict]))
         for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
             out.print(Padding(escape(said), (0, 0, 0, 6)), style="dim")
 
@@ -243,7 +244,7 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
             continue
         gpu, words = f"gpu{mine[0].gpu}", [name.partition("_")[0] for name in curves]
         head = Text(f" {gpu} {mine[0].name}: {title}  ")
-        for word, colour in zip(words, LINES, strict=False):
+        for word, colour in zip(words, TERMINAL_LINES, strict=False):
             head.append(f"━ {word}  " * (len(words) > 1), colour)
         out.print(head)
         write = _gib if unit else _gbs

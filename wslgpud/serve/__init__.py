@@ -1,4 +1,4 @@
-"""HTTP: metrics, health, the first page. Publishes snapshots, never collects."""
+"""HTTP: metrics, health, the page and its API. Publishes snapshots, never collects."""
 
 from wslgpud.serve.http import Request, Response, Route
 from wslgpud.serve.local import LocalStatus

@@ -73,9 +73,9 @@ def text(status: int, line: str, headers: Mapping[str, str] | None = None) -> Re
     return Response(status, (line + "\n").encode(), headers=headers or {})
 
 
-def to_json(value: Any, status: int = 200) -> Response:
+def to_json(value: Any) -> Response:
     """Answer with ``value`` as JSON."""
-    return Response(status, dumps(value), "application/json")
+    return Response(200, dumps(value), "application/json")
 
 
 def dumps(value: Any) -> bytes:
@@ -232,7 +232,7 @@ class App:
             return text(401, "user name and password, please", CHALLENGE)
         route = self._route(request.path)
         if route is None:
-            return text(404, "there is nothing here; / has the list of what there is")
+            return text(404, "there is nothing here; /plain has links to what there is")
         if not route.waits:
             return route.handler(request)
         work = functools.partial(route.handler, request)

@@ -105,7 +105,7 @@ class OpenIncident(Protocol):
 
 
 class Meter(NamedTuple):
-    """A memory on the first page, in bytes."""
+    """A memory on the plain page, in bytes."""
 
     label: str
     used_bytes: int
@@ -131,7 +131,7 @@ def memory_meters(snapshot: Snapshot) -> list[Meter]:
 
 def routes(
     publisher: Publisher,
-    status: Callable[[], Mapping[str, Any]] | None = None,
+    status: Callable[[], Mapping[str, Any]] = dict,
     incidents: Callable[[], Iterable[OpenIncident]] = tuple,
 ) -> list[Route]:
     """Return the paths every daemon has.
@@ -157,22 +157,20 @@ def routes(
     def ready(_: Request) -> Response:
         return verdict("" if publisher.latest else "waiting for the first sample")
 
-    def index(_: Request) -> Response:
-        page = first_page(publisher.latest, trouble(), incidents(), has_status=status is not None)
+    def plain(_: Request) -> Response:
+        page = plain_page(publisher.latest, trouble(), incidents())
         return Response(
             200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": PAGE_POLICY}
         )
 
-    found = [
+    return [
         *Files().routes(),
-        Route("/plain", index),
+        Route("/plain", plain),
         Route("/metrics", metrics),
         Route("/-/healthy", healthy),
         Route("/-/ready", ready),
+        Route("/api/v1/status", lambda _: to_json(status()), waits=True),
     ]
-    if status is not None:
-        found.append(Route("/api/v1/status", lambda _: to_json(status()), waits=True))
-    return found
 
 
 def verdict(reason: str) -> Response:
@@ -192,9 +190,7 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
 
 
-def first_page(
-    latest: Snapshot | None, trouble: str, incidents: Iterable[OpenIncident] = (), *, has_status: bool
-) -> str:
+def plain_page(latest: Snapshot | None, trouble: str, incidents: Iterable[OpenIncident] = ()) -> str:
     """Write the page at ``/plain``: what is known at this moment, and where there is more."""
     machine = html.escape(socket.gethostname())
     if latest is None:
@@ -206,7 +202,8 @@ def first_page(
         ("/metrics", "metrics for Prometheus"),
         ("/-/healthy", "is sampling alive?"),
         ("/-/ready", "is there data?"),
-    ] + [("/api/v1/status", "all that is known now, as JSON")] * has_status
+        ("/api/v1/status", "all that is known now, as JSON"),
+    ]
     return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">

@@ -71,7 +71,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the first page is, once started."""
+        """Where the page is, once started."""
         scheme = "https" if self._web.current.tls else "http"
         address = self._settings.address
         host = "localhost" if address in ("0.0.0.0", "::") else address  # noqa: S104 - only compared

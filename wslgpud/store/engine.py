@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,11 @@ def lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
+def log_path(path: Path) -> Path:
+    """Return SQLite's write-ahead log of the database."""
+    return path.with_name(f"{path.name}-wal")
+
+
 class WriterLock:
     """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
 
@@ -185,7 +191,7 @@ def reader_engine(target: str) -> Engine:
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists()
+    at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
     query = "immutable=1" if at_rest else "mode=ro"
     engine = create_engine(
         f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
@@ -287,10 +293,11 @@ def explained(target: str) -> Iterator[None]:
         raise explain(error, target) from error
 
 
-def explain(error: DBAPIError, target: str) -> StoreError:
+def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     """Return ``error`` as a StoreError of the right kind."""
     # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
-    text, name = " ".join(str(error.orig).split()), shown(target)
+    said = error.orig if isinstance(error, DBAPIError) else error
+    text, name = " ".join(str(said).split()), shown(target)
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:

@@ -14,6 +14,7 @@ from wslgpud.store.errors import StoreError
 from wslgpud.store.history import blocks_of, mask_of
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
+from wslgpud.store.tiers import DAY
 
 #: tier -> its tables
 TIERS = {
@@ -23,7 +24,6 @@ TIERS = {
     "hours": ("rollup_hour",),
     "events and alerts": ("event", "transition", "outbox"),
 }
-_DAY = 86400.0
 #: a rate over less than this says nothing
 _LEAST_SPAN_SECONDS = 3600.0
 
@@ -57,7 +57,7 @@ class Info:
             return None
         span = self.newest_wall - self.oldest.raw_wall
         raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
-        return raw / span * _DAY if span >= _LEAST_SPAN_SECONDS else None
+        return raw / span * DAY if span >= _LEAST_SPAN_SECONDS else None
 
 
 def info(reader: Reader) -> Info:
@@ -80,7 +80,7 @@ def info(reader: Reader) -> Info:
         hosts=hosts,
         series=series,
         file_bytes=total,
-        wal_bytes=_size(path.with_name(f"{path.name}-wal")) if path is not None else 0,
+        wal_bytes=_size(engine.log_path(path)) if path is not None else 0,
         free_bytes=free,
         tiers=tiers,
         samples=samples,

@@ -20,7 +20,7 @@ from wslgpud.store.backlog import Backlog
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
 
-Write = Callable[[Connection], None]
+Write = Callable[[Connection], object]
 
 #: statements that may wait for a database; a transition and its deliveries are a handful of them
 MAX_WAITING = 20_000
@@ -50,7 +50,7 @@ class Journal:
         self._unsent: dict[int, Delivery] = {}
         self._writes: Backlog[Write] = Backlog()
         self._loaded = False
-        self.lost = 0
+        self.dropped_writes = 0
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
         """Remember the deliveries of our ids that no channel has taken yet."""
@@ -88,7 +88,7 @@ class Journal:
             "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
             "facts": json.dumps(dict(transition.facts), ensure_ascii=False) if transition.facts else None,
         }
-        self._write(lambda connection: insert_new(connection, schema.transition, [row]))
+        self.run(lambda connection: insert_new(connection, schema.transition, [row]))
         for channel, message in messages.items():
             self.post(channel, message, number)
         return number
@@ -109,7 +109,7 @@ class Journal:
         }
         with self._lock:
             self._unsent[delivery.id] = delivery
-        self._write(lambda connection: insert_new(connection, schema.outbox, [row]))
+        self.run(lambda connection: insert_new(connection, schema.outbox, [row]))
         return delivery.id
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
@@ -130,8 +130,11 @@ class Journal:
         self._change(delivery_id, done=True, error=error)
 
     def run(self, write: Write) -> None:
-        """Have any other small write done in order with these."""
-        self._write(write)
+        """Have a small write done, in order with all others; of too many that wait the oldest is given up."""
+        with self._lock:
+            if len(self._writes) >= MAX_WAITING:
+                self.dropped_writes += self._writes.give_up()[1]
+            self._writes.put(write)
 
     def batch(self) -> list[Write]:
         """Return what waits to be written, without taking it away."""
@@ -168,10 +171,4 @@ class Journal:
             "done_ms": round(self._wall() * 1000) if done else None,
         }
         statement = update(schema.outbox).where(schema.outbox.c.id == delivery_id).values(values)
-        self._write(lambda connection: connection.execute(statement))
-
-    def _write(self, write: Callable[[Connection], object]) -> None:
-        with self._lock:
-            if len(self._writes) >= MAX_WAITING:
-                self.lost += self._writes.give_up()[1]
-            self._writes.put(lambda connection: (write(connection), None)[1])
+        self.run(lambda connection: connection.execute(statement))

@@ -90,7 +90,7 @@ def would_free(target: str) -> Compaction:
             free = database.execute("PRAGMA freelist_count").fetchone()[0]
             page = database.execute("PRAGMA page_size").fetchone()[0]
     except sqlite3.Error as error:
-        raise StoreError(f"{path}: {error}") from error
+        raise engines.explain(error, target) from error
     return Compaction(path.stat().st_size, free * page)
 
 

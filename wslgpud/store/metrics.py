@@ -21,6 +21,11 @@ DROPPED = MetricSpec(
     "Samples given up because the disk took none for too long.",
     stored=False,
 )
+DROPPED_RECORDS = MetricSpec(
+    "store_dropped_records", "counter", "",
+    "Events, changes of level and other records given up because the disk took none for too long.",
+    stored=False,
+)  # fmt: skip
 ERRORS = MetricSpec(
     "store_write_errors",
     "counter",
@@ -78,8 +83,8 @@ CHECKED = MetricSpec(
 )  # fmt: skip
 
 METRICS = (
-    FILE, WAL, FREE, QUEUE, DROPPED, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION, REJECTED, PURGED, WRITTEN,
-    SET_ASIDE, FINDINGS, CHECKED,
+    FILE, WAL, FREE, QUEUE, DROPPED, DROPPED_RECORDS, ERRORS, FAILING, COMMIT_AGE, COMMIT_DURATION, REJECTED,
+    PURGED, WRITTEN, SET_ASIDE, FINDINGS, CHECKED,
 )  # fmt: skip
 
 
@@ -91,6 +96,7 @@ def readings(stats: StoreStats) -> Iterator[Reading]:
         (FREE, stats.free_bytes),
         (QUEUE, stats.queue_ticks),
         (DROPPED, stats.dropped_ticks_total),
+        (DROPPED_RECORDS, stats.dropped_records_total),
         (ERRORS, stats.write_errors_total),
         (FAILING, int(bool(stats.error))),
         (COMMIT_AGE, stats.last_commit_age_seconds),

@@ -133,6 +133,7 @@ class StoreStats:
     queue_ticks: int
     queue_bytes: int
     dropped_ticks_total: int
+    dropped_records_total: int
     rejected_values_total: int
     write_errors_total: int
     error: str

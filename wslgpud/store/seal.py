@@ -21,9 +21,7 @@ from wslgpud.store.codec import encode
 from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.rollup import Summary, stretches, summary
 from wslgpud.store.sheet import Block, pack
-from wslgpud.store.tiers import write_summaries
-
-MINUTE = 60
+from wslgpud.store.tiers import MINUTE, write_summaries
 
 
 class Column(NamedTuple):

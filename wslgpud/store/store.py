@@ -79,7 +79,6 @@ class Store:
         self._reading = threading.Lock()
         self._run_id: int | None = None
         self._boot_id = boot_id
-        self.version = __version__
         self.previous_run: Run | None = None
         self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
         self.learned: dict[str, Learned] = {}
@@ -116,7 +115,8 @@ class Store:
         ``urgent`` has it committed and synced at once: it may be the last tick of this machine.
         """
         self._intake.put(snapshot, urgent=urgent)
-        self._writer.wake(urgent=urgent)
+        if urgent:
+            self._writer.wake()
 
     def flush(self, timeout: float = 300.0) -> bool:
         """Wait until everything is on disk; False when that did not come about within ``timeout`` seconds."""
@@ -145,14 +145,14 @@ class Store:
         take seconds, and the alert must be out by then.
         """
         number = self._journal.record(transition, messages or {})
-        self._writer.wake(urgent=True)
+        self._writer.wake()
         return number
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
         number = self._intake.next_row()
         self._journal.run(lambda connection: stress_rows.insert(connection, number, result))
-        self._writer.wake(urgent=True)
+        self._writer.wake()
         return number
 
     def learn(self, subject: str, document: Mapping[str, Any]) -> None:
@@ -175,7 +175,7 @@ class Store:
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Put anything else into the outbox of a channel; return the delivery's id."""
         number = self._journal.post(channel, payload)
-        self._writer.wake(urgent=True)
+        self._writer.wake()
         return number
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
@@ -185,7 +185,7 @@ class Store:
     def mark_sent(self, delivery_id: int) -> None:
         """Note that the channel has taken a delivery."""
         self._journal.sent(delivery_id)
-        self._writer.wake(urgent=True)
+        self._writer.wake()
 
     def mark_failed(self, delivery_id: int, error: str) -> None:
         """Note a failed attempt; the delivery stays unsent."""
@@ -197,42 +197,42 @@ class Store:
 
     def series(self, pattern: str = "*") -> list[SeriesRef]:
         """See Reader.series."""
-        return self._read().series(pattern)
+        return self.reader.series(pattern)
 
     def read(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
     ) -> list[Point]:
         """See Reader.read."""
-        return self._read().read(series, start_wall, end_wall, step)
+        return self.reader.read(series, start_wall, end_wall, step)
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
         """See Reader.summaries."""
-        return self._read().summaries(series, start_wall, end_wall, step)
+        return self.reader.summaries(series, start_wall, end_wall, step)
 
     def latest(self) -> dict[SeriesRef, Point]:
         """See Reader.latest."""
-        return self._read().latest()
+        return self.reader.latest()
 
     def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
         """See Reader.processes."""
-        return self._read().processes(start_wall, end_wall)
+        return self.reader.processes(start_wall, end_wall)
 
     def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
         """See Reader.transitions."""
-        return self._read().transitions(since_wall)
+        return self.reader.transitions(since_wall)
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """See Reader.stress_runs."""
-        return self._read().stress_runs(since_wall)
+        return self.reader.stress_runs(since_wall)
 
     def check(self) -> list[str]:
         """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
 
         A damaged file is then set aside and what can be read of it taken over into a new one.
         """
-        problems = self._read().check()
+        problems = self.reader.check()
         if problems:
-            self._report_damage(problems[0], self._read().identity)
+            self._report_damage(problems[0], self.reader.identity)
         return problems
 
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
@@ -245,9 +245,6 @@ class Store:
         Raises:
             StoreError: it cannot be read.
         """
-        return self._read()
-
-    def _read(self) -> Reader:
         with self._reading:
             if self._reader is None:
                 self._reader = Reader(self._target, self._host_name)
@@ -358,12 +355,13 @@ class Store:
         committed = self._writer.last_commit_mono
         return StoreStats(
             file_bytes=_size(self._path),
-            wal_bytes=_size(self._path and self._path.with_name(self._path.name + "-wal")),
+            wal_bytes=_size(self._path and engines.log_path(self._path)),
             free_bytes=self._upkeep.free_bytes,
             rows=dict(self._upkeep.rows),
             queue_ticks=ticks,
             queue_bytes=queued,
             dropped_ticks_total=self._intake.dropped_ticks,
+            dropped_records_total=self._intake.dropped_events + self._journal.dropped_writes,
             rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,

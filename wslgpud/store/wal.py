@@ -39,7 +39,9 @@ class Wal:
         """Look after the log of ``connection``, whose database is the file ``path``."""
         self._connection, self._path = connection, path
         # SQLite's locks lie on the other two files: closing this descriptor costs none
-        self._descriptor = None if path is None else os.open(log_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = (
+            None if path is None else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC)
+        )
         self._pages = 0
 
     @property
@@ -120,11 +122,6 @@ def written_bytes() -> int | None:
     )
 
 
-def log_path(path: Path) -> Path:
-    """Return the log of a database."""
-    return path.with_name(f"{path.name}-wal")
-
-
 def write_again(path: Path) -> None:
     """Write a log once more as the kernel remembers it, after a disk that failed to take it; sync it.
 
@@ -134,7 +131,7 @@ def write_again(path: Path) -> None:
         UnkeptError: the disk still fails.
     """
     try:
-        descriptor = os.open(log_path(path), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:

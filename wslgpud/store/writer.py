@@ -119,12 +119,11 @@ class Writer:
             self._failed(error)
         self._thread.start()
 
-    def wake(self, *, urgent: bool) -> None:
-        """Tell that something waits; urgent means commit now and sync."""
-        if urgent:
-            with self._wake:
-                self._urgent = True
-                self._wake.notify()
+    def wake(self) -> None:
+        """Have what waits committed and synced now; without that it is committed in its own time."""
+        with self._wake:
+            self._urgent = True
+            self._wake.notify()
 
     def flush(self, timeout_seconds: float) -> bool:
         """Wait until what waits now is committed; return False when that has not come about in time."""

@@ -15,7 +15,8 @@ from rich.text import Text
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import COLOURS, calm, last_night, told
+from wslgpud.cli.screen import calm, last_night, told
+from wslgpud.palette import TERMINAL_LEVELS
 from wslgpud.units import duration, resource_name, size, speed
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -95,7 +96,7 @@ _SEEN_BY = {
 
 def _ink(level: str) -> str:
     """Return the colour of a level for lines: a background would fill what is around them."""
-    return COLOURS[level].removeprefix("bold white on ")
+    return TERMINAL_LEVELS[level].removeprefix("bold white on ")
 
 
 def _verdict(look: Look, trail: Trail, shown: Shown, width: int, now: float) -> Iterator[Text]:
@@ -350,7 +351,7 @@ def _open(look: Look) -> Iterator[Text]:
     """Say what else is wrong; the verdict has said it of memory."""
     others = [i for i in look.document.get("incidents", ()) if i["rule"] != "memory_exhaustion"]
     for item in others[:MOST_INCIDENTS]:
-        yield _text((" open  ", "bright_black"), (f"{item['level']:9} ", COLOURS[item["level"]]),
+        yield _text((" open  ", "bright_black"), (f"{item['level']:9} ", TERMINAL_LEVELS[item["level"]]),
                     item["headline"], (f"  (incident {item['id']})", "bright_black"))  # fmt: skip
     if len(others) > MOST_INCIDENTS:
         yield _text((f" and {len(others) - MOST_INCIDENTS} more: wslgpud alerts list", "bright_black"))
@@ -358,7 +359,7 @@ def _open(look: Look) -> Iterator[Text]:
 
 def _lately(look: Look) -> Iterator[Text]:
     """Say what became worse lately, the newest first."""
-    levels = list(COLOURS)
+    levels = list(TERMINAL_LEVELS)
     worse = [
         item
         for item in look.document.get("recent", ())
@@ -366,7 +367,7 @@ def _lately(look: Look) -> Iterator[Text]:
     ]
     for item in worse[:3]:
         yield _text((f" {_when(item['at'], look.document['at'])} ", "bright_black"),
-                    (f"{item['level']:9} ", COLOURS[item["level"]]), item["headline"])  # fmt: skip
+                    (f"{item['level']:9} ", TERMINAL_LEVELS[item["level"]]), item["headline"])  # fmt: skip
 
 
 def _when(at: str, now: str) -> str:

@@ -85,7 +85,8 @@ def _full_but_flat(look: Look, trail: Trail) -> Iterator[Hint]:
 
 
 def _thrashing(trail: Trail) -> Iterator[Hint]:
-    back, memory = trail.mean(Key("swap in"), WINDOW_SECONDS), trail.mean(Key("waiting", "memory"), 30)
+    back = trail.mean(Key("swap in"), WINDOW_SECONDS)
+    memory = trail.mean(Key("waiting", "memory"), WINDOW_SECONDS)
     if back is not None and back > _THRASH_BYTES_PER_SECOND:
         waits = f", waits for memory {memory:.0%} of the time" if memory is not None else ""
         yield Hint("RAM is too small for what runs: stop something, or lower the workers",

@@ -17,10 +17,11 @@ from textual.containers import Vertical
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from wslgpud.cli.chart import COLOURS, chart
+from wslgpud.cli.chart import chart
 from wslgpud.cli.history_screen import legend
 from wslgpud.cli.live.past import Drawn, NoPastError, Past
 from wslgpud.cli.series import amount
+from wslgpud.palette import TERMINAL_LINES
 from wslgpud.units import duration
 
 DAY_SECONDS = 86400
@@ -99,7 +100,7 @@ def history(
 
     room = min(len(shown), max(1, (height - 10) // 3))
     lines = list(chart(
-        shown[: len(COLOURS)], end - view.seconds, end, drawn.step_seconds, write,
+        shown[: len(TERMINAL_LINES)], end - view.seconds, end, drawn.step_seconds, write,
         width=width, height=max(4, height - room - 6),
     ))  # fmt: skip
     for line in lines:

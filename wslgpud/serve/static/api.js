@@ -1,7 +1,7 @@
 // Asks the daemon. Live values come by polling: one small answer a sample, none while nobody looks.
 
 /** An answer that is none; `status` is 0 where nobody answered. */
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(status, detail) {
     super(detail);
     this.status = status;

@@ -174,7 +174,7 @@ export function upright(u, at, colour) {
 }
 
 /** A small curve without axes; a gap in time stays a gap. */
-export function sparkline(points, { from, to, top, label, level }) {
+export function sparkline(points, { from, to, top, label }) {
   const [width, height] = [120, 28];
   const highest = Math.max(top ?? 0, ...points.map(([, v]) => v ?? 0)) || 1;
   const gap = gapOf(points.map(([at]) => at));
@@ -187,7 +187,7 @@ export function sparkline(points, { from, to, top, label, level }) {
     path += `${last !== null && at - last <= gap ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     last = at;
   }
-  return h("svg", { class: ["spark", level], viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+  return h("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
     h("path", { d: path || "M0 0", "vector-effect": "non-scaling-stroke" }));
 }
 

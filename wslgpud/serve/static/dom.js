@@ -1,7 +1,7 @@
 // Elements from data. Text only ever becomes text: there is no way here to make markup of a string.
 
 const SVG = "http://www.w3.org/2000/svg";
-const DRAWN = new Set(["svg", "path", "line", "rect", "circle", "g"]);
+const DRAWN = new Set(["svg", "path", "rect", "circle"]);
 
 /** Build an element. `on...` are handlers, `class` may be a list, null, undefined and false are left out. */
 export function h(tag, props, ...children) {
@@ -24,7 +24,7 @@ function add(element, children) {
   }
 }
 
-const HANDLERS = ["onclick", "onchange", "oninput", "onkeydown", "onsubmit", "ontoggle"];
+const HANDLERS = ["onclick", "onchange", "oninput", "onkeydown", "ontoggle"];
 const keyOf = (node) => node.nodeType === 1 && (node.getAttribute("data-key") || node.id || null);
 
 /**

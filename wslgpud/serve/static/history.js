@@ -33,7 +33,6 @@ export const history = {
 
   enter(ctx) {
     readAddress();
-    ctx.zoom = (from, to) => zoom(ctx, from, to);
     if (state.series && !state.series.error) return load(ctx);
     everySeries().then((found) => { state.series = found; load(ctx); }, (error) => { state.series = { error: error.message }; ctx.render(); });
   },

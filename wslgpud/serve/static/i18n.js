@@ -52,7 +52,6 @@ const TEXTS = {
   used: ["used", "已用"], cache: ["cache", "缓存"], free: ["free", "空闲"], reserved: ["reserved", "驱动保留"],
   swapped: ["in swap", "已换出"],
   fan_alt: ["{what}: {left} left of {all}. {eta}", "{what}：剩余 {left}，共 {all}。{eta}"],
-  late: ["late", "最晚"],
   no_resources: ["The memory of this machine is not known:", "本机内存未知："],
   vitals: ["Vital signs", "生命体征"], cpu: ["CPU", "处理器"],
   psi: ["memory stalls", "内存停顿"], swap_in: ["swap-in", "换入"], disk_busy: ["busiest disk", "最忙磁盘"],

@@ -52,7 +52,7 @@ const SENTENCES = [
 ];
 
 /** The Chinese for one of the daemon's sentences; null where it is none of those known here. */
-export function chinese(text) {
+function chinese(text) {
   for (const [pattern, words] of SENTENCES) {
     const found = pattern.exec(text);
     if (found) return words.replace(/\{(\d)\}/g, (_, n) => chinese(found[n] ?? "") ?? found[n] ?? "");
