@@ -40,6 +40,7 @@ HOMES = {
     "apscheduler": {"jobs"},
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
+    "psutil": {"serve"},
     "rich": {"cli"},
     "textual": {"cli"},
     "typer": {"cli"},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
+import psutil
 import pytest
 
 from tests.serve.support import CATALOGUE, receive_answer, said_by_the_server, wait_until
@@ -27,13 +29,20 @@ def test_port_0_picks_a_free_one_and_the_url_names_it(serve):
     assert running.server.url == f"http://127.0.0.1:{running.port}/"
 
 
-def test_a_busy_port_is_one_line_that_says_what_to_do(serve):
-    taken = serve().port
+def test_a_busy_port_is_one_line_that_names_who_has_it_and_says_what_to_do(serve):
+    taken, name = serve().port, psutil.Process().name()
     with pytest.raises(ServeError) as caught:
         make(port=taken).start()
     assert str(caught.value) == (
-        f"address 127.0.0.1:{taken} is in use (does wslgpud run already?); choose another with server.port"
+        f"address 127.0.0.1:{taken} is in use by {name} (pid {os.getpid()}); choose another with server.port"
     )
+
+
+def test_a_busy_port_of_somebody_whom_we_may_not_see_is_one_line_too(serve, monkeypatch):
+    taken = serve().port
+    monkeypatch.setattr(psutil, "net_connections", lambda _: [])  # so it is for another user's
+    with pytest.raises(ServeError, match=r"is in use \(does wslgpud run already\?\); choose another"):
+        make(port=taken).start()
 
 
 def test_an_address_of_another_machine_is_one_line_that_says_what_to_do():

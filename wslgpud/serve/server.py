@@ -9,6 +9,8 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from wslgpud import config
 from wslgpud.config import ConfigError
@@ -162,15 +164,29 @@ def bind(address: str, port: int) -> socket.socket:
         sock.listen(_BACKLOG)  # two may bind with SO_REUSEADDR; only one may listen
     except OSError as error:
         sock.close()
-        raise ServeError(_why_not(error, where, address)) from error
+        raise ServeError(_why_not(error, where, address, port)) from error
     return sock
 
 
-def _why_not(error: OSError, where: str, address: str) -> str:
+def _why_not(error: OSError, where: str, address: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"address {where} is in use (does wslgpud run already?); choose another with server.port"
+        return f"address {where} is in use {_by_whom(port)}; choose another with server.port"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"this machine has no address {address}; choose another with server.address"
     if error.errno == errno.EACCES:
         return f"only root may listen on {where}; choose a port above 1023 with server.port"
     return f"cannot listen on {where}: {os.strerror(error.errno or 0)}"
+
+
+def _by_whom(port: int) -> str:
+    """Say who listens at a port, as far as we may see it."""
+    import psutil  # noqa: PLC0415 - only this error needs it
+
+    with suppress(psutil.Error, OSError):  # it has just gone, or is another user's
+        for connection in psutil.net_connections("tcp"):
+            at = connection.laddr.port if connection.laddr else None
+            if at == port and connection.status == psutil.CONN_LISTEN and connection.pid is not None:
+                process = psutil.Process(connection.pid)
+                ours = any(Path(part).name == "wslgpud" for part in process.cmdline())
+                return f"by {'another wslgpud' if ours else process.name()} (pid {connection.pid})"
+    return "(does wslgpud run already?)"
