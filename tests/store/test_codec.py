@@ -32,16 +32,20 @@ def test_levels_that_move_by_pages(start, steps, page):
     assert decode(encode(values, whole=True), len(values), values[-1], whole=True) == values
 
 
-@given(st.integers(-(2**60), 2**60), st.lists(SMALL | INT64, max_size=200), st.sampled_from([1, 7, 4096]))
-@example(2**53 - 4096, [1], 4096)
-@example(2**53 - 1, [1, 1, 1], 1)
-def test_whole_numbers_that_come_as_floats_are_the_same_numbers(start, steps, page):
+@given(
+    st.integers(-(2**60), 2**60), st.lists(SMALL | INT64, max_size=200), st.sampled_from([1, 7, 4096]),
+    st.sampled_from([10, 1000, 1_000_000]),
+)  # fmt: skip
+@example(2**53 - 4096, [1], 4096, 1000)
+@example(2**53 - 1, [1, 1, 1], 1, 10)
+def test_fractions_are_the_floats_nearest_to_their_decimals(start, steps, page, divisor):
     values = [start]
     for step in steps:
         values.append(max(-(2**63), min(2**63 - 1, values[-1] + step * page)))
-    back = decode(encode(values, whole=True), len(values), values[-1], whole=True, number=float)
-    assert [int(v) for v in back] == values
-    assert all(type(v) is int or abs(v) <= 2**53 for v in back)
+    block = encode(values, whole=True)
+    assert decode(block, len(values), values[-1], whole=True, divisor=divisor) == [
+        v / divisor for v in values
+    ]
 
 
 @given(st.lists(DOUBLE, min_size=1, max_size=100))

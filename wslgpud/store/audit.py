@@ -50,7 +50,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
         host = number >> schema.ROW_BITS << schema.SERIES_BITS
         try:
-            times, blocks = times_of(row, int), blocks_of(connection, number)
+            times, blocks = times_of(row), blocks_of(connection, number)
         except ValueError as error:
             yield f"chunk {number}: {error}"
             continue

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import gcd
@@ -57,23 +57,22 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
     return bytes([width]) + pack_numbers(numbers[0], unit, low) + _deflate(body, width)
 
 
-def decode(
-    block: bytes, count: int, last: Number, *, whole: bool, number: type[Number] = int
-) -> list[Number]:
-    """Return the ``count`` values of a block that ends in ``last``.
+def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int = 1) -> list[Number]:
+    """Return the ``count`` values of a block that ends in ``last``, whole ones divided by ``divisor``.
 
-    With ``number`` float whole numbers come as floats where these are exact: they are quicker to divide.
+    Dividing each as it is made, and not all of them afterwards, saves a tenth of reading a day.
 
     Raises:
         ValueError: the block is damaged.
     """
+    wanted = last / divisor if divisor > 1 else last
     if not block:
-        return [last] * count
+        return [wanted] * count
     try:
-        values = _decode(block, count, number)
+        values = _decode(block, count, divisor)
     except (zlib.error, LookupError, ArithmeticError, ValueError) as error:
         raise ValueError(f"damaged block: {error}") from error
-    if len(values) != count or values[-1] != last or whole == (block[0] == _DOUBLES):
+    if len(values) != count or values[-1] != wanted or whole == (block[0] == _DOUBLES):
         raise ValueError(f"damaged block: {len(values)} values instead of {count}, or not its own")
     return values
 
@@ -83,24 +82,30 @@ def rises(block: bytes) -> bool:
     return not block or (block[0] in _TYPECODES and unpack_numbers(block[1:], 3)[0][2] >= 0)
 
 
-def _decode(block: bytes, count: int, number: type[Number]) -> list[Number]:
+def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     kind = block[0]
     if kind == _DOUBLES:
         return list(_little(array("d", _lines(_inflate(block[1:]), 8))))
     if kind == _TEXT:
-        return [int(text) for text in _inflate(block[1:]).split(b",")]
+        return _divided(map(int, _inflate(block[1:]).split(b",")), divisor)
     (first, unit, low), body = unpack_numbers(block[1:], 3)
-    steps = _lines(_inflate(body), kind)
-    furthest = abs(first) + count * unit * (abs(low) + (1 << 8 * kind))
-    kept: Callable[[int], Number] = number if furthest <= _EXACT else int
-    if kind == 1:
-        # the common case by far: looking a difference up is quicker than working it out
-        return list(accumulate(map(_steps(low, unit, kept).__getitem__, steps), initial=kept(first)))
-    least, scale, (begin, rest) = kept(low), kept(unit), map(kept, divmod(first, unit))
-    units = accumulate([least + step for step in _little(array(_TYPECODES[kind], steps))], initial=begin)
-    if unit == 1:
-        return list(units)
-    return [n * scale + rest for n in units] if rest else [n * scale for n in units]
+    planes = _lines(_inflate(body), kind)
+    if kind > 1:
+        begin, rest = divmod(first, unit)
+        units = accumulate([low + step for step in _little(array(_TYPECODES[kind], planes))], initial=begin)
+        return _divided([n * unit + rest for n in units] if unit > 1 else units, divisor)
+    # The common case by far: looking a difference up is quicker than working it out.
+    if divisor <= 1:
+        return list(accumulate(map(_steps(low, unit, int).__getitem__, planes), initial=first))
+    # Floats are divided quicker, where they hold all that there can be.
+    furthest = abs(first) + count * unit * (abs(low) + 256)
+    number: Callable[[int], Number] = float if furthest <= _EXACT else int
+    steps, at = _steps(low, unit, number), number(first)
+    return [at / divisor, *[(at := at + steps[step]) / divisor for step in planes]]
+
+
+def _divided(values: Iterable[int], divisor: int) -> list[Number]:
+    return [value / divisor for value in values] if divisor > 1 else list(values)
 
 
 @lru_cache(256)

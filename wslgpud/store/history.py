@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Table, TextClause, func, literal, select
 from sqlalchemy import cast as cast_to
@@ -26,11 +26,9 @@ log = logging.getLogger(__name__)
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
 
-_T = TypeVar("_T", int, float)
-
 Values = tuple[list[int], list[Number]]
-#: whether time only grows, times, values
-Piece = tuple[bool, Iterable[_T], Iterable[Number]]
+#: whether time only grows, times (ms, or seconds), values
+Piece = tuple[bool, Iterable[Any], Iterable[Number]]
 #: gives the summaries of a series, by their beginning in ms
 Tier = Callable[[Connection, "Asked"], Steps]
 
@@ -56,11 +54,11 @@ class Asked(NamedTuple):
 
 def raw(connection: Connection, asked: Asked) -> Values:
     """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
-    return _joined(_pieces(connection, asked, int))
+    return _joined(_pieces(connection, asked, 1, 1))
 
 
-def _joined(pieces: Iterable[Piece[_T]]) -> tuple[list[_T], list[Number]]:
-    times: list[_T] = []
+def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
+    times: list[Any] = []
     values: list[Number] = []
     rising = True
     for in_order, more_times, more_values in pieces:
@@ -98,19 +96,11 @@ def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float
     seconds, and the values are those that were measured.
     """
     before = _coarser(connection, asked, _minutes, _hours)
-    times, values = _joined(_plain(piece, asked.divisor) for piece in _pieces(connection, asked, float))
+    times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
     if not before.times:
         return times, values
-    _, *older = _plain(
-        (True, before.times, before.last if kind == "counter" else before.means), asked.divisor
-    )
-    return [*older[0], *times], [*older[1], *values]
-
-
-def _plain(piece: Piece[float], divisor: int) -> Piece[float]:
-    """Return times as seconds and values as measured: piece by piece, while all of one lies in the cache."""
-    in_order, times, values = piece
-    return in_order, map(truediv, times, repeat(1000.0)), unscaled(values, divisor)
+    older = unscaled(before.last if kind == "counter" else before.means, asked.divisor)
+    return [*(ms / 1000 for ms in before.times), *times], [*older, *values]
 
 
 def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
@@ -133,22 +123,22 @@ def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     return found
 
 
-def _pieces(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[Piece[_T]]:
+def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
     """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
 
-    ``number`` is float for what is going to be divided: see ``codec.decode``.
+    Milliseconds and values as kept come divided by ``per_time`` and ``per_value``, each as it is made.
     """
-    yield from _sealed(connection, asked, number)
-    newest = list(_newest(connection, asked))
-    times, values = _columns(newest)
-    yield all(a <= b for a, b in pairwise(times)), map(number, times), values
+    yield from _sealed(connection, asked, per_time, per_value)
+    times, values = _columns(list(_newest(connection, asked)))
+    rising = all(a <= b for a, b in pairwise(times))
+    yield rising, unscaled(times, per_time), unscaled(values, per_value)
 
 
 def _columns(points: Sequence[tuple[int, Number]]) -> Values:
     return [ms for ms, _ in points], [value for _, value in points]
 
 
-def _sealed(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[Piece[_T]]:
+def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
     chunk, block = schema.chunk, schema.block
     sheet, own = chunk.c.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
     query = (
@@ -159,7 +149,7 @@ def _sealed(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[
         .where(chunk.c.id.between(*asked.rows))
         .order_by(chunk.c.id)
     )
-    kept = number if asked.divisor > 1 else int
+    start, end = asked.start_ms / per_time, asked.end_ms / per_time
     # a month of sheets is a hundred megabytes: SQLite gives row by row, a server all unless asked not to
     streamed = {"stream_results": connection.dialect.name != "sqlite", "max_row_buffer": 16}
     for row in connection.execute(query, execution_options=streamed):
@@ -167,23 +157,23 @@ def _sealed(connection: Connection, asked: Asked, number: type[_T]) -> Iterator[
             found = Block(row.mask, row.last, row.data) if row.id_1 & own else find(row.data, own)
             if found is None:
                 continue
-            times = times_of(row, number)
+            times = times_of(row, per_time)
             if found.mask:
                 times = list(compress(times, mask_of(row, found.mask)))
-            values = decode(found.data, len(times), found.last, whole=asked.whole, number=kept)
+            values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
         except (ValueError, zlib.error) as error:
             # what cannot be known is a gap
             log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
             continue
         if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
-            inside = [asked.start_ms <= ms <= asked.end_ms for ms in times]
+            inside = [start <= time <= end for time in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
         yield rises(row.times), times, values
 
 
-def times_of(chunk: Any, number: type[_T]) -> list[_T]:
-    """Return the milliseconds of the ticks of a chunk, in order of arrival."""
-    return cast("list[_T]", decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True, number=number))
+def times_of(chunk: Any, divisor: int = 1) -> list[Any]:
+    """Return when the ticks of a chunk were, in order of arrival: milliseconds, or these divided."""
+    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True, divisor=divisor)
 
 
 def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
@@ -308,7 +298,7 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     ).first()
     if newest is None:
         return {}
-    times = times_of(newest, int)
+    times = times_of(newest)
     latest = {0: times[-1]}
     host = low >> schema.ROW_BITS << schema.SERIES_BITS
     found = {}
