@@ -89,22 +89,24 @@ def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     if kind == _TEXT:
         return _divided(map(int, _inflate(block[1:]).split(b",")), divisor)
     (first, unit, low), body = unpack_numbers(block[1:], 3)
-    planes = _lines(_inflate(body), kind)
-    if kind > 1:
-        begin, rest = divmod(first, unit)
-        units = accumulate([low + step for step in _little(array(_TYPECODES[kind], planes))], initial=begin)
-        return _divided([n * unit + rest for n in units] if unit > 1 else units, divisor)
-    # The common case by far: looking a difference up is quicker than working it out.
-    if divisor <= 1:
-        return list(accumulate(map(_steps(low, unit, int).__getitem__, planes), initial=first))
+    differences = _lines(_inflate(body), kind)
     # Floats are divided quicker, where they hold all that there can be.
-    furthest = abs(first) + count * unit * (abs(low) + 256)
-    number: Callable[[int], Number] = float if furthest <= _EXACT else int
-    steps, at = _steps(low, unit, number), number(first)
-    return [at / divisor, *[(at := at + steps[step]) / divisor for step in planes]]
+    furthest = abs(first) + count * unit * (abs(low) + (1 << 8 * kind))
+    number: Callable[[int], Number] = float if divisor > 1 and furthest <= _EXACT else int
+    at, least = number(first), number(low * unit)
+    if kind == 1:
+        # the common case by far: looking a step up is quicker than working it out
+        steps = _steps(low, unit, number)
+        if divisor > 1:
+            return [at / divisor, *[(at := at + steps[n]) / divisor for n in differences]]
+        return list(accumulate(map(steps.__getitem__, differences), initial=at))
+    shifted = _little(array(_TYPECODES[kind], differences))
+    if divisor > 1 and unit == 1:
+        return [at / divisor, *[(at := at + (least + n)) / divisor for n in shifted]]
+    return _divided([at, *[at := at + (least + n * unit) for n in shifted]], divisor)
 
 
-def _divided(values: Iterable[int], divisor: int) -> list[Number]:
+def _divided(values: Iterable[Number], divisor: int) -> list[Number]:
     return [value / divisor for value in values] if divisor > 1 else list(values)
 
 
