@@ -5,7 +5,7 @@ none is negative, and laid out byte plane by byte plane, which gives deflate the
 memory exhaustions take 0.45 bytes a sample; lzma would save 8 % of that and take four times as long. Planes
 that are coded apart save 10 % of a noisy day, and any inflate reads them as one stream.
 
-All but a few fixed steps happen inside C functions: a day of one series is 86,400 samples.
+Each of a day's 86,400 samples passes through C functions and, at most, one comprehension.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
 from math import gcd
 from operator import sub
 from typing import TypeVar, cast
@@ -99,7 +98,7 @@ def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
         steps = _steps(low, unit, number)
         if divisor > 1:
             return [at / divisor, *[(at := at + steps[n]) / divisor for n in differences]]
-        return list(accumulate(map(steps.__getitem__, differences), initial=at))
+        return [at, *[at := at + steps[n] for n in differences]]
     shifted = _little(array(_TYPECODES[kind], differences))
     if divisor > 1 and unit == 1:
         return [at / divisor, *[(at := at + (least + n)) / divisor for n in shifted]]
