@@ -61,7 +61,8 @@ function cost(own, before) {
       store.error ? h("p", { class: "bad" }, said(store.error)) : null,
       h("dl", { class: "facts" },
         fact(t("file"), store.file_bytes === undefined ? undefined : [size(store.file_bytes), store.wal_bytes ? h("span", { class: "dim" }, ` + ${size(store.wal_bytes)} WAL`) : null]),
-        fact(t("written_a_day"), store.written_bytes_total === undefined ? undefined : size(86400 * store.written_bytes_total / own.uptime_seconds)),
+        // in the first hour most of it is the file being made, which no day repeats
+        fact(t("written_a_day"), store.written_bytes_total === undefined || own.uptime_seconds < 3600 ? undefined : size(86400 * store.written_bytes_total / own.uptime_seconds), { text: "…" }),
         fact(t("queue"), t("ticks", { n: count(store.queue_ticks) })), fact(t("dropped"), t("ticks", { n: count(store.dropped_ticks_total) })),
         fact(t("last_commit"), store.last_commit_age_seconds === undefined ? undefined : t("old", { time: duration(store.last_commit_age_seconds) }), { text: t("absent_yet") }))),
   ];
