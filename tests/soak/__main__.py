@@ -229,6 +229,8 @@ class Soak:
             found.append(f"{len(extra)} samples are in the history twice, the first {extra[:5]}")
         if self.stats.dropped_ticks_total:
             found.append(f"{self.stats.dropped_ticks_total} samples were dropped")
+        if self.stats.dropped_records_total:
+            found.append(f"{self.stats.dropped_records_total} events and other records were dropped")
         given_up = {key: n for key, n in self.outcomes.items() if key[1] in ("expired", "refused")}
         if self.waiting or given_up:
             found.append(f"messages: {self.waiting} still wait, given up {given_up}")
