@@ -59,7 +59,7 @@ def encode(values: Sequence[Number], *, whole: bool) -> bytes:
 def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int = 1) -> list[Number]:
     """Return the ``count`` values of a block that ends in ``last``, whole ones divided by ``divisor``.
 
-    Dividing each as it is made, and not all of them afterwards, saves a tenth of reading a day.
+    Each is divided as it is made, which is quicker than a second pass over all of them.
 
     Raises:
         ValueError: the block is damaged.
