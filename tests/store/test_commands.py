@@ -17,9 +17,12 @@ from tests.support.daemons import eventually
 from tests.support.servers import program, prometheus
 from wslgpud.catalogue import catalogue
 from wslgpud.cli import app
+from wslgpud.cli.chart import chart
 from wslgpud.cli.series import WORDS, amount
 from wslgpud.config import StoreSettings
-from wslgpud.store import Store, maintenance, upkeep
+from wslgpud.curves import Curve
+from wslgpud.store import SeriesRef, Store, maintenance, upkeep
+from wslgpud.units import size
 
 START, END = "2025-06-15 00:00+00:00", "2025-06-15 01:00+00:00"
 SECONDS = 1200
@@ -374,3 +377,12 @@ def test_compacting_frees_what_deleted_samples_have_left(recorded, tmp_path):
 )
 def test_values_are_written_as_people_write_them(value, unit, rate, text):
     assert amount(value, unit, rate=rate) == text
+
+
+def test_the_axis_of_a_curve_that_hardly_moves_tells_how_much_it_does():
+    ref = SeriesRef("memory_available_bytes", (), "pc")
+    points = [(float(i), *[23 * 2**30 + i * 2**20] * 3) for i in range(150)]
+    lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80)
+    told = [line.plain.partition("┤")[0].strip() for line in lines]
+
+    assert [label for label in told if label][:3] == ["+200 MB", "+91 MB", "23 GB"]

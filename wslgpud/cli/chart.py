@@ -44,8 +44,7 @@ def chart(
     """
     extremes = [value for c in curves for _, least, _, most in c.points for value in (least, most)]
     low, high = _range(extremes, 1024 if curves[0].unit.startswith("bytes") else 10)
-    labels = {0: write(high), height // 2: write(low + (high - low) * (1 - (height // 2) / (height - 1)))}
-    labels[height - 1] = write(low)
+    labels = _labels(low, high, height, write)
     margin = max(map(len, labels.values())) + 1
     columns = max(20, width - margin - 2)
     dots: list[list[int]] = [[0] * columns for _ in range(height)]
@@ -76,6 +75,16 @@ def chart(
         line.rstrip()
         yield line
     yield _axis(start, end, margin, columns)
+
+
+def _labels(low: float, high: float, height: int, write: Callable[[float], str]) -> dict[int, str]:
+    """Return what stands beside the first row, the middle and the last."""
+    marks = {row: low + (high - low) * (1 - row / (height - 1)) for row in (0, height // 2, height - 1)}
+    labels = {row: write(value) for row, value in marks.items()}
+    if len(set(labels.values())) == len(labels):
+        return labels
+    # of a curve that hardly moves all would read the same
+    return {**{row: f"+{write(value - low)}" for row, value in marks.items()}, height - 1: write(low)}
 
 
 def _range(values: Sequence[float], base: int) -> tuple[float, float]:
