@@ -13,6 +13,7 @@ from wslgpud.store.codec import decode, encode
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-300, 300)
+MIDDLE = st.integers(-(2**30), 2**30)
 DOUBLE = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -33,9 +34,12 @@ def test_levels_that_move_by_pages(start, steps, page):
 
 
 @given(
-    st.integers(-(2**60), 2**60), st.lists(SMALL | INT64, max_size=200), st.sampled_from([1, 7, 4096]),
-    st.sampled_from([10, 1000, 1_000_000]),
+    MIDDLE | st.integers(-(2**60), 2**60), st.lists(SMALL | MIDDLE, max_size=200) | st.lists(SMALL | INT64),
+    st.sampled_from([1, 7, 4096]), st.sampled_from([10, 1000, 1_000_000]),
 )  # fmt: skip
+@example(5, [1, 300, -2], 1, 1000)
+@example(5, [1, 2**30, -2], 1, 1000)
+@example(5, [1, 2**30, -2], 4096, 1_000_000)
 @example(2**53 - 4096, [1], 4096, 1000)
 @example(2**53 - 1, [1, 1, 1], 1, 10)
 def test_fractions_are_the_floats_nearest_to_their_decimals(start, steps, page, divisor):

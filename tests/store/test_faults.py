@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.model import Event, Level, Transition
-from wslgpud.store import Store, engine, intake, journal, metrics, upkeep, writer
+from wslgpud.store import Reader, Store, StoreError, engine, intake, journal, metrics, upkeep, writer
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -268,3 +268,25 @@ def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, set
         assert store.flush()
         assert _seconds(store, made) == list(range(5, 10))
     assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1
+
+
+def test_a_page_that_turns_out_damaged_in_the_middle_of_a_read_is_told_in_one_line(
+    file, settings, clock, made
+):
+    filling = b"\xa7" * 20_000
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        for second in range(2800):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}))
+        made.settle(store, clock)
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE block SET data = CAST(data || ? AS BLOB)", (filling,))
+        assert database.execute("SELECT count(*) FROM block").fetchone() == (3,)
+    whole = file.read_bytes()
+    pages = [whole[i : i + 4096] for i in range(0, len(whole), 4096)]
+    # such a page begins with the number of the next
+    last = max(i for i, page in enumerate(pages) if page[4:] == filling[:4092] and page[:4] != bytes(4))
+    pages[last] = b"\xff" * 4 + pages[last][4:]
+    file.write_bytes(b"".join(pages))
+    with Reader(str(file)) as reader, pytest.raises(StoreError, match=r"is damaged .*malformed"):
+        made.read_all(reader)

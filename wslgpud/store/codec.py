@@ -10,6 +10,7 @@ Each of a day's 86,400 samples passes through C functions and, at most, one comp
 
 from __future__ import annotations
 
+import struct
 import sys
 import zlib
 from array import array
@@ -17,11 +18,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import gcd
 from operator import sub
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from wslgpud.model import Number
 
 _A = TypeVar("_A", "array[int]", "array[float]")
+_N = TypeVar("_N", int, float)
 
 #: width of a difference in bytes -> its type in ``array``
 _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -29,6 +31,8 @@ _TYPECODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _DOUBLES, _TEXT = 16, 17
 #: floats hold every whole number up to here
 _EXACT = 1 << 53
+#: from here to twice that the last bits of a double are those of a whole number
+_ABOVE = 1 << 52
 _STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
 
 
@@ -78,7 +82,16 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int 
 
 def rises(block: bytes) -> bool:
     """Tell from its head alone whether no whole number of a block is less than the one before."""
-    return not block or (block[0] in _TYPECODES and unpack_numbers(block[1:], 3)[0][2] >= 0)
+    return not block or (block[0] in _TYPECODES and unpack_numbers(block, 3, 1)[0][2] >= 0)
+
+
+class _Head(NamedTuple):
+    """How whole numbers follow: each is the one before + (``width`` bytes + ``low``) * ``unit``."""
+
+    width: int
+    first: int
+    unit: int
+    low: int
 
 
 def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
@@ -87,30 +100,54 @@ def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
         return list(_little(array("d", _lines(_inflate(block[1:]), 8))))
     if kind == _TEXT:
         return _divided(map(int, _inflate(block[1:]).split(b",")), divisor)
-    (first, unit, low), body = unpack_numbers(block[1:], 3)
-    differences = _lines(_inflate(body), kind)
-    # Floats are divided quicker, where they hold all that there can be.
-    furthest = abs(first) + count * unit * (abs(low) + (1 << 8 * kind))
-    number: Callable[[int], Number] = float if divisor > 1 and furthest <= _EXACT else int
-    at, least = number(first), number(low * unit)
-    if kind == 1:
+    numbers, begin = unpack_numbers(block, 3, 1)
+    head, planes = _Head(kind, *numbers), _inflate(block[begin:])
+    furthest = abs(head.first) + count * head.unit * (abs(head.low) + (1 << 8 * kind))
+    if divisor > 1 and furthest <= _EXACT:
+        return _floats(head, planes, float(divisor))
+    return _divided(_integers(head, planes), divisor)
+
+
+def _integers(head: _Head, planes: bytes) -> list[Number]:
+    width, at, unit, low = head
+    if width == 1:
         # the common case by far: looking a step up is quicker than working it out
-        steps = _steps(low, unit, number)
-        if divisor > 1:
-            return [at / divisor, *[(at := at + steps[n]) / divisor for n in differences]]
-        return [at, *[at := at + steps[n] for n in differences]]
-    shifted = _little(array(_TYPECODES[kind], differences))
-    if divisor > 1 and unit == 1:
-        return [at / divisor, *[(at := at + (least + n)) / divisor for n in shifted]]
-    return _divided([at, *[at := at + (least + n * unit) for n in shifted]], divisor)
+        steps = _steps(low, unit, int)
+        return [at, *[at := at + steps[n] for n in planes]]
+    differences, least = _little(array(_TYPECODES[width], _lines(planes, width))), low * unit
+    return [at, *[at := at + (least + n * unit) for n in differences]]
+
+
+def _floats(head: _Head, planes: bytes, divisor: float) -> list[Number]:
+    """Return the same divided, where floats hold all that there can be: mixed with integers they are slow."""
+    width, first, unit, low = head
+    at = float(first)
+    if width == 1:
+        steps = _steps(low, unit, float)
+        return [at / divisor, *[(at := at + steps[n]) / divisor for n in planes]]
+    differences, least = _doubles(planes, width), float(low - _ABOVE)
+    if unit == 1:
+        return [at / divisor, *[(at := at + (n + least)) / divisor for n in differences]]
+    return [at / divisor, *[(at := at + (n + least) * unit) / divisor for n in differences]]
+
+
+def _doubles(planes: bytes, width: int) -> array[float]:
+    """Return numbers below 2**52, each 2**52 more: as such they are doubles without being converted."""
+    count = len(planes) // width
+    data = bytearray(struct.pack("<d", _ABOVE) * count)
+    for i in range(width):
+        data[i::8] = planes[i * count : (i + 1) * count]
+    return _little(array("d", bytes(data)))
 
 
 def _divided(values: Iterable[Number], divisor: int) -> list[Number]:
-    return [value / divisor for value in values] if divisor > 1 else list(values)
+    if divisor > 1:
+        return [value / divisor for value in values]
+    return values if isinstance(values, list) else list(values)
 
 
 @lru_cache(256)
-def _steps(low: int, unit: int, number: Callable[[int], Number]) -> list[Number]:
+def _steps(low: int, unit: int, number: Callable[[int], _N]) -> list[_N]:
     return [number((low + step) * unit) for step in range(256)]
 
 
@@ -146,14 +183,14 @@ def pack_numbers(*numbers: int) -> bytes:
     )
 
 
-def unpack_numbers(data: bytes, count: int) -> tuple[list[int], bytes]:
-    """Undo ``pack_numbers``; also return what follows."""
-    numbers, at = [], 0
+def unpack_numbers(data: bytes, count: int, at: int = 0) -> tuple[list[int], int]:
+    """Undo ``pack_numbers`` from place ``at`` on; also return where what follows begins."""
+    numbers = []
     for _ in range(count):
-        end = at + 1 + data[at]
-        numbers.append(int.from_bytes(data[at + 1 : end], "little", signed=True))
-        at = end
-    return numbers, data[at:]
+        begin = at + 1
+        at = begin + data[at]
+        numbers.append(int.from_bytes(data[begin:at], "little", signed=True))
+    return numbers, at
 
 
 def _deflate(planes: bytes, width: int) -> bytes:

@@ -286,10 +286,10 @@ def page_counts(connection: Connection) -> tuple[int, int, int]:
 
 @contextmanager
 def explained(target: str) -> Iterator[None]:
-    """Turn the driver's errors into a StoreError that names the database and the remedy."""
+    """Turn the driver's errors, wrapped by SQLAlchemy or not, into a StoreError with the remedy."""
     try:
         yield
-    except DBAPIError as error:
+    except (DBAPIError, sqlite3.Error) as error:
         raise explain(error, target) from error
 
 

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Table, TextClause, func, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, TextClause, func, literal, select
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
@@ -77,16 +77,22 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
 
 def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
     """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
+    minute, hour = (_first_part(connection, table) for table in (schema.rollup_minute, schema.rollup_hour))
+    return _first_sample(connection, host), minute, hour
+
+
+def _first_part(connection: Connection, table: Table) -> int | None:
+    part: int | None = connection.scalar(select(func.min(table.c.part)))
+    return part and part * 1000
+
+
+def _first_sample(connection: Connection, host: int) -> int | None:
     chunk, batch = schema.chunk, schema.batch
     low, high = schema.row_range(host)
     sealed = select(chunk.c.low_ms).where(chunk.c.id.between(low, high)).order_by(chunk.c.high_ms).limit(1)
     newest = select(batch.c.ms).where(batch.c.id.between(low, high)).order_by(batch.c.id).limit(1)
     first = connection.scalar(sealed)
-    first = connection.scalar(newest) if first is None else first
-    minute, hour = (
-        connection.scalar(select(func.min(t.c.part))) for t in (schema.rollup_minute, schema.rollup_hour)
-    )
-    return first, minute and minute * 1000, hour and hour * 1000
+    return connection.scalar(newest) if first is None else first
 
 
 def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
@@ -110,7 +116,10 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
 
 def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
-    raw_from, minute_from, _ = oldest(connection, asked.number >> schema.SERIES_BITS)
+    raw_from = _first_sample(connection, asked.number >> schema.SERIES_BITS)
+    if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
+        return NONE
+    minute_from = _first_part(connection, schema.rollup_minute)
     begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
     found = NONE
     for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
@@ -139,41 +148,50 @@ def _columns(points: Sequence[tuple[int, Number]]) -> Values:
 
 
 def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    chunk, block = schema.chunk, schema.block
-    sheet, own = chunk.c.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
+    chunk, block = schema.chunk.c, schema.block.c
+    sheet, own = chunk.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
     query = (
-        # processes are not wanted here
-        select(*(c for c in chunk.c if c is not chunk.c.processes), block)
-        .join(block, block.c.id.in_((sheet, sheet + own)))
-        .where(chunk.c.high_ms >= asked.start_ms, chunk.c.low_ms <= asked.end_ms)
-        .where(chunk.c.id.between(*asked.rows))
-        .order_by(chunk.c.id)
+        select(chunk.id, chunk.ticks, chunk.low_ms, chunk.high_ms, chunk.last_ms, chunk.times, chunk.masks)
+        .add_columns(block.id, block.mask, block.last, block.data)
+        .join(schema.block, block.id.in_((sheet, sheet + own)))
+        .where(chunk.high_ms >= asked.start_ms, chunk.low_ms <= asked.end_ms)
+        .where(chunk.id.between(*asked.rows))
+        .order_by(chunk.id)
     )
     start, end = asked.start_ms / per_time, asked.end_ms / per_time
-    # a month of sheets is a hundred megabytes: SQLite gives row by row, a server all unless asked not to
-    streamed = {"stream_results": connection.dialect.name != "sqlite", "max_row_buffer": 16}
-    for row in connection.execute(query, execution_options=streamed):
+    for number, ticks, low_ms, high_ms, last_ms, when, masks, place, *one in _tuples(connection, query):
         try:
-            found = Block(row.mask, row.last, row.data) if row.id_1 & own else find(row.data, own)
+            found = Block(*one) if place & own else find(one[-1], own)
             if found is None:
                 continue
-            times = times_of(row, per_time)
+            times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
             if found.mask:
-                times = list(compress(times, mask_of(row, found.mask)))
+                times = list(compress(times, _mask(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
         except (ValueError, zlib.error) as error:
             # what cannot be known is a gap
-            log.warning("chunk %d of series %d: %s", row.id, asked.number, error)
+            log.warning("chunk %d of series %d: %s", number, asked.number, error)
             continue
-        if row.low_ms < asked.start_ms or row.high_ms > asked.end_ms:
+        if low_ms < asked.start_ms or high_ms > asked.end_ms:
             inside = [start <= time <= end for time in times]
             times, values = list(compress(times, inside)), list(compress(values, inside))
-        yield rises(row.times), times, values
+        yield rises(when), times, values
 
 
-def times_of(chunk: Any, divisor: int = 1) -> list[Any]:
-    """Return when the ticks of a chunk were, in order of arrival: milliseconds, or these divided."""
-    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True, divisor=divisor)
+def _tuples(connection: Connection, query: Select[Any]) -> Iterable[Sequence[Any]]:
+    """Return what a query gives, row by row: a month of sheets is a hundred megabytes.
+
+    Of SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as all the rest. A
+    server would give everything at once unless asked not to.
+    """
+    if connection.dialect.name == "sqlite":
+        return cast("Iterable[Sequence[Any]]", connection.execute(query).cursor)
+    return connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": 16})
+
+
+def times_of(chunk: Any) -> list[Any]:
+    """Return when the ticks of a chunk were, in order of arrival, in milliseconds."""
+    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True)
 
 
 def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
@@ -192,8 +210,11 @@ def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
 
 def mask_of(chunk: Any, mask: int) -> bytes:
     """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
-    masks = zlib.decompress(chunk.masks)
-    return masks[(mask - 1) * chunk.ticks : mask * chunk.ticks]
+    return _mask(chunk.masks, chunk.ticks, mask)
+
+
+def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
+    return zlib.decompress(masks)[(mask - 1) * ticks : mask * ticks]
 
 
 def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
@@ -283,11 +304,9 @@ def _by_part(
     )
     if connection.dialect.name != "sqlite":
         return connection.execute(query.order_by(*table.primary_key.columns)).all()
-    # The driver's own tuples: SQLAlchemy's rows of a year would take as long as all the rest. Those of one
-    # part come by their key; SQLite would sort all, as it does not know that the parts come by theirs.
-    rows = list(connection.execute(query).cursor.fetchall())
-    rows.sort(key=itemgetter(0))
-    return rows
+    # Those of one part come by their key; SQLite would sort all, as it does not know that the parts come by
+    # theirs.
+    return sorted(_tuples(connection, query), key=itemgetter(0))
 
 
 def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:

@@ -61,11 +61,11 @@ def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the numbers of the series, where the block of each ends, and where the first begins."""
     try:
         (count,) = struct.unpack_from("<H", sheet)
-        words = struct.Struct(f"<{count}H{count}I")
-        both = words.unpack_from(sheet, 2)
+        words = f"<{count}H{count}I"
+        both = struct.unpack_from(words, sheet, 2)
     except struct.error as error:
         raise ValueError(f"damaged sheet: {error}") from error
-    return both[:count], both[count:], 2 + words.size
+    return both[:count], both[count:], 2 + struct.calcsize(words)
 
 
 def _body(block: Block) -> bytes:
@@ -77,8 +77,8 @@ def _body(block: Block) -> bytes:
 
 def _block(body: bytes) -> Block:
     try:
-        (head, last), data = unpack_numbers(body, 2)
+        (head, last), begin = unpack_numbers(body, 2)
     except IndexError as error:
         raise ValueError("damaged sheet: it ends too early") from error
     mask, double = divmod(head, 2)
-    return Block(mask, struct.unpack("<d", struct.pack("<q", last))[0] if double else last, data)
+    return Block(mask, struct.unpack("<d", struct.pack("<q", last))[0] if double else last, body[begin:])
