@@ -287,6 +287,38 @@ def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news
     second.end()
 
 
+def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    first.end()
+    first.clock.t = 8 * 3600.0
+
+    second = Life(tmp_path, clock=first.clock)
+
+    assert second.desk.open == []
+    assert second.desk.dispatcher.open_messages == ()
+    assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
+    second.end()
+
+
+@pytest.mark.parametrize("hours", [0.1, 8])
+def test_a_kill_while_no_daemon_ran_is_told_though_another_was_open_when_it_ended(
+    tmp_path: Path, hours: float
+) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    first.end()
+    first.clock.t = hours * 3600
+
+    second = Life(tmp_path, clock=first.clock)
+    second.kill(hours * 3600 + 1, "python")
+
+    said = [m["headline"] for m in second.waiting()]
+    assert len(said) == 2
+    assert "python" in said[1]
+    second.end()
+
+
 def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_back(tmp_path: Path) -> None:
     life, control = Life(tmp_path), ControlFile(tmp_path)
 
@@ -391,13 +423,49 @@ class TestBlackBox:
         life = Life(tmp_path, clock=clock)
         run = life.store.previous_run
         assert run is not None
-        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.open)
+        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
 
         assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
         assert "RAM warning" in str(row.facts["trouble"])
         assert abs(float(row.facts["ended_wall"]) - (START + 59)) < 2
         assert kept.events[0].kind == blackbox.EVENT
         life.end()
+
+    def test_the_kill_before_the_machine_died_is_named_though_it_is_over_in_the_morning(
+        self, tmp_path: Path
+    ) -> None:
+        first = Life(tmp_path)
+        first.kill(1, "cc1plus")
+        first.end()
+        first.clock.t = 8 * 3600.0
+        life = Life(tmp_path, clock=first.clock)
+        run = type("Run", (), {"stopped_wall": START + 5, "started_wall": START, "boot_id": "boot"})
+        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+
+        assert row.new == WARNING
+        assert "cc1plus" in str(row.facts["trouble"])
+        life.end()
+
+    def test_each_unclean_end_is_told_and_has_a_report_of_its_own_though_they_follow_soon(
+        self, tmp_path: Path
+    ) -> None:
+        clock = Clock()
+        for t in (1, 300):
+            clock.t = t
+            life = Life(tmp_path, clock=clock)
+            run = type("Run", (), {"stopped_wall": START + t - 1, "started_wall": START, "boot_id": "boot"})
+            row, kept = blackbox.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.desk.left_open)
+            life.store.append(kept, urgent=True)
+            life.desk.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
+            life.desk.tick(life.tick(), [], [])
+            said, rows = life.waiting(), life.rows()
+            life.end()
+
+        assert [m["kind"] for m in said] == ["opened", "opened"]
+        assert [(i.opened_wall, i.closed_wall) for i in fold(rows)] == [
+            (START + 1, START + 1),
+            (START + 300, None),
+        ]
 
     def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
         clock = Clock()

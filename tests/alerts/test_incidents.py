@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.alerts.ticks import transition
+from tests.alerts.ticks import START, transition
 from wslgpud.alerts.incidents import Ledger, fold
 from wslgpud.model import Level, Transition
 
@@ -43,7 +43,7 @@ def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
 
 
 def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
-    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 0.0)
+    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 0.0, START)
 
     assert ledger.fit(transition(9, OK, WARNING)) is None
     row = ledger.fit(transition(9, OK, CRITICAL))
@@ -54,15 +54,25 @@ def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
 
 def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> None:
     key = ("memory_exhaustion", "ram")
-    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 100.0)
+    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 100.0, START + 100)
 
     assert ledger.overdue(150.0, []) == []
     assert ledger.overdue(170.0, [key]) == []
     assert [i.key for i in ledger.overdue(170.0, [])] == [key]
 
 
+def test_a_kill_stays_open_for_its_ten_minutes_however_often_the_daemon_starts() -> None:
+    kill = fold([(1, transition(0, OK, CRITICAL, rule="oom_kill"))])
+    after_minutes = {m: Ledger(kill, 5.0, START + 60 * m).overdue(5.0, []) for m in (0, 9, 11, 600)}
+    assert {m: bool(ended) for m, ended in after_minutes.items()} == {0: False, 9: False, 11: True, 600: True}
+
+    soon = Ledger(kill, 5.0, START + 540)
+    assert soon.overdue(64.0, []) == []
+    assert soon.overdue(66.0, []) == kill
+
+
 def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
-    ledger = Ledger([], 0.0)
+    ledger = Ledger([], 0.0, START)
 
     def kill(t: float) -> Transition:
         return transition(t, OK, CRITICAL, rule="oom_kill")
@@ -85,10 +95,10 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
     steps: list[tuple[str, Level]], restart: int
 ) -> None:
     rows: list[tuple[int, Transition]] = []
-    ledger = Ledger(fold(rows), 0.0)
+    ledger = Ledger(fold(rows), 0.0, START)
     for number, (resource, level) in enumerate(steps):
         if number == restart:
-            ledger = Ledger(fold(rows), 0.0)
+            ledger = Ledger(fold(rows), 0.0, START)
         row = ledger.fit(transition(number, OK, level, resource=resource))
         if row is not None:
             rows.append((number, row))

@@ -70,7 +70,7 @@ def stage(tmp_path):
 
 def fresh(stage: Stage) -> None:
     """Forget what went wrong before."""
-    stage.ledger, stage.said, stage.running = Ledger((), 0.0), [], []
+    stage.ledger, stage.said, stage.running = Ledger((), 0.0, 0.0), [], []
 
 
 def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> None:

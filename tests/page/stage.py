@@ -99,7 +99,7 @@ class Stage:
         self.database = database or folder / "page.db"
         #: the machine whose history it is; see tests/bench/year.py
         self.name = name or ("year" if database else "stage")
-        self.ledger = Ledger((), 0.0)
+        self.ledger = Ledger((), 0.0, 0.0)
         self.said: list[Transition] = []
         #: whether what is known is sampled again and again
         self.ticking = False

@@ -73,7 +73,7 @@ class Audience(Protocol):
     """Who is told."""
 
     @property
-    def open(self) -> list[Incident]:
+    def left_open(self) -> Sequence[Incident]:
         """What was open when the run ended."""
 
     def report(self, transition: Transition) -> None:
@@ -184,7 +184,7 @@ def examine(
 
 def examine_in_background(host: Host, store: Keeper, run: Run, boot_id: str, audience: Audience) -> None:
     """Examine and announce without holding up the start: the journal and 9p may take long, or for ever."""
-    before = audience.open
+    before = audience.left_open
 
     def work() -> None:
         try:

@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Ledger, Standing, fold, kind_of
+from wslgpud.alerts.incidents import Incident, Key, Ledger, Standing, fold, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
@@ -104,7 +104,8 @@ class Desk:
             expiry_seconds=settings.expire_hours * 3600.0,
         )  # fmt: skip
         incidents = fold(rows)
-        self._ledger = Ledger(incidents, clock.mono())
+        self._ledger = Ledger(incidents, clock.mono(), clock.wall())
+        self.left_open = tuple(self._ledger.open.values())
         # Closed ones are kept for the score alone, and so only those that it looks at.
         self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
         for incident in incidents:
@@ -123,9 +124,11 @@ class Desk:
         for delivery in store.unsent():
             if delivery.channel not in self._levels:
                 store.abandon(delivery.id, "the channel is not configured any more")
-        self._renew_open()  # what stays as it was is not announced again, and must be renewed all the same
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
+        # before anything is renewed: nobody is to be told of last night's trouble as if it were now
+        self._close_overdue(clock.wall(), clock.mono(), ())
+        self._renew_open()  # what stays as it was is not announced again, and must be renewed all the same
         self._keep_score()
 
     def report(self, transition: Transition) -> None:
@@ -172,14 +175,9 @@ class Desk:
             )  # fmt: skip
         while self._reports:
             self._announce(self._reports.popleft())
-        alive = [(MEMORY, f.resource) for f in forecasts if f.level > Level.OK]
-        for incident in self._ledger.overdue(snapshot.mono, alive):
-            self._announce(
-                Transition(
-                    snapshot.wall, snapshot.mono, incident.resource, incident.rule, incident.level, Level.OK,
-                    incident.headline,
-                )
-            )  # fmt: skip
+        self._close_overdue(
+            snapshot.wall, snapshot.mono, [(MEMORY, f.resource) for f in forecasts if f.level > Level.OK]
+        )
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
         if self._clock.mono() - self._renewed_mono >= RENEW_SECONDS:
@@ -198,6 +196,14 @@ class Desk:
         yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
+    def _close_overdue(self, wall: float, mono: float, alive: Iterable[Key]) -> None:
+        for incident in self._ledger.overdue(mono, alive):
+            self._announce(
+                Transition(
+                    wall, mono, incident.resource, incident.rule, incident.level, Level.OK, incident.headline
+                )
+            )
+
     def _announce(self, wanted: Transition) -> None:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
         row = self._ledger.fit(wanted)
@@ -207,7 +213,7 @@ class Desk:
             row = replace(row, facts={**row.facts, "jobs": jobs})
         text = compose(row, self._place.language)
         row = replace(row, headline=text.headline)
-        before = self._ledger.open.get((row.rule, row.resource))
+        before = self._ledger.open.get((row.rule, row.resource)) if row.old > Level.OK else None
         self._log(row)
         number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()

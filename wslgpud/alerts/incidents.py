@@ -101,11 +101,11 @@ def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
 class Ledger:
     """The open incidents. Every change of level passes through here and becomes a row that fits the last."""
 
-    def __init__(self, incidents: Iterable[Incident], mono: float) -> None:
-        """Take over those that earlier runs left open; ``mono`` is now."""
+    def __init__(self, incidents: Iterable[Incident], mono: float, wall: float) -> None:
+        """Take over those that earlier runs left open; ``mono`` and ``wall`` are now."""
         self.open: dict[Key, Incident] = {i.key: i for i in incidents if i.closed_wall is None}
         self._inherited = dict.fromkeys(self.open, mono)
-        self._since: dict[Key, float] = dict(self._inherited)
+        self._since = {key: mono - max(0.0, wall - i.changed_wall) for key, i in self.open.items()}
 
     def levels(self) -> Mapping[Key, Level]:
         """Return the level of each open incident."""
@@ -115,9 +115,11 @@ class Ledger:
         """Return the row that brings the incident to the level wanted; None when it is there already.
 
         An engine that has begun anew says "ok to warning" of an incident that is open at critical: the row
-        says what really changes.
+        says what really changes. A second unclean end is another one, with a black box of its own.
         """
         key = (wanted.rule, wanted.resource)
+        if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
+            return replace(wanted, old=Level.OK)
         held = self.open[key].level if key in self.open else Level.OK
         self._inherited.pop(key, None)
         if wanted.new == held:
@@ -140,7 +142,9 @@ class Ledger:
         return incident
 
     def overdue(self, mono: float, alive: Iterable[Key]) -> list[Incident]:
-        """Return inherited incidents that nothing holds open any more.
+        """Return inherited incidents that nothing holds open any more, and those whose time is over.
+
+        What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
 
         Args:
             mono: now.
@@ -149,13 +153,17 @@ class Ledger:
         alive = set(alive)
         found = []
         for key, since in list(self._inherited.items()):
-            incident = self.open.get(key)
+            incident, rule = self.open.get(key), rule_named(key[0])
             if incident is None:
                 del self._inherited[key]
-            elif incident.rule == MEMORY and key not in alive and mono - since > GRACE_SECONDS:
+            elif incident.rule == MEMORY:
+                if key not in alive and mono - since > GRACE_SECONDS:
+                    found.append(incident)
+            elif rule is None:
+                if incident.rule not in OTHERS:
+                    found.append(incident)  # a rule of another version
+            elif rule.momentary and mono - self._since[key] > rule.clear_seconds:
                 found.append(incident)
-            elif rule_named(incident.rule) is None and incident.rule not in OTHERS:
-                found.append(incident)  # a rule of another version
         for key, incident in self.open.items():
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
                 found.append(incident)

@@ -148,9 +148,12 @@ class RuleEngine:
         self._states: dict[tuple[str, str], _State] = {}
 
     def resume(self, levels: Mapping[tuple[str, str], Level], mono: float) -> None:
-        """Take over what an earlier run left open, by (rule, resource), as if it had been measured now."""
+        """Take over what an earlier run left open, by (rule, resource), as if it had been measured now.
+
+        What happened at a moment is over: whoever keeps it open knows when that was.
+        """
         for key, level in levels.items():
-            if rule_named(key[0]) is not None:
+            if (rule := rule_named(key[0])) is not None and not rule.momentary:
                 self._states[key] = _State(level=level, seen=mono, better_since=None)
 
     def learn(self, runs: Iterable[StressResult]) -> None:
