@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import compress, pairwise, repeat
 from operator import add, itemgetter, mul, sub, truediv
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, TextClause, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    TextClause,
+    bindparam,
+    func,
+    literal,
+    select,
+)
 from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
@@ -52,6 +65,34 @@ class Asked(NamedTuple):
         return schema.row_range(self.number >> schema.SERIES_BITS)
 
 
+# Made once: SQLAlchemy takes four times as long to put such a statement together as to have it answered.
+_chunk, _block, _batch = schema.chunk.c, schema.block.c, schema.batch.c
+_low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
+_sheet = _chunk.id * schema.block_id(1, 0)
+#: the chunks between two moments with the sheet of each, or the block of one series
+_SEALED = (
+    select(_chunk.id, _chunk.ticks, _chunk.low_ms, _chunk.high_ms, _chunk.last_ms, _chunk.times, _chunk.masks)
+    .add_columns(_block.id, _block.mask, _block.last, _block.data)
+    .join(schema.block, _block.id.in_((_sheet, _sheet + bindparam("own", type_=BigInteger))))
+    .where(_chunk.high_ms >= _start, _chunk.low_ms <= _end, _chunk.id.between(_low, _high))
+    .order_by(_chunk.id)
+)
+_FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
+_FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by(_batch.id).limit(1)
+
+
+@cache
+def _unsealed(place_of: str) -> Select[Any]:
+    """Return what gives the batches with a series between two moments, and the text from its values on."""
+    position = getattr(func, place_of)(_batch.readings, bindparam("needle"), type_=Integer)
+    values = func.substr(_batch.readings, position + bindparam("length", type_=Integer), _WIDTH)
+    return (
+        select(_batch.ms, _batch.offsets, values)
+        .where(_batch.id.between(_low, _high), position > 0, _batch.ms.between(_start - PERIOD_MS, _end))
+        .order_by(_batch.id)
+    )
+
+
 def raw(connection: Connection, asked: Asked) -> Values:
     """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
     return _joined(_pieces(connection, asked, 1, 1))
@@ -87,12 +128,9 @@ def _first_part(connection: Connection, table: Table) -> int | None:
 
 
 def _first_sample(connection: Connection, host: int) -> int | None:
-    chunk, batch = schema.chunk, schema.batch
     low, high = schema.row_range(host)
-    sealed = select(chunk.c.low_ms).where(chunk.c.id.between(low, high)).order_by(chunk.c.high_ms).limit(1)
-    newest = select(batch.c.ms).where(batch.c.id.between(low, high)).order_by(batch.c.id).limit(1)
-    first = connection.scalar(sealed)
-    return connection.scalar(newest) if first is None else first
+    first = connection.scalar(_FIRST_SEALED, {"low": low, "high": high})
+    return connection.scalar(_FIRST_NEWEST, {"low": low, "high": high}) if first is None else first
 
 
 def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
@@ -148,18 +186,12 @@ def _columns(points: Sequence[tuple[int, Number]]) -> Values:
 
 
 def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    chunk, block = schema.chunk.c, schema.block.c
-    sheet, own = chunk.id * schema.block_id(1, 0), schema.block_id(0, asked.number)
-    query = (
-        select(chunk.id, chunk.ticks, chunk.low_ms, chunk.high_ms, chunk.last_ms, chunk.times, chunk.masks)
-        .add_columns(block.id, block.mask, block.last, block.data)
-        .join(schema.block, block.id.in_((sheet, sheet + own)))
-        .where(chunk.high_ms >= asked.start_ms, chunk.low_ms <= asked.end_ms)
-        .where(chunk.id.between(*asked.rows))
-        .order_by(chunk.id)
-    )
+    own, (low, high) = schema.block_id(0, asked.number), asked.rows
+    words = {"own": own, "start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
     start, end = asked.start_ms / per_time, asked.end_ms / per_time
-    for number, ticks, low_ms, high_ms, last_ms, when, masks, place, *one in _tuples(connection, query):
+    for number, ticks, low_ms, high_ms, last_ms, when, masks, place, *one in _tuples(
+        connection, _SEALED, words
+    ):
         try:
             found = Block(*one) if place & own else find(one[-1], own)
             if found is None:
@@ -178,15 +210,18 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
         yield rises(when), times, values
 
 
-def _tuples(connection: Connection, query: Select[Any]) -> Iterable[Sequence[Any]]:
+def _tuples(
+    connection: Connection, query: Select[Any], words: Mapping[str, Any] | None = None
+) -> Iterable[Sequence[Any]]:
     """Return what a query gives, row by row: a month of sheets is a hundred megabytes.
 
     Of SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as all the rest. A
     server would give everything at once unless asked not to.
     """
     if connection.dialect.name == "sqlite":
-        return cast("Iterable[Sequence[Any]]", connection.execute(query).cursor)
-    return connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": 16})
+        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
+    options = {"stream_results": True, "max_row_buffer": 16}
+    return connection.execute(query, words, execution_options=options)
 
 
 def times_of(chunk: Any) -> list[Any]:
@@ -222,17 +257,11 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]
 
     The text is cut out by position: parsing each batch as JSON would take twenty times as long.
     """
-    table, needle = schema.batch, f'"{asked.number}":'
-    find = func.instr if connection.dialect.name == "sqlite" else func.strpos
-    position = find(table.c.readings, needle)
-    query = (
-        select(table.c.ms, table.c.offsets, func.substr(table.c.readings, position + len(needle), _WIDTH))
-        .where(table.c.id.between(*asked.rows), position > 0)
-        .where(table.c.ms.between(asked.start_ms - PERIOD_MS, asked.end_ms))
-        .order_by(table.c.id)
-    )
+    needle, (low, high) = f'"{asked.number}":', asked.rows
+    words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
+    query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
     parse: Callable[[str], Number] = int if asked.whole else float
-    for first, offsets, text in connection.execute(query):
+    for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
         many = text[0] == "["
         texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
         for offset, number in zip(json.loads(offsets), texts, strict=False):

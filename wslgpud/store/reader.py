@@ -33,7 +33,8 @@ from wslgpud.store.select import matcher
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
 LATEST_ROWS = 150
-
+#: made once, as those of ``history`` are
+_SERIES_MARK = select(func.max(schema.series.c.id), func.count())
 
 _T = TypeVar("_T", Point, Bucket)
 
@@ -338,7 +339,7 @@ class Reader:
     def _known(self, connection: Connection) -> _Known:
         """Return all series; they are read anew when there is one more of them, or another file."""
         table = schema.series
-        newest, count = connection.execute(select(func.max(table.c.id), func.count())).one()
+        newest, count = connection.execute(_SERIES_MARK).one()
         found, mark = self._series, (self.identity, newest, count)
         if found is None or found.mark != mark:
             query = select(table, schema.host.c.name).join(schema.host, schema.host.c.id == table.c.host)
