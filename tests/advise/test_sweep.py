@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advise.guard.box import box
+from tests.support.daemons import eventually
 from wslgpud.advise.sweep import Step, predict, too_much
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -62,6 +63,19 @@ def test_each_value_is_measured():
     assert [s["value"] for s in found] == ["50", "150"]
     assert all(s["code"] == 0 for s in found)
     assert 90 * MIB < found[1]["ram_bytes"] - found[0]["ram_bytes"] < 110 * MIB
+
+
+def test_who_is_interrupted_tries_no_further_value_though_the_command_ends_well(tmp_path):
+    saves = f"trap 'exit 0' TERM; echo >{tmp_path}/{{}}; while :; do sleep 0.1; done"
+    with subprocess.Popen(
+        [*SWEEP, "--json", saves, "1", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as sweep:
+        eventually((tmp_path / "1").exists, "the first value")
+        sweep.terminate()
+        document = json.loads(sweep.communicate()[0])
+
+    assert [(s["value"], s["code"]) for s in document["steps"]] == [("1", 0)]
+    assert document["end"] == "interrupted at 1"
 
 
 def test_in_a_small_machine_it_stops_in_time():
