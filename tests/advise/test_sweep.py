@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from wslgpud.advise.sweep import Step, predict, too_much
+from wslgpud.cli.sweep import _print
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
@@ -86,6 +87,12 @@ def test_in_a_small_machine_it_stops_in_time():
     assert [s["value"] for s in document["steps"]] == ["50", "100", "200"]
     assert "1000 would take" in document["end"]
     assert done.returncode == 0
+
+
+def test_a_value_is_shown_as_it_is(capsys):
+    _print([Step("[/list]", 0, 1.0, GIB, None)], "")
+
+    assert "[/list]" in capsys.readouterr().out
 
 
 def test_a_command_that_fails_ends_the_sweep_with_its_last_words():

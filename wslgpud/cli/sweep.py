@@ -134,7 +134,11 @@ def _print(steps: list[Step], end: str) -> None:
     table.add_column("")
     for step, its in zip(steps, taken, strict=True):
         shown = [step.ram_bytes, *([step.vram_bytes] if on_card else [])]
-        cells = [step.value, f"{step.seconds:.1f} s", *("n/a" if s is None else size(s) for s in shown)]
+        cells: list[str | Text] = [
+            Text(step.value),
+            f"{step.seconds:.1f} s",
+            *("n/a" if s is None else size(s) for s in shown),
+        ]
         colour = "red" if step.code else "cyan"
         table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
     Console(highlight=False).print(table)

@@ -103,8 +103,8 @@ def show(file: FileArgument = None, as_json: JsonOption = False, host_root: Host
     for row in rows:
         table.add_row(
             row.key.path,
-            compare.shown(row.key, row.wanted),
-            compare.shown(row.key, row.has),
+            Text(compare.shown(row.key, row.wanted)),
+            Text(compare.shown(row.key, row.has)),
             Text(words.get(row.match, row.match), colours[row.match]),
         )
     Console(highlight=False).print(table)
