@@ -97,8 +97,9 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
             True,
         ),
         ({"BAT1": {"type": "Battery", "status": "Discharging"}}, True),
+        ({"hidpp_battery_0": {"type": "Battery", "scope": "Device", "status": "Discharging"}}, None),
     ],
-    ids=["desktop", "plugged in", "unplugged", "no mains listed"],
+    ids=["desktop", "plugged in", "unplugged", "no mains listed", "desktop with a mouse"],
 )
 def test_power_is_asked_from_the_kernel(machine, supplies, answer):
     for name, files in supplies.items():
