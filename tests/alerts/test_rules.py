@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,18 @@ from wslgpud.alerts import rules, runbook
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
 from wslgpud.alerts.texts import compose
 from wslgpud.catalogue import catalogue
-from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot, StressResult, Transition
+from wslgpud.model import (
+    EMPTY,
+    Event,
+    GpuSample,
+    Health,
+    Level,
+    Reading,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    Transition,
+)
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
@@ -114,6 +127,15 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     (change,) = engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="failed"))
 
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
+
+
+def test_a_kill_while_memory_could_not_be_read_is_told_by_the_counter_of_the_next_tick() -> None:
+    engine = RuleEngine()
+    counts = [(Reading(memory.OOM_KILLS, 3),), (), (), (Reading(memory.OOM_KILLS, 4),)]
+
+    found = levels(engine, [tick(t, *seen, kernel_log="absent") for t, seen in enumerate(counts)])
+
+    assert found == [(3, "oom_kill", "critical")]
 
 
 def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victim() -> None:
@@ -312,6 +334,31 @@ def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
 
     assert levels(engine, [thrash(t, 0.6) for t in range(1, 30)]) == []
     assert levels(engine, [thrash(t, 0.0) for t in range(30, 70)]) == [(60.0, "swap_thrash", "ok")]
+
+
+def test_what_goes_on_over_a_restart_neither_eases_nor_is_called_over() -> None:
+    """A restart in the midst of it: nothing but what is measured from then on may tell."""
+    engine = RuleEngine()
+    facts = {"grown_bytes": 3 * GIB, "shared_bytes": 4 * GIB, "adapter": "NVIDIA RTX"}
+    engine.resume(
+        {
+            ("gpu_driver_gone", "gpu"): Level.CRITICAL, ("source_stale", "source:disk"): Level.WARNING,
+            ("store_failing", "store"): Level.CRITICAL, ("vram_spill", "gpu0"): Level.CRITICAL,
+        },
+        0.0,
+        {("vram_spill", "gpu0"): facts},
+    )  # fmt: skip
+
+    def look(t: int, used: float, shared: float, health: Health) -> Snapshot:
+        never = [SourceReport(name, health, EMPTY, t, 0.0, "it broke") for name in ("disk", "gpu")]
+        seen = spilling(t, used, shared)
+        return replace(seen, reports=(*seen.reports, *never))
+
+    dark = [look(t, 15.5, 4.0, "failed") for t in range(1, 4000, 5)]
+    assert [c for s in dark for c in engine.observe(s, store_error="disk full")] == []
+    assert {
+        (rule, level) for _, rule, level in levels(engine, [look(t, 9, 1, "ok") for t in range(4000, 4070)])
+    } == {(rule, "ok") for rule in ("gpu_driver_gone", "source_stale", "store_failing", "vram_spill")}
 
 
 @given(st.lists(st.floats(0, 1), max_size=200))

@@ -113,7 +113,7 @@ class Desk:
         told = (row.wall for _, row in rows if is_momentary(row.rule))
         since = max([unseen_since_wall, *told])
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
-        self._rules.resume(self._ledger.levels(), clock.mono())
+        self._rules.resume(self._ledger.levels(), clock.mono(), self._ledger.facts())
         self._control = ControlFile(place.state_folder, log.warning)
         self._journal = Journal() if is_where_we_log(os.environ) else None
         self._selfsave = SelfSave(settings, place.state_folder)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
-from wslgpud.model import Level, Transition
+from wslgpud.model import Level, Number, Transition
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 Key = tuple[str, str]
@@ -110,6 +110,10 @@ class Ledger:
     def levels(self) -> Mapping[Key, Level]:
         """Return the level of each open incident."""
         return {key: incident.level for key, incident in self.open.items()}
+
+    def facts(self) -> Mapping[Key, Mapping[str, str | Number]]:
+        """Return what was last seen of each open incident."""
+        return {key: incident.transitions[-1].facts for key, incident in self.open.items()}
 
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.

@@ -48,10 +48,31 @@ class Remembered:
     last: Snapshot | None = None
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
+    #: sources that did not answer an earlier run either, and so have never answered this one
+    missed: set[str] = field(default_factory=set)
+    #: the kernel's count of kills and when it was read: while memory runs out that may fail for a tick
+    oom_kills: tuple[float, Number] | None = None
     #: by UUID, how much of a card a stress run could use before its memory came to lie in RAM
     card_ends: Mapping[str, float] = field(default_factory=dict)
     #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
     shared_before: dict[str, float] = field(default_factory=dict)
+
+    def resume(self, resource: str, facts: Mapping[str, str | Number], mono: float, value: float) -> None:
+        """Take over what an open alert rests on, which one look at the machine does not show again.
+
+        Args:
+            resource: that it is about.
+            facts: what it has told.
+            mono: now.
+            value: what it had at least come to.
+        """
+        name = resource.removeprefix("source:")
+        if name != resource or resource == "gpu":
+            self.missed.add(name)
+            self.silent_since[name] = mono - value
+        shared, grown = facts.get("shared_bytes"), facts.get("grown_bytes")
+        if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
+            self.shared_before[str(facts.get("adapter"))] = float(shared - grown)
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
@@ -112,7 +133,12 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
-    if not heard and mute and (rate := look.rate(memory.OOM_KILLS)):
+    count, before = look.snapshot.value(memory.OOM_KILLS), look.remembered.oom_kills
+    if count is None:
+        return
+    look.remembered.oom_kills = look.snapshot.mono, count
+    if not heard and mute and before is not None and count > before[1] and look.snapshot.mono > before[0]:
+        rate = (count - before[1]) / (look.snapshot.mono - before[0])
         yield Signal("ram", 1.0, {"kills_per_second": rate})
 
 
@@ -150,7 +176,9 @@ def lost_gpus(look: Look) -> Iterator[Signal]:
 def silent_driver(look: Look) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
-    if report is None or not look.remembered.gpu_seen:
+    # Where another run has missed it, a machine without a card is no sign that it still does not answer.
+    missed = report is not None and "gpu" in look.remembered.missed and report.health != "absent"
+    if report is None or not (look.remembered.gpu_seen or missed):
         return
     yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
 
@@ -286,7 +314,8 @@ def read_only(look: Look) -> Iterator[Signal]:
 def silent_sources(look: Look) -> Iterator[Signal]:
     """Return for how long each source that once answered has not."""
     for report in look.snapshot.reports:
-        if report.name not in _OWN_RULE and report.last_success_wall is not None:
+        answered = report.last_success_wall is not None or report.name in look.remembered.missed
+        if report.name not in _OWN_RULE and answered:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
 
 
