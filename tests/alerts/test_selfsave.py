@@ -204,6 +204,17 @@ def test_only_a_single_known_culprit_is_asked(kind: str, tmp_path: Path) -> None
         assert saver.note(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
 
 
+def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared(tmp_path: Path) -> None:
+    saver = SelfSave(Alerts(save_signal="SIGTERM", save_level="warning"), tmp_path)
+    with program(IDLE) as idle:
+        row = change(idle.pid, Level.WARNING, Level.CRITICAL)
+        assert row.forecast is not None
+        eased = replace(row, forecast=replace(row.forecast, cause="paused", window_seconds=900.0))
+
+        assert saver.note(eased, [sample(idle.pid)]) == ""
+        assert idle.poll() is None
+
+
 @pytest.mark.parametrize(
     ("cgroup", "asked"),
     [("/build", True), ("/build/job1", True), ("/builder", False), ("/", False), ("", False)],

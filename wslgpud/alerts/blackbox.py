@@ -156,7 +156,8 @@ def examine(
     lines = kernel_lines(host, run.boot_id) if machine else []
     dumps = crash_dumps(host, ended - 60.0) if machine else []
     grew = growths(store.processes(ended - WINDOW_SECONDS / 2, ended))
-    risky = [i for i in before if i.level >= Level.WARNING]
+    # The end before this one is told already: as trouble it would make a warning of each that follows soon.
+    risky = [i for i in before if i.level >= Level.WARNING and i.rule != UNCLEAN_END]
     fatal = [line for line in lines if _FATAL.search(line)]
     facts: dict[str, str | Number] = {("last" if machine else "killed"): _local(ended), "ended_wall": ended}
     if grew:

@@ -101,7 +101,7 @@ class Desk:
         self._levels = build.levels(settings, [channel.name for channel in channels])
         self.dispatcher = Dispatcher(
             channels, store, clock, manners=build.manners(settings), language=place.language,
-            expiry_seconds=settings.expire_hours * 3600.0,
+            expiry_seconds=settings.expire_hours * 3600.0, levels=self._levels,
         )  # fmt: skip
         incidents = fold(rows)
         self._ledger = Ledger(incidents, clock.mono(), clock.wall())
@@ -220,7 +220,9 @@ class Desk:
         self._announced = True
         incident = self._ledger.record(number, row)
         self._keep_past(incident)
-        if row.forecast is not None and row.forecast.eta_seconds is not None:
+        if row.rule == MEMORY and row.new == Level.OK:
+            self._told.pop(row.resource, None)  # what the next one has left is to be compared with itself
+        elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
         self._keep_score()

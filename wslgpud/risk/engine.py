@@ -193,7 +193,7 @@ class RiskEngine:
                 yield name, last._replace(forecast=_aged(last.forecast, age, level))
 
     def _vanished(self, t: float, name: str, last: _Last, late: Collection[str]) -> bool:
-        """Tell whether an alarm is about what is there no longer: a container that ended, a card that fell off.
+        """Tell whether an alarm is about what is there no longer: a container that ended, a lost card.
 
         A source that is late says nothing of that, and RAM does not go away.
         """
