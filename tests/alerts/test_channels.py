@@ -110,6 +110,14 @@ class TestWindowsToast:
         with pytest.raises(DeliveryError, match="ended with 1: Access is denied"):
             self.channel(tmp_path, "echo Access is denied >&2; exit 1\n").send(message())
 
+    def test_while_windows_drive_is_away_it_waits_for_it(self, tmp_path: Path) -> None:
+        channel = self.channel(tmp_path)
+        (tmp_path / "mnt").rename(tmp_path / "away")
+
+        with pytest.raises(DeliveryError, match=r"powershell\.exe is not there now") as caught:
+            channel.send(message())
+        assert not caught.value.permanent
+
     def test_it_is_there_only_under_wsl_with_windows_drive(self, tmp_path: Path) -> None:
         assert self.channel(tmp_path / "wsl").available()
         assert not ToastChannel(Host(tmp_path), {}).available()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -104,7 +105,8 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
 def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)
-    machine, now = oom_kill("chrome", 51, past=1), oom_kill("ld", 52, cgroup="/link")
+    machine, now = oom_kill("chrome", 51, past=1, wall=START - 30_000), oom_kill("ld", 52, cgroup="/link")
+    last_night = datetime.fromtimestamp(START - 30_000).astimezone()
 
     changes = RuleEngine(since_wall=0).observe(tick(1, events=(*missed, machine, last, now)))
 
@@ -114,7 +116,7 @@ def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the
     }
     assert {resource: text.headline for resource, text in told.items()} == {
         "cgroup:/train": "13 programs killed for lack of memory while wslgpud did not run; last: python3",
-        "ram": "Killed for lack of memory: chrome (pid 51, 5.0 GB)",
+        "ram": f"Killed for lack of memory: chrome (pid 51, 5.0 GB) at {last_night:%Y-%m-%d %H:%M}",
         "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GB)",
     }
     assert told["cgroup:/train"].evidence == "Each by the limit of its cgroup: 12 x cc1plus, 1 x python3."

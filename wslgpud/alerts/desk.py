@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Key, Ledger, Standing, fold, kind_of
+from wslgpud.alerts.incidents import Incident, Ledger, Standing, fold, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
@@ -175,9 +175,7 @@ class Desk:
             )  # fmt: skip
         while self._reports:
             self._announce(self._reports.popleft())
-        self._close_overdue(
-            snapshot.wall, snapshot.mono, [(MEMORY, f.resource) for f in forecasts if f.level > Level.OK]
-        )
+        self._close_overdue(snapshot.wall, snapshot.mono, forecasts)
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
         if self._clock.mono() - self._renewed_mono >= RENEW_SECONDS:
@@ -196,8 +194,8 @@ class Desk:
         yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
-    def _close_overdue(self, wall: float, mono: float, alive: Iterable[Key]) -> None:
-        for incident in self._ledger.overdue(mono, alive):
+    def _close_overdue(self, wall: float, mono: float, forecasts: Iterable[Forecast]) -> None:
+        for incident in self._ledger.overdue(mono, forecasts):
             self._announce(
                 Transition(
                     wall, mono, incident.resource, incident.rule, incident.level, Level.OK, incident.headline

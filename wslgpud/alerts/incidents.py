@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
-from wslgpud.model import Level, Number, Transition
+from wslgpud.model import Forecast, Level, Number, Transition
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 Key = tuple[str, str]
 
 #: after a restart the risk engine knows no history: what it had raised stays open for this long without it
 GRACE_SECONDS = 60.0
+#: and for so long where no more is left than when it was raised: it may be growing as before
+STILL_SECONDS = 900.0
+#: share of the capacity that must have come back for the shorter of the two; ``risk`` asks for as much
+RECOVERED_SHARE = 0.08
 #: what happens again and again is one more row of its incident at most this often
 AGAIN_SECONDS = 30.0
 #: how long the report of an unclean end counts as open: there is nothing that could make it end
@@ -145,23 +149,25 @@ class Ledger:
             self._since.pop(key, None)
         return incident
 
-    def overdue(self, mono: float, alive: Iterable[Key]) -> list[Incident]:
+    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Incident]:
         """Return inherited incidents that nothing holds open any more, and those whose time is over.
 
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
 
         Args:
             mono: now.
-            alive: what the engines hold at a level above ok.
+            forecasts: what the risk engine thinks now.
         """
-        alive = set(alive)
+        now = {forecast.resource: forecast for forecast in forecasts}
         found = []
         for key, since in list(self._inherited.items()):
             incident, rule = self.open.get(key), rule_named(key[0])
             if incident is None:
                 del self._inherited[key]
             elif incident.rule == MEMORY:
-                if key not in alive and mono - since > GRACE_SECONDS:
+                forecast = now.get(incident.resource)
+                grace = STILL_SECONDS if _as_short(incident, forecast) else GRACE_SECONDS
+                if (forecast is None or forecast.level == Level.OK) and mono - since > grace:
                     found.append(incident)
             elif rule is None:
                 if incident.rule not in OTHERS:
@@ -172,3 +178,12 @@ class Ledger:
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
                 found.append(incident)
         return found
+
+
+def _as_short(incident: Incident, now: Forecast | None) -> bool:
+    """Tell whether no more of a resource is left than when its level was last raised."""
+    then = incident.transitions[-1].forecast
+    if then is None or now is None or then.capacity_bytes <= 0 or now.capacity_bytes <= 0:
+        return False
+    back = now.headroom_bytes / now.capacity_bytes - then.headroom_bytes / then.capacity_bytes
+    return back < RECOVERED_SHARE

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -126,6 +127,8 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
     for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
         facts: dict[str, str | Number] = {**event.fields, "text": event.text}
+        if event.fields.get("past"):  # told now, and not of now
+            facts["died"] = f"{datetime.fromtimestamp(event.wall).astimezone():%Y-%m-%d %H:%M}"
         if len(missed) > 1 and event is missed[-1]:
             victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
             facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
