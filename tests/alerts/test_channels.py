@@ -347,6 +347,13 @@ class TestConfiguration:
         assert names[3:] == ["alertmanager-127.0.0.1:9093", "command"]
         assert "hunter2" not in "".join(names)
 
+    def test_a_level_for_a_channel_that_is_not_there_now_is_no_mistake_unless_it_is_off(self) -> None:
+        levels = ("windows_toast=critical", "desktop=critical")
+
+        assert self.built(channel_levels=levels) == []
+        with pytest.raises(ConfigError, match="no channel desktop, windows_toast"):
+            self.built(channel_levels=levels, windows_toast="off", desktop="off")
+
     @pytest.mark.parametrize(
         ("settings", "complaint"),
         [

@@ -531,20 +531,23 @@ class TestBlackBox:
             (START + 300, None),
         ]
 
-    def test_the_last_unclean_end_is_not_the_trouble_of_the_next_one(self, tmp_path: Path) -> None:
-        clock = Clock()
-        life = Life(tmp_path, clock=clock)
-        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
-        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "next", ())
-        life.desk.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
+    @pytest.mark.parametrize("rule", ["unclean_end", "vram_stress", "source_stale"])
+    def test_what_ends_no_machine_makes_no_warning_of_its_end(self, tmp_path: Path, rule: str) -> None:
+        life = Life(tmp_path)
+        row = Transition(
+            life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, "told", facts={"last": "x"}
+        )
+        life.desk.report(row)
         life.desk.tick(life.tick(), [], [])
         life.end()
-        clock.t = 300
-        life = Life(tmp_path, clock=clock)
+        life.clock.t = 300
+        life = Life(tmp_path, clock=life.clock)
+        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
 
-        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "the one after", life.desk.left_open)
+        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
 
-        assert (row.new, "trouble" in row.facts) == (Level.INFO, False)
+        assert [i.rule for i in life.desk.left_open] == [rule]
+        assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
         life.end()
 
     def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
@@ -576,3 +579,13 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
 
     assert second.store.unsent() == []
     second.end()
+
+
+def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_start(tmp_path: Path) -> None:
+    first = Life(tmp_path, Recorder("windows_toast"))
+    first.memory(1, OK, WARNING)
+    first.end()
+    without = Life(tmp_path, Recorder("other"), clock=first.clock)
+
+    assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
+    without.end()

@@ -74,6 +74,15 @@ def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_cal
     assert [i.rule for i in ended(200, 70)] == [i.rule for i in ended(1001, 20)] == ["memory_exhaustion"]
 
 
+def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> None:
+    ledger = Ledger([], 0.0, START)
+    ledger.record(1, transition(1, OK, WARNING))
+    calm = [Forecast("ram", OK, 9, 10)]
+
+    assert [ledger.overdue(t, calm) for t in (2.0, 60.0)] == [[], []]
+    assert [i.id for i in ledger.overdue(63.0, calm)] == [1]
+
+
 def test_a_kill_stays_open_for_its_ten_minutes_however_often_the_daemon_starts() -> None:
     kill = fold([(1, transition(0, OK, CRITICAL, rule="oom_kill"))])
     after_minutes = {m: Ledger(kill, 5.0, START + 60 * m).overdue(5.0, []) for m in (0, 9, 11, 600)}

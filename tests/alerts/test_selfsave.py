@@ -16,6 +16,7 @@ import pytest
 
 from tests.alerts.ticks import START
 from tests.support.daemons import daemon, eventually, wslgpud
+from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.selfsave import SelfSave, send
 from wslgpud.config import Alerts, ConfigError
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
@@ -73,6 +74,32 @@ def test_a_training_loop_is_asked_once_and_saves(tmp_path: Path) -> None:
         assert "was sent SIGUSR1" in saver.note(change(training.pid), [sample(training.pid)])
         assert saver.note(change(training.pid, Level.EMERGENCY), [sample(training.pid)]) == ""
         assert training.stdout.readline() == "saved\n"
+
+
+def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -> None:
+    class Interrupted(SaveOnSignal):
+        """Asked at the worst moment: when it has just seen that nobody has."""
+
+        seen, noted = False, False
+
+        @property
+        def _pending(self) -> bool:
+            if not self.seen:
+                self.seen = True
+                signal.raise_signal(signal.SIGUSR1)
+                return False
+            return self.noted
+
+        @_pending.setter
+        def _pending(self, value: bool) -> None:
+            self.noted = value
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        asked = Interrupted()
+        assert [asked(), asked(), asked()] == [False, True, False]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_one_that_would_die_of_the_signal_is_left_alone(tmp_path: Path) -> None:

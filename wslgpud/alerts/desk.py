@@ -121,8 +121,10 @@ class Desk:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
         self._told: dict[str, tuple[float, float]] = {}
         self._announced = False
+        oldest = clock.wall() - settings.expire_hours * 3600.0
         for delivery in store.unsent():
-            if delivery.channel not in self._levels:
+            back = delivery.channel in build.sometimes(settings) and delivery.created_wall >= oldest
+            if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()

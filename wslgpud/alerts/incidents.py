@@ -159,25 +159,26 @@ class Ledger:
             forecasts: what the risk engine thinks now.
         """
         now = {forecast.resource: forecast for forecast in forecasts}
-        found = []
-        for key, since in list(self._inherited.items()):
-            incident, rule = self.open.get(key), rule_named(key[0])
-            if incident is None:
-                del self._inherited[key]
-            elif incident.rule == MEMORY:
-                forecast = now.get(incident.resource)
-                grace = STILL_SECONDS if _as_short(incident, forecast) else GRACE_SECONDS
-                if (forecast is None or forecast.level == Level.OK) and mono - since > grace:
-                    found.append(incident)
-            elif rule is None:
-                if incident.rule not in OTHERS:
-                    found.append(incident)  # a rule of another version
-            elif rule.momentary and mono - self._since[key] > rule.clear_seconds:
-                found.append(incident)
+        for key in self.open:
+            # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
+            if key[0] == MEMORY and key[1] in now and now[key[1]].level == Level.OK:
+                self._inherited.setdefault(key, mono)
+        self._inherited = {key: since for key, since in self._inherited.items() if key in self.open}
+        found = [self.open[key] for key in self._inherited if self._is_over(key, mono, now.get(key[1]))]
         for key, incident in self.open.items():
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
                 found.append(incident)
         return found
+
+    def _is_over(self, key: Key, mono: float, now: Forecast | None) -> bool:
+        """Tell whether nothing holds an inherited incident open; ``now`` is the forecast for its resource."""
+        name, rule = key[0], rule_named(key[0])
+        if name == MEMORY:
+            grace = STILL_SECONDS if _as_short(self.open[key], now) else GRACE_SECONDS
+            return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
+        if rule is None:
+            return name not in OTHERS  # a rule of another version
+        return rule.momentary and mono - self._since[key] > rule.clear_seconds
 
 
 def _as_short(incident: Incident, now: Forecast | None) -> bool:
