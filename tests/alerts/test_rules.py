@@ -226,6 +226,20 @@ def test_shared_memory_that_grows_while_the_card_is_full_is_a_spill() -> None:
     assert (over[1], over[2]) == ("vram_spill", "ok")
 
 
+def test_what_a_program_gives_back_between_two_steps_does_not_hide_a_spill() -> None:
+    def breathing(t: int) -> Snapshot:
+        return spilling(t, 14.0 if t % 10 == 0 else 15.5, 1.0 if t < 5 else 4.0)
+
+    engine = RuleEngine()
+    engine.observe(spilling(0, 12, 1.0))
+
+    assert levels(engine, [breathing(t) for t in range(1, 60)]) == [(25.0, "vram_spill", "warning")]
+    # the card has room again for good: what is pinned from then on was not moved
+    assert levels(engine, [spilling(t, 8, 0.5 + 0.05 * (t - 60)) for t in range(60, 300)]) == [
+        (180.0, "vram_spill", "ok")
+    ]
+
+
 def test_a_spill_names_its_card_and_how_much_was_moved() -> None:
     engine = RuleEngine()
     snapshots = [spilling(t, 12 if t < 5 else 15.5, 1.0 if t < 5 else 4.0) for t in range(40)]

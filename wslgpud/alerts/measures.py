@@ -28,6 +28,8 @@ HARMFUL_REASONS = frozenset(
 NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
 FULL_SHARE = 0.9
+#: a card that was full so recently is so still: what programs give back between two steps they take again
+DIP_SECONDS = 60.0
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -57,6 +59,8 @@ class Remembered:
     card_ends: Mapping[str, float] = field(default_factory=dict)
     #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
     shared_before: dict[str, float] = field(default_factory=dict)
+    #: when each card was last full, and what had come into shared memory since it was
+    moved: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def resume(self, resource: str, facts: Mapping[str, str | Number], mono: float, value: float) -> None:
         """Take over what an open alert rests on, which one look at the machine does not show again.
@@ -262,8 +266,13 @@ def spill(look: Look) -> Iterator[Signal]:
         if card is not None and card.used_bytes is not None and card.uuid in look.remembered.card_ends:
             full = full or card.used_bytes >= look.remembered.card_ends[card.uuid] - NEAR_BYTES
         # Already full at the first look: what was there then is all that can be compared with.
-        before[adapter] = min(before.get(adapter, shared), shared) if full else shared
+        least = min(before.get(adapter, shared), shared)
+        last_full, moved = look.remembered.moved.get(adapter, (-math.inf, 0.0))
+        dips = look.snapshot.mono - last_full <= DIP_SECONDS
+        before[adapter] = least if full else max(least, shared - moved) if dips else shared
         grown = shared - before[adapter]
+        if full:
+            look.remembered.moved[adapter] = look.snapshot.mono, grown
         facts: dict[str, str | Number] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         if adapter in dedicated:
             facts["dedicated_bytes"] = dedicated[adapter]
