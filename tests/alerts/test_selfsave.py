@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.alerts.test_desk import Life
 from tests.alerts.ticks import START
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.selfsave import SelfSave, send
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Sample, SourceReport, Transition
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -153,6 +154,19 @@ def test_a_program_stopped_by_a_daemon_that_was_killed_goes_on_at_the_next_start
 
     assert f"pid {idle.pid}, stopped by a daemon that has died, goes on" in said
     assert not (tmp_path / "state/stopped.json").exists()
+
+
+def test_one_that_was_let_go_on_by_a_restart_is_stopped_again_while_memory_is_as_short(
+    tmp_path: Path,
+) -> None:
+    with program(IDLE) as idle:
+        for _ in range(2):
+            life = Life(tmp_path, save_signal="SIGSTOP")
+            seen = SourceReport("processes", "ok", Sample(processes=(sample(idle.pid),)), 1.0, 0.0)
+            life.desk.tick(life.tick().plus(seen), [], [change(idle.pid)])
+            eventually(lambda: state(idle.pid) == "T", "the stop")
+            life.end()
+            eventually(lambda: state(idle.pid) != "T", "going on")
 
 
 def test_what_runs_after_the_service_has_ended_lets_it_go_on_too(tmp_path: Path) -> None:

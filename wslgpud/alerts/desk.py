@@ -208,6 +208,8 @@ class Desk:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
         row = self._ledger.fit(wanted)
         if row is None:
+            # What is no news after a restart is so to whoever was stopped before it, and then let go on.
+            self._save(wanted)
             return
         if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
             row = replace(row, facts={**row.facts, "jobs": jobs})
@@ -226,6 +228,9 @@ class Desk:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
         self._keep_score()
+        self._save(row)
+
+    def _save(self, row: Transition) -> None:
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
 

@@ -77,7 +77,8 @@ class Remembered:
             self.silent_since[name] = mono - value
         shared, grown = facts.get("shared_bytes"), facts.get("grown_bytes")
         if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
-            self.shared_before[str(facts.get("adapter"))] = float(shared - grown)
+            adapter = str(facts.get("adapter"))
+            self.shared_before[adapter], self.moved[adapter] = float(shared - grown), (mono, float(grown))
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
