@@ -180,6 +180,16 @@ def test_a_lost_card_and_a_silent_driver() -> None:
     ]
 
 
+def test_a_lost_card_is_not_back_because_another_has_its_number() -> None:
+    engine = RuleEngine()
+    up, down = (Reading(gpu.UP, v, ("0", "GPU-1")) for v in (1, 0))
+    second, moved = (Reading(gpu.UP, 1, (number, "GPU-2")) for number in ("1", "0"))
+    lost = [tick(0, up, second), *(tick(t, down, second) for t in range(1, 8))]
+
+    assert levels(engine, lost) == [(6.0, "gpu_lost", "critical")]
+    assert levels(engine, [tick(t, down, moved) for t in range(8, 60)]) == []
+
+
 def test_a_machine_that_never_had_a_card_misses_none() -> None:
     assert levels(RuleEngine(), [tick(t, gpu="failed") for t in range(300)]) == []
 

@@ -177,7 +177,8 @@ def xids(look: Look) -> Iterator[Signal]:
 
 def lost_gpus(look: Look) -> Iterator[Signal]:
     """A card that was there does not answer."""
-    for reading in look.readings(gpu.UP):
+    # Without the lost one the others move up: of two cards of one number it is the one that counts.
+    for reading in sorted(look.readings(gpu.UP), key=lambda r: -r.value):
         yield Signal(f"gpu{reading.labels[0]}", 1.0 - reading.value, {"uuid": reading.labels[1]})
 
 

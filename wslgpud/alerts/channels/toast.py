@@ -71,10 +71,6 @@ class ToastChannel:
         """
         if self._host.live and not interop.works(self._host):
             raise DeliveryError(interop.OFF)
-        program = interop.powershell(self._host)
-        if not self._host.exists(program):
-            # After sleep, 9p to Windows may be dead for a while: the program is not gone for good.
-            raise DeliveryError(f"{program} is not there now")
         level = str(message.get("level"))
         alert = {
             "title": clean(str(message.get("headline", "")), _TITLE_CHARACTERS),
