@@ -39,7 +39,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
         table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
-    Console().print(table)
+    Console().print(table, markup=False)  # a path may hold brackets
 
 
 @app.command()
