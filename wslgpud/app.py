@@ -7,12 +7,12 @@ import logging
 import math
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, stress_unit, systemd
@@ -73,7 +73,7 @@ class Daemon:
         self._folder = state_folder
         self._systemd = systemd.Notifier(environ)
         self._environ = environ
-        self._stop = threading.Event()
+        self._stop: SimpleQueue[None] = SimpleQueue()
         self._desk_error = ""
         self._runs_known = 0
         self._state: State | None = None
@@ -204,16 +204,28 @@ class Daemon:
             return []
 
     def stop(self) -> None:
-        """Ask the ticks to end; safe in a signal handler."""
-        self._stop.set()
+        """Ask the ticks to end; safe in a signal handler.
+
+        An Event is not: a second signal amid the first (a terminal that closes sends two) would wait for its
+        lock for ever. A SimpleQueue may be put to from anywhere.
+        """
+        self._stop.put(None)
 
     def run(self) -> None:
         """Tick until stopped."""
         delay = 0.0
-        while not self._stop.wait(delay):
+        while not self._told_to_stop(delay):
             started = time.monotonic()
             self._tick()
             delay = max(0.0, self._monitor.delay_seconds - (time.monotonic() - started))
+
+    def _told_to_stop(self, seconds: float) -> bool:
+        """Wait so long for the word to end."""
+        try:
+            self._stop.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     def _tick(self) -> None:
         first = self._state is None

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,9 @@ import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually, wslgpud
 from wslgpud import __version__
+from wslgpud.app import Daemon
+from wslgpud.config import Config
+from wslgpud.host import Host
 from wslgpud.store import Reader, StoreError
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -86,6 +90,23 @@ def test_it_stops_without_waiting_for_a_tick_or_a_batch_with_everything_written(
     assert len(samples_in(running.database)) == 1
     assert clean == 1
     assert not (running.state / "daemon.json").exists()
+
+
+def test_a_second_signal_amid_the_first_does_not_hang_the_end(tmp_path: Path) -> None:
+    stopping = Daemon(Config(), Host(), tmp_path, {})
+
+    def stop_amid_stop() -> None:
+        # A handler may run between any two instructions of another: here at each call that it makes.
+        sys.setprofile(lambda _frame, event, _: stopping.stop() if event == "call" else None)
+        stopping.stop()
+        sys.setprofile(None)
+
+    handler = threading.Thread(target=stop_amid_stop, daemon=True)
+    handler.start()
+    handler.join(PATIENCE_SECONDS)
+
+    assert not handler.is_alive()
+    stopping.run()  # it ends at once, without a tick: nothing is open
 
 
 def test_kill_9_loses_nothing_that_was_written_and_the_next_start_notices(tmp_path: Path) -> None:
