@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
 from wslgpud.config import declared_keys
 from wslgpud.host import RecordedHost
@@ -42,6 +44,21 @@ def test_config_show_is_a_table_for_people(tmp_path: Path) -> None:
 
     assert shown.splitlines()[0].split() == ["key", "value", "from", "meaning"]
     assert "server.port" in shown
+
+
+def test_config_show_takes_brackets_for_text(tmp_path: Path) -> None:
+    shown = wslgpud("config", "show", home=tmp_path, settings={"WSLGPUD_ALERTS__URLS_FILE": "/[x]/[/y]"})
+
+    assert '"/[x]/[/y]"' in shown.stdout
+
+
+@pytest.mark.parametrize("command", [("status",), ("monitor", "--once")], ids=" ".join)
+def test_a_terminal_without_utf_8_is_shown_what_it_can_show(tmp_path: Path, command: tuple[str, ...]) -> None:
+    recorded = ("--host-root", str(HOSTS / "wsl2-vram-full"))
+    shown = wslgpud(*command, *recorded, home=tmp_path, settings={"PYTHONIOENCODING": "ascii"})
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "RTX 5070 Ti" in shown.stdout
 
 
 def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: Path) -> None:
