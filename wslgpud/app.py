@@ -247,7 +247,8 @@ class Daemon:
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
         if first:
-            self._systemd.send("READY=1")
+            interval = self._config.sampling.interval_seconds
+            self._systemd.send("READY=1", *systemd.watchdog_patience(self._environ, interval))
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         self._systemd.send(*alive, f"STATUS={_headline(state)}")

@@ -157,6 +157,18 @@ def test_systemd_hears_of_readiness_life_and_stopping(tmp_path: Path) -> None:
     assert re.match(r"WATCHDOG=1\nSTATUS=(ram [\d.]+ GiB left|[a-z]+: .+)", second)
 
 
+def test_the_watchdog_of_systemd_waits_for_samples_that_are_meant_to_be_rare(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    rare = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "60", "WATCHDOG_USEC": "60000000"}  # as the unit has it
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(PATIENCE_SECONDS)
+        with daemon(tmp_path, settings={"NOTIFY_SOCKET": str(address), **rare}):
+            first = manager.recv(4096).decode()
+
+    assert first == "READY=1\nWATCHDOG_USEC=300000000"
+
+
 def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")

@@ -126,6 +126,8 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
     assert "STALE  no sample for 75 s" in first
     assert second.startswith("what follows is old:")
     assert WARNING["headline"] in second
+    rarely = {"wslgpud_tick_interval_seconds": [({}, 30.0)]}  # as configured: nothing is wrong with it
+    assert "STALE" not in drawn(replace(look, mono=75.0, values=rarely), trail)
 
 
 def test_what_runs_and_what_else_is_wrong_are_shown() -> None:
