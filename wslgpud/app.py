@@ -15,9 +15,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__, stress_unit, systemd
+from wslgpud import __version__, jobs, stress_unit, systemd
 from wslgpud.advise.rounds import Rounds
-from wslgpud.alerts import blackbox, build, runbook
+from wslgpud.alerts import blackbox, build, policy, runbook
+from wslgpud.alerts.channels import alertmanager, apprise
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
@@ -50,6 +51,28 @@ RECENT_SECONDS = 24 * 3600.0
 
 class StartError(Exception):
     """The daemon cannot start; one line that names the thing and the remedy."""
+
+
+def check(config: Config) -> None:
+    """Refuse what the daemon would not start with; nothing is opened, sent or started.
+
+    What depends on who asks (which channels there are in a session, whom a port belongs to) is left out.
+
+    Raises:
+        ConfigError: the key, and what it may be.
+    """
+    alerts = config.alerts
+    build.manners(alerts)
+    policy.channel_levels(alerts)
+    for url in apprise.urls_from(alerts.urls, alerts.urls_file):
+        apprise.AppriseChannel(url)
+    for url in alerts.alertmanager_urls:
+        alertmanager.AlertmanagerChannel(url)
+    Server(config.server, Publisher(()), ())
+    if config.otlp.endpoint:
+        otlp.exporter(config.otlp)
+    if config.stress.schedule != jobs.OFF:
+        jobs.trigger(config.stress)
 
 
 def _headline(state: State) -> str:

@@ -30,6 +30,25 @@ def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(
     assert "exists already" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("alerts.quiet_hours", "10pm"), ("alerts.channel_levels", "command"), ("alerts.urls_file", "/no/urls"),
+     ("alerts.alertmanager_urls", "localhost"), ("server.address", "0.0.0.0"),
+     ("server.web_config_file", "/no/web.yml"), ("stress.schedule", "30 3")],
+)  # fmt: skip
+def test_config_check_refuses_what_the_daemon_would_not_start_with(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    settings = {f"WSLGPUD_{key.replace('.', '__').upper()}": value}
+    checked = wslgpud("config", "check", home=tmp_path, settings=settings)
+    started = wslgpud("run", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings)
+
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert checked.stderr.startswith(f"wslgpud: {key}")
+    assert started.returncode == 2
+    assert started.stderr.endswith(checked.stderr)
+
+
 def test_config_show_names_every_key_with_its_value_and_origin(tmp_path: Path) -> None:
     done = wslgpud("config", "show", "--json", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"})
     shown = json.loads(done.stdout)

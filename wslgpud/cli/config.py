@@ -45,7 +45,13 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 @app.command()
 def check(config: ConfigOption = None) -> None:
     """Check the configuration; exit status 2 and one line if it cannot be used."""
+    from wslgpud import app as daemon  # noqa: PLC0415 - all that it is made of: only here
+
     found = loaded(config)
+    try:
+        daemon.check(found.config)
+    except configuration.ConfigError as error:
+        raise Fault(str(error)) from error
     print(f"{found.file or 'no file, only defaults'}: good")
 
 
