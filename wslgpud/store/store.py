@@ -160,13 +160,14 @@ class Store:
 
         ``learned`` holds what earlier runs have kept.
         """
-        number, ms = self._intake.next_row(), round(self._clock.wall() * 1000)
-        row = {"id": number, "ms": ms, "subject": subject, "document": json.dumps(dict(document))}
-        low, high = schema.row_range(self._intake.host_id)
+        ms = round(self._clock.wall() * 1000)
+        row: dict[str, Any] = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
         table = schema.learned
 
         def write(connection: Connection) -> None:
-            mine = table.c.id.between(low, high)
+            # only now: before the database could be opened nobody knew whose rows these are
+            number = row.setdefault("id", self._intake.next_row())
+            mine = table.c.id.between(*schema.row_range(self._intake.host_id))
             connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
             insert_new(connection, table, [row])
 
