@@ -275,6 +275,28 @@ def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, cl
             assert _seconds(store, made) == list(range(10))
 
 
+def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, settings, clock, made):
+    def warn(store, resources):
+        for resource in resources:
+            change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, "full soon")
+            store.record_transition(change, {"mail": {}})
+            store.mark_failed(store.unsent()[-1].id, f"no route for {resource}")
+
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        warn(store, "abc")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with Store(file, settings, host_name="pc", clock=clock) as store:
+            store.learn("ram", {})
+            warn(store, "def")
+            other.execute("COMMIT")
+            assert store.flush()
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        assert [row.resource for _, row in store.transitions()] == list("abcdef")
+        assert [d.error for d in store.unsent()] == [f"no route for {name}" for name in "abcdef"]
+        assert [d.transition_id for d in store.unsent()] == [number for number, _ in store.transitions()]
+
+
 def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(1900):

@@ -110,16 +110,20 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
     url, settings, clock, made, administer
 ):
     name = url.rpartition("/")[2]
+    change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x")
     values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]
     with Store(url, settings, host_name="one", clock=clock) as store:
         store.append(made.snapshot(made.T0, values[0]))
         store.learn("ram", {"of": "one"})
+        store.record_transition(change, {"mail": {"of": "one"}})
     administer(f"ALTER DATABASE {name} RENAME TO {name}_away")
     with Store(url, settings, host_name="two", clock=clock) as store:
         assert "does not exist" in store.stats().error
         store.append(made.snapshot(made.T0, values[1]))
         store.append(made.snapshot(made.T0 + 1, values[1]))
         store.learn("ram", {"of": "two"})
+        store.record_transition(change, {"mail": {"of": "two"}, "ntfy": {"of": "two"}})
+        store.mark_sent(store.unsent("ntfy")[0].id)
         administer(f"ALTER DATABASE {name}_away RENAME TO {name}")
         assert store.flush()
     with Reader(url) as reader:
@@ -132,6 +136,8 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
     for host in ("one", "two"):
         with Store(url, settings, host_name=host, clock=clock) as store:
             assert store.learned["ram"].document == {"of": host}
+            assert [delivery.payload for delivery in store.unsent()] == [{"of": host}]
+            assert [number for number, _ in store.transitions()] == [store.unsent()[0].transition_id]
 
 
 def test_a_reader_sees_one_moment_while_ticks_are_sealed(url, settings, clock, made):

@@ -17,6 +17,8 @@ from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
 BUFFER_BYTES = 8 * 1024 * 1024
 #: events that may wait
 BUFFER_EVENTS = 2000
+#: ids of rows from here on stand for those they get when the database is opened for the first time
+PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
 
 
@@ -70,7 +72,8 @@ class Intake:
         self._open = OpenBatch()
         self._pending = Pending(buffer_bytes)
         self._events: Backlog[EventRow] = Backlog()
-        self._next_row = 1
+        self._next_row = PROVISIONAL
+        self._shift = 0
         self._committed_row = 0
         self._synced_row = 0
         self.dropped_events = 0
@@ -98,7 +101,11 @@ class Intake:
             # after those: a new number must be nobody's
             numbers = {number: self._series_id(key) for number, key in old.items()}
             moved = {before: now for before, now in numbers.items() if before != now}
-            self._next_row = max(self._next_row, last_row + 1, schema.row_range(host_id)[0] + 1)
+            free = max(last_row, schema.row_range(host_id)[0]) + 1
+            if self._next_row >= PROVISIONAL:
+                self._shift = free - PROVISIONAL
+                self._next_row += self._shift
+            self._next_row = max(self._next_row, free)
             if not same_file:
                 self._committed_row = self._synced_row = last_row
                 self._pending.renumber(lambda batch: self._renumbered(batch, moved))
@@ -189,6 +196,10 @@ class Intake:
         """Return a row id nobody has."""
         with self._lock:
             return self._row_ids(1)
+
+    def final_row(self, number: int) -> int:
+        """Return the id in the database of what ``next_row`` has numbered, perhaps before that was open."""
+        return number + self._shift if number >= PROVISIONAL else number
 
     def _row_ids(self, count: int) -> int:
         """Return the first of ``count`` new row ids."""

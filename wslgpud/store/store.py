@@ -73,7 +73,7 @@ class Store:
             ours = engines.lock_path(self._path).exists()
             self._lock = engines.WriterLock(self._path)
         self._intake = Intake()
-        self._journal = Journal(self._intake.next_row, self._clock.wall)
+        self._journal = Journal(self._intake.next_row, self._intake.final_row, self._clock.wall)
         self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
@@ -150,8 +150,8 @@ class Store:
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
-        number = self._intake.next_row()
-        self._journal.run(lambda connection: stress_rows.insert(connection, number, result))
+        number, final = self._intake.next_row(), self._intake.final_row
+        self._journal.run(lambda connection: stress_rows.insert(connection, final(number), result))
         self._writer.wake()
         return number
 
