@@ -2,7 +2,8 @@
 
 The log has writes in the order in which they can have reached the disk: plain ones with the flush that made
 them durable, forced ones (FUA) at once. A power cut falls between two flushes: what was flushed is there, of
-the writes since then any part. Format: drivers/md/dm-log-writes.c of Linux.
+the writes since then any part; but none that was made once a forced one was done, which the cut prevented, as
+ext4's are that follow its commits. Format: drivers/md/dm-log-writes.c of Linux.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def cuts(log: Path, size: int, count: int, chance: random.Random, after: str) ->
         while moments and moments[0] == number:
             moments.pop(0)
             cut = bytearray(disk)
-            for volatile in _epoch(writes, epoch):
+            for volatile in _volatile(writes, epoch, number):
                 # of what was not flushed yet anything may have come through
                 if chance.random() < 0.5:
                     _apply(cut, volatile)
@@ -88,12 +89,17 @@ def cuts(log: Path, size: int, count: int, chance: random.Random, after: str) ->
             _apply(disk, write)
 
 
-def _epoch(writes: list[Write], start: int) -> Iterator[Write]:
-    """Yield the writes between one flush and the next."""
-    for number in range(start, len(writes)):
-        if number > start and writes[number].flushes:
+def _volatile(writes: list[Write], flushed: int, cut: int) -> Iterator[Write]:
+    """Yield the writes since a flush that may or may not be there after a cut.
+
+    Plain ones stand in the log after forced ones that were done before them, and after some that were not:
+    these may be there only in cuts after the forced one.
+    """
+    for number in range(flushed, len(writes)):
+        write = writes[number]
+        if (number > flushed and write.flushes) or (number >= cut and write.forced):
             return
-        yield writes[number]
+        yield write
 
 
 def _apply(disk: bytearray, write: Write) -> None:
