@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -15,6 +16,9 @@ def main() -> None:
         sys.exit(daemon.main(order))
     from wslgpud.cli import app  # noqa: PLC0415
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without UTF-8 shows ? in place of bars and of names that it lacks; it gets no traceback.
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(app())
 
 

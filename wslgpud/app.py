@@ -7,17 +7,18 @@ import logging
 import math
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__, stress_unit, systemd
+from wslgpud import __version__, jobs, stress_unit, systemd
 from wslgpud.advise.rounds import Rounds
-from wslgpud.alerts import blackbox, build, runbook
+from wslgpud.alerts import blackbox, build, policy, runbook
+from wslgpud.alerts.channels import alertmanager, apprise
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.texts import language
@@ -52,6 +53,28 @@ class StartError(Exception):
     """The daemon cannot start; one line that names the thing and the remedy."""
 
 
+def check(config: Config) -> None:
+    """Refuse what the daemon would not start with; nothing is opened, sent or started.
+
+    What depends on who asks (which channels there are in a session, whom a port belongs to) is left out.
+
+    Raises:
+        ConfigError: the key, and what it may be.
+    """
+    alerts = config.alerts
+    build.manners(alerts)
+    policy.channel_levels(alerts)
+    for url in apprise.urls_from(alerts.urls, alerts.urls_file):
+        apprise.AppriseChannel(url)
+    for url in alerts.alertmanager_urls:
+        alertmanager.AlertmanagerChannel(url)
+    Server(config.server, Publisher(()), ())
+    if config.otlp.endpoint:
+        otlp.exporter(config.otlp)
+    if config.stress.schedule != jobs.OFF:
+        jobs.trigger(config.stress)
+
+
 def _headline(state: State) -> str:
     """Say in one line, for ``systemctl status``, how things stand."""
     worst = max(state.forecasts, key=lambda f: f.level, default=None)
@@ -73,7 +96,7 @@ class Daemon:
         self._folder = state_folder
         self._systemd = systemd.Notifier(environ)
         self._environ = environ
-        self._stop = threading.Event()
+        self._stop: SimpleQueue[None] = SimpleQueue()
         self._desk_error = ""
         self._runs_known = 0
         self._state: State | None = None
@@ -204,16 +227,28 @@ class Daemon:
             return []
 
     def stop(self) -> None:
-        """Ask the ticks to end; safe in a signal handler."""
-        self._stop.set()
+        """Ask the ticks to end; safe in a signal handler.
+
+        An Event is not: a second signal amid the first (a terminal that closes sends two) would wait for its
+        lock for ever. A SimpleQueue may be put to from anywhere.
+        """
+        self._stop.put(None)
 
     def run(self) -> None:
         """Tick until stopped."""
         delay = 0.0
-        while not self._stop.wait(delay):
+        while not self._told_to_stop(delay):
             started = time.monotonic()
             self._tick()
             delay = max(0.0, self._monitor.delay_seconds - (time.monotonic() - started))
+
+    def _told_to_stop(self, seconds: float) -> bool:
+        """Wait so long for the word to end."""
+        try:
+            self._stop.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
 
     def _tick(self) -> None:
         first = self._state is None
@@ -235,7 +270,8 @@ class Daemon:
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
         if first:
-            self._systemd.send("READY=1")
+            interval = self._config.sampling.interval_seconds
+            self._systemd.send("READY=1", *systemd.watchdog_patience(self._environ, interval))
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
         self._systemd.send(*alive, f"STATUS={_headline(state)}")

@@ -33,6 +33,7 @@ WRITE_SECONDS = 0.5
 #: more are not read: nobody runs so many at once, and the daemon reads them at every tick
 _MOST_NOTES, _MOST_BYTES = 16, 4096
 _LONGEST_NAME = 200
+_MOST_FIGURE = 1 << 62
 
 log = logging.getLogger(__name__)
 
@@ -145,16 +146,19 @@ def _read(file: Path, host: Host) -> dict[str, Any] | None:
     try:
         with documents.opened(file) as descriptor:
             note = documents.parsed(os.read(descriptor, _MOST_BYTES))
-        numbers = [name for name in ("began_mono", "ends_mono", "done_ratio") if name in note]
-        if note["kind"] not in ("stress", "guard") or not all(
-            isinstance(note[n], int | float) for n in numbers
-        ):
+        figures = (value for name, value in note.items() if name not in ("kind", "what", "phase"))
+        if note["kind"] not in ("stress", "guard") or not all(map(_is_figure, figures)):
             return None
-        if note["began_mono"] is None or _start_ticks(host, int(note["pid"])) != note["start_ticks"]:
+        if "began_mono" not in note or _start_ticks(host, int(note["pid"])) != note["start_ticks"]:
             return None
         return {**note, "what": printable(str(note["what"])), "phase": printable(str(note["phase"]))}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _is_figure(value: object) -> bool:
+    """Tell whether it can be reckoned with and shown: anybody may write here, also NaN and Infinity."""
+    return isinstance(value, int | float) and abs(value) < _MOST_FIGURE
 
 
 def _start_ticks(host: Host, pid: int) -> int | None:

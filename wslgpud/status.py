@@ -39,7 +39,9 @@ def status(  # noqa: PLR0913 - what a document is made of
     ``stress`` are the runs kept, oldest first; ``running`` what ``wslgpud.running`` knows of.
     """
     forecasts = list(forecasts)
-    worst = max(forecasts, key=lambda f: (f.level, -(f.eta_seconds or 1e18)), default=None)
+    worst = max(
+        forecasts, key=lambda f: (f.level, -(1e18 if f.eta_seconds is None else f.eta_seconds)), default=None
+    )
     level = worst.level if worst else Level.OK
     return _known(
         {

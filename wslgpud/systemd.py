@@ -18,6 +18,8 @@ OOM_SCORE_ADJUST = MetricSpec(
 )  # fmt: skip
 METRICS = (OOM_SCORE_ADJUST,)
 
+#: so many samples in a row may be missing before the watchdog takes us for dead, as for /-/healthy
+_MISSED_TICKS = 5
 #: prctl(2)
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
@@ -41,6 +43,16 @@ class Notifier:
                 sock.sendto("\n".join(states).encode(), self._address)
             except OSError:
                 return
+
+
+def watchdog_patience(environ: Mapping[str, str], interval_seconds: float) -> tuple[str, ...]:
+    """Return the state by which the watchdog waits for samples that are meant to come rarely, if it must.
+
+    Its time stands in the unit, the interval in the configuration: without this a daemon that samples once a
+    minute would be ended once a minute.
+    """
+    given, needed = environ.get("WATCHDOG_USEC", ""), round(_MISSED_TICKS * interval_seconds * 1e6)
+    return (f"WATCHDOG_USEC={needed}",) if given.isdecimal() and int(given) < needed else ()
 
 
 def keep_capabilities() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from wslgpud.config import Config, Sampling
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import Catalogue
 from wslgpud.probes import nvml_calls
@@ -186,6 +187,14 @@ def test_errors_are_counted_across_restarts(source):
 def test_without_nvml_nothing_is_wrong_and_no_child_runs(machine, source):
     machine.uninstall()
     with pytest.raises(NoData, match="no NVIDIA GPU here"):
+        source.read()
+    assert source._probe.starts_total == 0
+
+
+def test_nvml_is_left_alone_where_somebody_says_so(machine):
+    sampling = Sampling(gpu=False, nvml_library=str(machine.library))
+    source = GpuSource(Host(clock=machine.clock), Config(sampling=sampling))
+    with pytest.raises(NoData, match=r"switched off by sampling\.gpu"):
         source.read()
     assert source._probe.starts_total == 0
 

@@ -151,3 +151,15 @@ def test_an_error_at_the_start_is_counted_in_the_first_answer(session):
     # Name, bus, versions and the like are not in this recording.
     assert session.sample(0.0)["errors"]["NOT_SUPPORTED"] > 5
     assert "errors" not in session.sample(0.5)
+
+
+def test_a_process_that_nobody_may_look_at_does_not_hide_the_names_of_the_others(backend, session):
+    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [
+        {"pid": pid, "usedGpuMemory": None} for pid in (1, 2)
+    ]
+    backend._system |= {
+        "nvmlSystemGetProcessName(1)": {"error": "NO_PERMISSION"}, "nvmlSystemGetProcessName(2)": "/Xwayland",
+    }  # fmt: skip
+
+    for second in (0.0, 5.0):
+        assert sample(session, second)["compute_processes"] == [[1, None, None], [2, None, "/Xwayland"]]

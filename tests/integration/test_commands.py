@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, eventually, wslgpud
 from wslgpud.config import declared_keys
 from wslgpud.host import RecordedHost
@@ -28,6 +30,25 @@ def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(
     assert "exists already" in again.stderr
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("alerts.quiet_hours", "10pm"), ("alerts.channel_levels", "command"), ("alerts.urls_file", "/no/urls"),
+     ("alerts.alertmanager_urls", "localhost"), ("server.address", "0.0.0.0"),
+     ("server.web_config_file", "/no/web.yml"), ("stress.schedule", "30 3")],
+)  # fmt: skip
+def test_config_check_refuses_what_the_daemon_would_not_start_with(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    settings = {f"WSLGPUD_{key.replace('.', '__').upper()}": value}
+    checked = wslgpud("config", "check", home=tmp_path, settings=settings)
+    started = wslgpud("run", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings)
+
+    assert (checked.returncode, checked.stdout) == (2, "")
+    assert checked.stderr.startswith(f"wslgpud: {key}")
+    assert started.returncode == 2
+    assert started.stderr.endswith(checked.stderr)
+
+
 def test_config_show_names_every_key_with_its_value_and_origin(tmp_path: Path) -> None:
     done = wslgpud("config", "show", "--json", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"})
     shown = json.loads(done.stdout)
@@ -42,6 +63,21 @@ def test_config_show_is_a_table_for_people(tmp_path: Path) -> None:
 
     assert shown.splitlines()[0].split() == ["key", "value", "from", "meaning"]
     assert "server.port" in shown
+
+
+def test_config_show_takes_brackets_for_text(tmp_path: Path) -> None:
+    shown = wslgpud("config", "show", home=tmp_path, settings={"WSLGPUD_ALERTS__URLS_FILE": "/[x]/[/y]"})
+
+    assert '"/[x]/[/y]"' in shown.stdout
+
+
+@pytest.mark.parametrize("command", [("status",), ("monitor", "--once")], ids=" ".join)
+def test_a_terminal_without_utf_8_is_shown_what_it_can_show(tmp_path: Path, command: tuple[str, ...]) -> None:
+    recorded = ("--host-root", str(HOSTS / "wsl2-vram-full"))
+    shown = wslgpud(*command, *recorded, home=tmp_path, settings={"PYTHONIOENCODING": "ascii"})
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "RTX 5070 Ti" in shown.stdout
 
 
 def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +21,9 @@ import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually, wslgpud
 from wslgpud import __version__
+from wslgpud.app import Daemon
+from wslgpud.config import Config
+from wslgpud.host import Host
 from wslgpud.store import Reader, StoreError
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -88,6 +92,23 @@ def test_it_stops_without_waiting_for_a_tick_or_a_batch_with_everything_written(
     assert not (running.state / "daemon.json").exists()
 
 
+def test_a_second_signal_amid_the_first_does_not_hang_the_end(tmp_path: Path) -> None:
+    stopping = Daemon(Config(), Host(), tmp_path, {})
+
+    def stop_amid_stop() -> None:
+        # A handler may run between any two instructions of another: here at each call that it makes.
+        sys.setprofile(lambda _frame, event, _: stopping.stop() if event == "call" else None)
+        stopping.stop()
+        sys.setprofile(None)
+
+    handler = threading.Thread(target=stop_amid_stop, daemon=True)
+    handler.start()
+    handler.join(PATIENCE_SECONDS)
+
+    assert not handler.is_alive()
+    stopping.run()  # it ends at once, without a tick: nothing is open
+
+
 def test_kill_9_loses_nothing_that_was_written_and_the_next_start_notices(tmp_path: Path) -> None:
     settings = {"WSLGPUD_STORE__COMMIT_SECONDS": "1", "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.1"}
     with daemon(tmp_path, settings=settings) as running:
@@ -134,6 +155,18 @@ def test_systemd_hears_of_readiness_life_and_stopping(tmp_path: Path) -> None:
     assert (first, code) == ("READY=1", 0)
     # What other tests do to this machine meanwhile may be worth a warning.
     assert re.match(r"WATCHDOG=1\nSTATUS=(ram [\d.]+ GiB left|[a-z]+: .+)", second)
+
+
+def test_the_watchdog_of_systemd_waits_for_samples_that_are_meant_to_be_rare(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    rare = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "60", "WATCHDOG_USEC": "60000000"}  # as the unit has it
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(PATIENCE_SECONDS)
+        with daemon(tmp_path, settings={"NOTIFY_SOCKET": str(address), **rare}):
+            first = manager.recv(4096).decode()
+
+    assert first == "READY=1\nWATCHDOG_USEC=300000000"
 
 
 def test_status_comes_from_the_daemon_and_without_one_from_a_look_of_its_own(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.integration.test_daemon import samples_in
 from tests.support.daemons import daemon, eventually, wslgpud
 from tests.support.receivers import webhook
@@ -67,6 +69,18 @@ def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_pa
     )  # fmt: skip
     assert nowhere.returncode == 2
     assert len(nowhere.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", [("--days", "7"), ("--all",)], ids=" ".join)
+def test_what_chooses_from_the_list_is_refused_beside_a_number(
+    tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    refused = wslgpud("incidents", "7", *option, home=tmp_path)
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "wslgpud: --days and --all choose what is listed: leave them out, or the number 7\n"
+    )
 
 
 def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import re
 import select
 import signal
+import socket
 import subprocess
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from textual.widgets import Static
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
 from tests.support.servers import free_port
+from wslgpud.cli.common import ask_daemon
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
 from wslgpud.cli.live.past import Past
@@ -58,6 +63,26 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
         feed.close()
 
     asyncio.run(play())
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Yield the address of a program that says the same to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(answer)
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        server.join()
 
 
 def sample_of(feed: DaemonFeed) -> Look | None:
@@ -136,6 +161,35 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
         await shows(live, "NO ANSWER", not_=True)
 
     played(script)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{",
+     b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+     b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"at":1}'],
+    ids=["another program", "cut off", "a page", "other JSON", "no metrics"],
+)  # fmt: skip
+def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
+    with answering(answer) as url:
+        with pytest.raises(NoLookError, match=url):
+            DaemonFeed(url).look()
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
+        ask_daemon(tmp_path)  # no traceback either: it says so and returns
+
+
+def test_a_reason_with_brackets_is_shown_as_it_is() -> None:
+    class Silent(Feed):
+        trouble = "no answer: [/x] [bold]"
+
+    async def play() -> None:
+        feed = Silent()
+        feed.trouble = Silent.trouble
+        async with Live(feed, 0.2).run_test() as pilot:
+            await shows(pilot.app, feed.trouble)
+        feed.close()
+
+    asyncio.run(play())
 
 
 def test_it_fits_after_the_terminal_changes_its_size() -> None:

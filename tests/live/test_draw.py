@@ -24,6 +24,7 @@ from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.screen import print_status
 from wslgpud.host import RecordedHost
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -125,6 +126,8 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
     assert "STALE  no sample for 75 s" in first
     assert second.startswith("what follows is old:")
     assert WARNING["headline"] in second
+    rarely = {"wslgpud_tick_interval_seconds": [({}, 30.0)]}  # as configured: nothing is wrong with it
+    assert "STALE" not in drawn(replace(look, mono=75.0, values=rarely), trail)
 
 
 def test_what_runs_and_what_else_is_wrong_are_shown() -> None:
@@ -146,6 +149,18 @@ def test_markup_in_the_name_of_a_program_is_text() -> None:
     process = {**look.document["processes"][0], "command": "[bold red]x[/] {evil}"}
 
     assert "[bold red]x[/] {evil}" in drawn(replace(look, document={**look.document, "processes": [process]}))
+
+
+def test_markup_in_the_names_of_programs_is_text_in_status_too() -> None:
+    document = {**seen("two-gpus").document, "seen_by": "recording"}
+    process = document["processes"][0]
+    named = [{**process, "command": command} for command in ("node [slug].js", "python -m [/x]")]
+    recent = [{"at": document["at"], "level": "warning", "headline": "[id].py grows"}]
+    console = Console(width=120, file=io.StringIO())
+    print_status({**document, "processes": named, "recent": recent}, console)
+    text = console.file.getvalue()
+
+    assert all(name in text for name in ("node [slug].js", "python -m [/x]", "[id].py grows"))
 
 
 def test_programs_are_sorted_and_chosen_as_asked() -> None:

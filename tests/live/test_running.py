@@ -82,6 +82,22 @@ def test_what_is_no_note_is_passed_over(tmp_path: Path, alone: Host, text: str) 
     assert running(tmp_path, alone) == []
 
 
+@pytest.mark.parametrize(
+    "fact",
+    ['"pid": Infinity', f'"began_mono": {"9" * 400}', '"began_mono": -Infinity', '"ends_mono": 1e999',
+     '"done_ratio": NaN', '"peak_bytes": "much"', '"x": NaN'],
+)  # fmt: skip
+def test_figures_that_nobody_can_reckon_with_do_not_stop_the_daemon(
+    tmp_path: Path, alone: Host, fact: str
+) -> None:
+    with Note(tmp_path, alone, "guard", "make"):
+        (file,) = (tmp_path / FOLDER).glob("*.json")
+        assert running(tmp_path, alone)
+        file.write_text(file.read_text().replace("}", f", {fact}}}"))
+
+        assert running(tmp_path, alone) == []
+
+
 def test_a_folder_that_takes_no_notes_does_not_stop_the_run(tmp_path: Path) -> None:
     (tmp_path / FOLDER).write_text("a file where the folder should be")
 

@@ -109,6 +109,19 @@ def test_new_samples_show_by_themselves(stage, look):
     expect(page.locator("tbody").first).to_contain_text("3.0 GB")
 
 
+def test_programs_of_another_namespace_stay_apart_though_all_have_the_number_0(stage, look):
+    programs = tuple(GpuProcess(0, name, None) for name in ("Xwayland", "weston"))
+    card = GpuSample(0, "GPU-a", "RTX 5070 Ti", 16 * GIB, 4 * GIB, processes=programs)
+    machine(stage, gpus=[card])
+    page = look().go("gpus")
+    ready(page)
+    machine(stage, gpus=[replace(card, used_bytes=5 * GIB)])
+    expect(page.locator("main")).to_contain_text("5.0 GB")
+
+    for name in ("Xwayland", "weston"):
+        expect(page.locator("main li", has_text=name)).to_have_count(1)
+
+
 def test_what_the_reader_does_survives_a_new_sample(stage, look):
     machine(stage, processes=[ProcessSample(n, 1, f"train{n}", n * GIB, 0) for n in (1, 2)])
     page = look().go("processes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,12 @@ def test_a_limit_set_on_this_machine_is_found(limited_cgroup, values):
     found = values(CgroupSource(Host(), Config()).read())
     assert found[f"cgroup_memory_limit_bytes{{/{limited_cgroup.name}}}"] == 32 * MIB
     assert found[f"cgroup_oom_kills_total{{/{limited_cgroup.name}}}"] == 0
+
+
+def test_a_group_whose_name_is_not_utf_8_is_watched_and_can_be_told(machine, values):
+    host = machine({"/proc/self/mounts": V2, **MEMINFO, **v2("/x", str(512 * MIB), 100 * MIB)})
+    group = os.fsencode(host.path("/sys/fs/cgroup/x"))
+    os.rename(group, group[:-1] + b"tr\xe4ning")  # noqa: PTH104 - bytes are no path
+    found = values(CgroupSource(host, Config()).read())
+
+    assert found["cgroup_memory_current_bytes{/tr\N{REPLACEMENT CHARACTER}ning}"] == 100 * MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import logging
 import os
 import sys
@@ -118,8 +119,8 @@ def ask_daemon(folder: Path) -> dict[str, Any] | None:
     except PermissionError:
         print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
         return None
-    except (OSError, ValueError) as error:
-        # It was killed or hangs: not the same as that none was ever started.
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        # It was killed or hangs, or another program has its port: not the same as that none was ever started.
         print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
         return None
     return {"seen_by": "daemon", "url": url, **document}

@@ -39,13 +39,19 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
         table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
-    Console().print(table)
+    Console().print(table, markup=False)  # a path may hold brackets
 
 
 @app.command()
 def check(config: ConfigOption = None) -> None:
     """Check the configuration; exit status 2 and one line if it cannot be used."""
+    from wslgpud import app as daemon  # noqa: PLC0415 - all that it is made of: only here
+
     found = loaded(config)
+    try:
+        daemon.check(found.config)
+    except configuration.ConfigError as error:
+        raise Fault(str(error)) from error
     print(f"{found.file or 'no file, only defaults'}: good")
 
 

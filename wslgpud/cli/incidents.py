@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
+#: how far back the list goes unless somebody says so
+_DAYS = 30.0
 
 
 def incidents(
@@ -38,7 +40,7 @@ def incidents(
             help="draw it on the terminal, as without this, or into a .png, .svg, or .html with the report",
         ),
     ] = None,
-    days: Annotated[float, typer.Option(help="list those of so many days")] = 30.0,
+    days: Annotated[float | None, typer.Option(help=f"list those of so many days (else {_DAYS:g})")] = None,
     all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
     state: StateOption = None,
 ) -> None:
@@ -48,9 +50,13 @@ def incidents(
 
     if number is None and plot is not None:
         raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
+    if number is not None and (days is not None or all_):
+        raise Fault(f"--days and --all choose what is listed: leave them out, or the number {number}")
     with open_reader(config, state) as reader:
         if number is None:
-            found = [summary(i) for i in recent(reader, days) if all_ or _notable(i)]
+            found = [
+                summary(i) for i in recent(reader, _DAYS if days is None else days) if all_ or _notable(i)
+            ]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
         tongue = language(loaded(config).config.alerts.language, os.environ)

@@ -28,7 +28,8 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def print_status(document: dict[str, Any], console: Console | None = None) -> None:
     """Print the document of ``wslgpud.status.status``."""
-    (console or Console(highlight=False)).print(Group(*_parts(document)))
+    # Names of programs are text: [slug].py is no style, and [/x] must not end in a traceback.
+    (console or Console(highlight=False)).print(Group(*_parts(document)), markup=False)
 
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:

@@ -288,7 +288,8 @@ class Session:
         except Failed as failed:
             if failed.error in BROKEN:
                 raise
-            self.names_supported = failed.error not in UNSUPPORTED
+            # Of one process: that it is refused, or has ended, says nothing of the others.
+            self.names_supported = failed.error not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
             return None
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 

@@ -19,6 +19,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 
 if TYPE_CHECKING:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,21 @@ class _LastWord(logging.Handler):
         self.text = record.getMessage()
 
 
+def exporter(settings: Otlp) -> OTLPMetricExporter:
+    """Return what sends; nothing is sent yet.
+
+    Raises:
+        ConfigError: the library is missing, or a header is none.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 - only for this
+    except ImportError as error:
+        raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
+    return metric_exporter.OTLPMetricExporter(
+        settings.endpoint, headers=dict(map(_header, settings.headers)), timeout=TIMEOUT_SECONDS
+    )
+
+
 class Push:
     """A thread that pushes what ``readings`` gives, every ``interval_seconds``; nothing waits for it."""
 
@@ -56,14 +72,8 @@ class Push:
         Raises:
             ConfigError: the library is missing, or a header is none.
         """
-        try:
-            from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 - only for this
-        except ImportError as error:
-            raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
-        self._exporter = metric_exporter.OTLPMetricExporter(
-            settings.endpoint, headers=dict(map(_header, settings.headers)), timeout=TIMEOUT_SECONDS
-        )
+        self._exporter = exporter(settings)
         self._said, its_log = _LastWord(), logging.getLogger("opentelemetry")
         its_log.addHandler(self._said)
         its_log.propagate = False

@@ -5,6 +5,7 @@ A limit kills as surely as a full machine does, and /proc/meminfo shows nothing 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from typing import ClassVar, NamedTuple
 
@@ -189,7 +190,9 @@ def state(host: Host, tree: Tree, cgroup: Limited) -> list[Reading]:
         found = [(LIMIT, cgroup.limit), (SWAP_LIMIT, cgroup.swap_limit), *reader(host, folder)]
     except (NoData, SourceError):  # the latter when it ends under our hands: ENODEV
         return []
-    return [Reading(spec, value, (cgroup.path,)) for spec, value in found if value is not None]
+    # Folders may have any name, and one that is not UTF-8 would stop the database; /proc is read likewise.
+    name = os.fsencode(cgroup.path).decode("utf-8", "replace")
+    return [Reading(spec, value, (name,)) for spec, value in found if value is not None]
 
 
 def _state_v2(host: Host, folder: str) -> list[tuple[MetricSpec, int | None]]:

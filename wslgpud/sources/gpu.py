@@ -201,9 +201,11 @@ class GpuSource(Source):
         """Return what NVML tells now.
 
         Raises:
-            NoData: no NVIDIA GPU here.
+            NoData: no NVIDIA GPU here, or it is switched off.
             SourceError: the driver hangs, crashes or refuses; the message says what to do.
         """
+        if not self.config.sampling.gpu:
+            raise NoData("switched off by sampling.gpu")
         self._expect_gpu()
         now = self.host.clock.mono()
         if self._renew_at is not None and now >= self._renew_at:

@@ -89,7 +89,7 @@ class Live(App[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
-        yield Vertical(Static("looking ...", id="view"))
+        yield Vertical(Static("looking ...", id="view", markup=False))
         yield Input(placeholder="only programs with", id="filter")
         yield Footer()
 

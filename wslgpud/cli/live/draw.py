@@ -109,7 +109,8 @@ def _verdict(look: Look, trail: Trail, shown: Shown, width: int, now: float) -> 
     clock = taken.astimezone().strftime("%H:%M:%S")
     marks = " paused" if shown.paused else ""
     silent = trail.still(look.mono) if look.seen_by == "daemon" else 0.0
-    if shown.trouble or silent > STALE_SECONDS:
+    planned = look.value("tick_interval_seconds") or 0.0
+    if shown.trouble or silent > max(STALE_SECONDS, 5 * planned):  # as /-/healthy and the page have it
         if shown.trouble:
             yield _text((" NO ANSWER ", "bold reverse red"), f" for {duration(age)}: {shown.trouble}")
         else:

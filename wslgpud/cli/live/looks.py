@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import http.client
 import math
 import time
 import urllib.request
@@ -95,8 +95,11 @@ class DaemonFeed:
 
     def look(self) -> Look:
         """See ``Feed.look``."""
-        document = _begun(json.loads(self._get("/api/v1/status")))
-        values = read_exposition(self._get("/metrics"))
+        try:
+            document = _begun(documents.parsed(self._get("/api/v1/status")))
+            values = read_exposition(self._get("/metrics"))
+        except ValueError as error:
+            raise NoLookError(f"what answers at {self._url} is no wslgpud: {error}") from error
         found = self._watch.found(document) if self._watch else None
         return Look(time.monotonic(), document, values, "daemon", self._url, found)
 
@@ -115,7 +118,7 @@ class DaemonFeed:
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with direct.open(self._url + path, timeout=TIMEOUT_SECONDS) as answer:
                 return str(answer.read().decode())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:  # the last: ended amid an answer
             raise NoLookError(f"{self._url} does not answer: {error}") from error
 
 

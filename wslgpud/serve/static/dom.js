@@ -44,6 +44,7 @@ function children(old, fresh) {
   for (const wanted of [...fresh.childNodes]) {
     const key = keyOf(wanted);
     let found = key ? keyed.get(key) : at;
+    keyed.delete(key); // two of one key (programs of another namespace are all pid 0) are two all the same
     if (found && !alike(found, wanted)) found = null;
     if (!found && !key && at && alike(at, wanted)) found = at;
     if (!found) {
