@@ -125,6 +125,16 @@ def test_a_training_that_holds_the_lock_keeps_runs_away(tmp_path):
         training.communicate(b"")
 
 
+def test_a_lock_that_was_made_for_another_users_training_need_not_be_writable(tmp_path):
+    lock = GpuLock(0, tmp_path)
+    subprocess.run(["flock", "-s", lock.path, "true"], umask=0o022, check=True)
+    descriptor = lock._open()
+    mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    os.close(descriptor)
+
+    assert mode == os.O_RDONLY
+
+
 def test_a_training_that_comes_during_a_run_is_seen_waiting(tmp_path):
     lock, host = GpuLock(0, tmp_path), Host()
     with lock.held():

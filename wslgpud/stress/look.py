@@ -219,8 +219,8 @@ class GpuLock:
 
     def _open(self) -> int:
         # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
-        # even to root (fs.protected_regular).
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileNotFoundError):
             return os.open(self.path, flags)
         try:
