@@ -38,7 +38,7 @@ BLOCKED = MetricSpec(
 BOOT_TIME = MetricSpec(
     "boot_time_seconds", "gauge", "seconds",
     "When the machine (under WSL2: its virtual machine) started, in seconds since 1970; "
-    "a change is a restart, also one that nobody asked for.",
+    "a restart changes it, and so does setting the clock.",
 )  # fmt: skip
 UPTIME = MetricSpec(
     "uptime_seconds", "gauge", "seconds", "How long the machine runs.", decimals=2, stored=False
