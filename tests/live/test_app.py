@@ -260,3 +260,24 @@ def test_without_a_terminal_it_looks_once_and_prints(tmp_path: Path) -> None:
     assert "GPU 1" in result.stdout
     assert "a recorded machine" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+def test_without_a_keyboard_it_does_not_stay_where_nobody_could_leave_it(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")],
+        stdin=subprocess.DEVNULL, stdout=its, stderr=its, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    os.close(its)
+    too_long = threading.Timer(PATIENCE_SECONDS, process.kill)
+    too_long.start()
+    said = b""
+    with suppress(OSError):  # how the end of a terminal reads
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    too_long.cancel()
+    os.close(ours)
+
+    assert process.wait(PATIENCE_SECONDS) == 0
+    assert b"GPU 1" in said
+    assert b"\x1b[?1049h" not in said
