@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
-from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.cli.common import ask_daemon
 from wslgpud.cli.live.app import Live
@@ -176,6 +176,16 @@ def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: P
             DaemonFeed(url).look()
         (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
         ask_daemon(tmp_path)  # no traceback either: it says so and returns
+
+
+def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
+    body = b'{"version": "1", "waiting": "for the first sample"}'
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
+        shown = wslgpud("status", "--state", str(tmp_path), home=tmp_path)
+
+    said = f"the daemon at {url} has just started and waits for its first sample\n"
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, said, "")
 
 
 def test_a_reason_with_brackets_is_shown_as_it_is() -> None:
