@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.store.codec import decode, encode
+from wslgpud.store.codec import decode, encode, pack_numbers
+from wslgpud.store.sheet import Block, find, pack, unpack
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-300, 300)
@@ -93,3 +94,23 @@ def test_a_damaged_block_says_so_or_gives_the_right_number_of_values(values, dat
 def test_noise_is_refused(block):
     with pytest.raises(ValueError, match="damaged block"):
         decode(block, 3, 1, whole=True)
+
+
+@given(st.integers(0, 40), st.integers(1, 255), st.sampled_from([1, 2]))
+@example(15, 0xF0, 1)
+def test_a_damaged_sheet_says_so_or_gives_a_block(place, bits, number):
+    whole = pack({1: Block(0, 0.5, b"abc"), 2: Block(1, 5, b"def")})
+    sheet = bytearray(whole)
+    sheet[place % len(whole)] ^= bits
+    for read in (lambda: find(bytes(sheet), number), lambda: unpack(bytes(sheet))):
+        try:
+            read()
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize("last", [2**63, 2**2000, -(2**63) - 1])
+@pytest.mark.parametrize("head", [0, 1])
+def test_a_last_value_beyond_64_bits_is_damage(head, last):
+    with pytest.raises(ValueError, match="damaged sheet"):
+        find(struct.pack("<HHI", 1, 1, 999) + pack_numbers(head, last), 1)

@@ -111,6 +111,34 @@ def test_a_file_replaced_by_an_older_copy_is_taken_as_it_is(opened, file, clock,
     assert _seconds(opened, made) == list(range(10, 15))
 
 
+def test_in_a_file_with_fewer_series_each_gets_a_number_of_its_own(opened, file, clock, made, tmp_path):
+    with Store(tmp_path / "other.db", host_name="pc", clock=clock) as other:
+        other.append(made.snapshot(made.T0, {made.RATIO: 0.5}))
+    keys = [(made.BYTES, name) for name in "abc"]
+    opened.append(made.snapshot(made.T0, dict.fromkeys(keys, 1)))
+    assert opened.flush()
+    shutil.move(tmp_path / "other.db", file)
+    opened.append(made.snapshot(made.T0 + 1, {key: value for value, key in enumerate(keys)}))
+    assert opened.flush()
+    assert [str(ref) for ref in opened.series()] == [
+        *(f'made_bytes{{kind="{n}"}}' for n in "abc"),
+        "made_ratio",
+    ]
+    assert made.read_all(opened) == [(1, 0), (1, 1), (1, 2), (0, 0.5)]
+
+
+def test_an_event_that_speaks_of_damage_does_not_make_a_sound_file_a_damaged_one(opened, file, made):
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("CREATE TRIGGER no BEFORE INSERT ON event BEGIN SELECT RAISE(FAIL, 'no'); END")
+    event = Event("printer", made.T0, "the printer is damaged", {})
+    opened.append(made.snapshot(made.T0, {made.EVENTS: 1}, events=(event,)), urgent=True)
+    made.until(lambda: opened.stats().write_errors_total)
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("DROP TRIGGER no")
+    assert opened.flush()
+    assert opened.stats().set_aside == ""
+
+
 @pytest.mark.parametrize("table", ["block", "batch", "rollup_minute"])
 def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, settings, clock, made, table):
     with Store(file, settings, host_name="pc", clock=clock) as store:
@@ -245,6 +273,28 @@ def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, cl
             other.execute("COMMIT")
             assert store.flush()
             assert _seconds(store, made) == list(range(10))
+
+
+def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, settings, clock, made):
+    def warn(store, resources):
+        for resource in resources:
+            change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, "full soon")
+            store.record_transition(change, {"mail": {}})
+            store.mark_failed(store.unsent()[-1].id, f"no route for {resource}")
+
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        warn(store, "abc")
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with Store(file, settings, host_name="pc", clock=clock) as store:
+            store.learn("ram", {})
+            warn(store, "def")
+            other.execute("COMMIT")
+            assert store.flush()
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        assert [row.resource for _, row in store.transitions()] == list("abcdef")
+        assert [d.error for d in store.unsent()] == [f"no route for {name}" for name in "abcdef"]
+        assert [d.transition_id for d in store.unsent()] == [number for number, _ in store.transitions()]
 
 
 def test_a_damaged_block_leaves_a_gap_and_not_an_error(file, settings, clock, made):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, func, select
 from sqlalchemy.pool import NullPool
 
 from wslgpud.model import Level, Transition
-from wslgpud.store import Reader, Store, StoreError, upkeep, writer
+from wslgpud.store import Reader, Store, StoreError, schema, upkeep, writer
 
 pytestmark = pytest.mark.servers
 
@@ -104,3 +104,50 @@ def test_a_server_that_is_not_there_yet_does_not_keep_the_daemon_from_starting(s
 def test_an_address_without_a_driver_says_what_to_install(settings):
     with pytest.raises(StoreError, match="pip install"):
         Store("postgresql+nodriver://me@127.0.0.1/x", settings)
+
+
+def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
+    url, settings, clock, made, administer
+):
+    name = url.rpartition("/")[2]
+    change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x")
+    values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]
+    with Store(url, settings, host_name="one", clock=clock) as store:
+        store.append(made.snapshot(made.T0, values[0]))
+        store.learn("ram", {"of": "one"})
+        store.record_transition(change, {"mail": {"of": "one"}})
+    administer(f"ALTER DATABASE {name} RENAME TO {name}_away")
+    with Store(url, settings, host_name="two", clock=clock) as store:
+        assert "does not exist" in store.stats().error
+        store.append(made.snapshot(made.T0, values[1]))
+        store.append(made.snapshot(made.T0 + 1, values[1]))
+        store.learn("ram", {"of": "two"})
+        store.record_transition(change, {"mail": {"of": "two"}, "ntfy": {"of": "two"}})
+        store.mark_sent(store.unsent("ntfy")[0].id)
+        administer(f"ALTER DATABASE {name}_away RENAME TO {name}")
+        assert store.flush()
+    with Reader(url) as reader:
+        assert {
+            (ref.host, ref.metric): [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series()
+        } == {
+            ("one", "made_events"): [1], ("one", "made_ratio"): [0.5],
+            ("two", "made_events"): [100, 100], ("two", "made_ratio"): [0.25, 0.25],
+        }  # fmt: skip
+    for host in ("one", "two"):
+        with Store(url, settings, host_name=host, clock=clock) as store:
+            assert store.learned["ram"].document == {"of": host}
+            assert [delivery.payload for delivery in store.unsent()] == [{"of": host}]
+            assert [number for number, _ in store.transitions()] == [store.unsent()[0].transition_id]
+
+
+def test_a_reader_sees_one_moment_while_ticks_are_sealed(url, settings, clock, made):
+    with Store(url, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(890), clock, value=0)
+        assert store.flush()
+        with store.reader.connected() as connection:
+            newest = select(func.count()).select_from(schema.batch)
+            before = connection.scalar(newest)
+            _append(store, made, range(900, 910), clock, value=0)
+            made.settle(store, clock)
+            assert store.stats().rows["chunk"] == 1
+            assert connection.scalar(newest) == before

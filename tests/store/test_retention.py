@@ -65,6 +65,31 @@ def test_a_clock_that_is_years_ahead_for_a_while_costs_no_history(file, settings
         assert made.read_all(store) == [(0, 1)]
 
 
+def test_samples_a_clock_years_ahead_has_stamped_do_not_keep_all_others(target, settings, clock, made):
+    with Store(target, replace(settings, raw_days=2), host_name="pc", clock=clock) as store:
+        for day in (3650, *range(10)):
+            clock.now = made.T0 + day * DAY
+            store.append(made.snapshot(clock.now, {made.EVENTS: day}))
+            assert store.flush()
+        made.settle(store, clock)
+        assert made.raw_since(store) == 8 * DAY
+
+
+def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, settings, clock, made):
+    keep = replace(settings, raw_days=2, minute_days=3, hour_days=4)
+    for day, name in ((0, "old"), (9, "new")):
+        with Store(file, keep, host_name=name, clock=clock) as store:
+            for second in range(0, 2000, 10):
+                clock.now = made.T0 + day * DAY + second
+                store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+            made.settle(store, clock)
+    begins = made.query(
+        file, "SELECT min(low_ms) / 1000 FROM chunk UNION ALL SELECT min(part) FROM rollup_minute"
+    )
+    assert begins == [(made.T0 + 9 * DAY,)] * 2
+    assert made.query(file, "SELECT min(part) FROM rollup_hour") == [(made.T0 + 9 * DAY,)]
+
+
 @pytest.mark.parametrize("table", ["transition", "outbox"])
 def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, monkeypatch, table):
     monkeypatch.setattr(upkeep, "MOST_ROWS", dict.fromkeys(upkeep.MOST_ROWS, 40))

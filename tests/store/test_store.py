@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud import __version__
+from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import LockedError, Point, Run, Store
-from wslgpud.store.intake import Intake
+from wslgpud.store.intake import Intake, SeriesKey
 
 
 @pytest.fixture
@@ -283,3 +284,30 @@ def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
                 times = [row.ms + offset - made.T0 * 1000 for offset in offsets]
                 found += [(names[key], ms, v) for ms, v in zip(times, values, strict=True)]
     assert sorted(found) == sorted(wanted)
+
+
+def test_a_series_declared_as_another_kind_goes_on(target, settings, clock, made):
+    for second, kind in enumerate(["gauge", "counter"]):
+        spec = MetricSpec("made_thing", kind, "", "It was a gauge once.")
+        with Store(target, settings, host_name="pc", clock=clock) as store:
+            store.append(made.snapshot(made.T0 + second, {spec: second}))
+            assert store.flush()
+            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+            assert list(store.reader.kinds().values()) == [kind]
+
+
+def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(target, settings, clock, made):
+    for second, decimals in enumerate([1, 2, 1]):
+        spec = MetricSpec("made_thing", "gauge", "", "Finer for a while.", decimals=decimals)
+        with Store(target, settings, host_name="pc", clock=clock) as store:
+            store.append(made.snapshot(made.T0 + second, {spec: second}))
+            assert store.flush()
+            assert made.read_all(store) == [(s, s) for s in range(second + 1)]
+
+
+def test_no_series_takes_a_number_of_another_machine(made):
+    intake = Intake()
+    intake.attach(0, {65535: SeriesKey("made_events", "counter", "{}", 1)}, 0)
+    intake.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
+    assert intake.rejected_values == 1
+    assert not intake.waiting(1).series

@@ -186,7 +186,10 @@ def reader_engine(target: str) -> Engine:
     """
     path = sqlite_path(target)
     if path is None:
-        return _server_engine(target, pool_pre_ping=True, pool_size=2, max_overflow=8)
+        # each statement would see its own moment: what is sealed between two of them would be in neither
+        return _server_engine(
+            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
+        )
     if not path.is_file():
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make

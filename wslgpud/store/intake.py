@@ -17,8 +17,8 @@ from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
 BUFFER_BYTES = 8 * 1024 * 1024
 #: events that may wait
 BUFFER_EVENTS = 2000
-#: series one host may have; the label values of the sources are bounded far below
-MAX_SERIES = (1 << schema.SERIES_BITS) - 1
+#: ids of rows from here on stand for those they get when the database is opened for the first time
+PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
 
 
@@ -29,6 +29,11 @@ class SeriesKey(NamedTuple):
     kind: str
     labels: str
     divisor: int
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """What there is one row of, though a metric be declared as another kind some day."""
+        return self.metric, self.labels, self.divisor
 
 
 class EventRow(NamedTuple):
@@ -60,13 +65,15 @@ class Intake:
         """Begin empty; ``attach`` tells what the database already has."""
         self._lock = threading.Lock()
         self._host_id = 0
-        self._ids: dict[SeriesKey, int] = {}
+        self._keys: dict[int, SeriesKey] = {}
+        self._ids: dict[tuple[str, str, int], int] = {}
         self._known: dict[str, dict[tuple[str, ...], tuple[str, int]]] = {}
         self._unsaved: list[tuple[int, SeriesKey]] = []
         self._open = OpenBatch()
         self._pending = Pending(buffer_bytes)
         self._events: Backlog[EventRow] = Backlog()
-        self._next_row = 1
+        self._next_row = PROVISIONAL
+        self._shift = 0
         self._committed_row = 0
         self._synced_row = 0
         self.dropped_events = 0
@@ -82,19 +89,23 @@ class Intake:
         """
         with self._lock:
             self._close_batch()
-            old = {number: key for key, number in self._ids.items()}
+            old, self._keys = self._keys, dict(series)
             self._host_id = host_id
-            self._ids = {key: number for number, key in series.items()}
+            self._ids = {key.identity: number for number, key in series.items()}
             self._known.clear()
             self._unsaved.clear()
-            moved: dict[int, int | None] = {}
+            first, last = schema.series_range(host_id)
             for number, key in old.items():
-                if key not in self._ids and number not in series:
-                    self._ids[key] = number
-                    self._unsaved.append((number, key))
-                elif self._series_id(key) != number:
-                    moved[number] = self._series_id(key)
-            self._next_row = max(self._next_row, last_row + 1, schema.row_range(host_id)[0] + 1)
+                if key.identity not in self._ids and number not in series and first < number <= last:
+                    self._save(number, key)
+            # after those: a new number must be nobody's
+            numbers = {number: self._series_id(key) for number, key in old.items()}
+            moved = {before: now for before, now in numbers.items() if before != now}
+            free = max(last_row, schema.row_range(host_id)[0]) + 1
+            if self._next_row >= PROVISIONAL:
+                self._shift = free - PROVISIONAL
+                self._next_row += self._shift
+            self._next_row = max(self._next_row, free)
             if not same_file:
                 self._committed_row = self._synced_row = last_row
                 self._pending.renumber(lambda batch: self._renumbered(batch, moved))
@@ -186,6 +197,10 @@ class Intake:
         with self._lock:
             return self._row_ids(1)
 
+    def final_row(self, number: int) -> int:
+        """Return the id in the database of what ``next_row`` has numbered, perhaps before that was open."""
+        return number + self._shift if number >= PROVISIONAL else number
+
     def _row_ids(self, count: int) -> int:
         """Return the first of ``count`` new row ids."""
         self._next_row += count
@@ -231,14 +246,20 @@ class Intake:
         return found
 
     def _series_id(self, key: SeriesKey) -> int | None:
-        number = self._ids.get(key)
+        number = self._ids.get(key.identity)
         if number is None:
-            if len(self._ids) >= MAX_SERIES:
+            first, last = schema.series_range(self._host_id)
+            number = max(self._keys, default=first) + 1
+            if number > last:
                 return None
-            number = max(self._ids.values(), default=self._host_id << schema.SERIES_BITS) + 1
-            self._ids[key] = number
-            self._unsaved.append((number, key))
+        if self._keys.get(number) != key:
+            self._save(number, key)
         return number
+
+    def _save(self, number: int, key: SeriesKey) -> None:
+        self._keys[number] = key
+        self._ids[key.identity] = number
+        self._unsaved.append((number, key))
 
     def _keep_event(self, event: Event) -> None:
         if len(self._events) >= BUFFER_EVENTS:

@@ -42,10 +42,12 @@ def forecast_from(payload: Mapping[str, Any]) -> Forecast:
 class Journal:
     """Transitions and deliveries: in memory now, in the database as soon as it takes them."""
 
-    def __init__(self, next_id: Callable[[], int], wall: Callable[[], float]) -> None:
-        """Begin empty; ``next_id`` gives row ids, ``wall`` the time."""
+    def __init__(
+        self, next_id: Callable[[], int], final_id: Callable[[int], int], wall: Callable[[], float]
+    ) -> None:
+        """Begin empty; ``next_id`` gives row ids, ``final_id`` what they are on disk, ``wall`` the time."""
         self._lock = threading.Lock()
-        self._next_id = next_id
+        self._next_id, self._final_id = next_id, final_id
         self._wall = wall
         self._unsent: dict[int, Delivery] = {}
         self._writes: Backlog[Write] = Backlog()
@@ -77,7 +79,6 @@ class Journal:
         """Keep a transition and what each channel is to be told of it; return its id."""
         number, forecast = self._next_id(), transition.forecast
         row = {
-            "id": number,
             "ms": round(transition.wall * 1000),
             "mono": transition.mono,
             "resource": transition.resource,
@@ -88,7 +89,11 @@ class Journal:
             "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
             "facts": json.dumps(dict(transition.facts), ensure_ascii=False) if transition.facts else None,
         }
-        self.run(lambda connection: insert_new(connection, schema.transition, [row]))
+        self.run(
+            lambda connection: insert_new(
+                connection, schema.transition, [{"id": self._final_id(number), **row}]
+            )
+        )
         for channel, message in messages.items():
             self.post(channel, message, number)
         return number
@@ -98,9 +103,7 @@ class Journal:
         text = json.dumps(payload, ensure_ascii=False)
         delivery = Delivery(self._next_id(), channel, transition_id, json.loads(text), round(self._wall(), 3))
         row = {
-            "id": delivery.id,
             "channel": channel,
-            "transition": transition_id,
             "payload": text,
             "created_ms": round(delivery.created_wall * 1000),
             "attempts": 0,
@@ -109,7 +112,14 @@ class Journal:
         }
         with self._lock:
             self._unsent[delivery.id] = delivery
-        self.run(lambda connection: insert_new(connection, schema.outbox, [row]))
+
+        def write(connection: Connection) -> None:
+            of = None if transition_id is None else self._final_id(transition_id)
+            insert_new(
+                connection, schema.outbox, [{"id": self._final_id(delivery.id), "transition": of, **row}]
+            )
+
+        self.run(write)
         return delivery.id
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
@@ -170,5 +180,9 @@ class Journal:
             "error": error,
             "done_ms": round(self._wall() * 1000) if done else None,
         }
-        statement = update(schema.outbox).where(schema.outbox.c.id == delivery_id).values(values)
-        self.run(lambda connection: connection.execute(statement))
+        box = schema.outbox
+        self.run(
+            lambda connection: connection.execute(
+                update(box).where(box.c.id == self._final_id(delivery_id)).values(values)
+            )
+        )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from operator import truediv
+from operator import itemgetter, truediv
 from typing import Any, NamedTuple, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, Engine, Table, false, func, inspect, select, true
@@ -187,7 +187,9 @@ class Reader:
             ]
         if len(parts) == 1:
             return parts[0]
-        return [t for times, _ in parts for t in times], [v for _, values in parts for v in values]
+        # of a precision that was changed and changed back, in turns
+        points = sorted(((t, v) for part in parts for t, v in zip(*part, strict=True)), key=itemgetter(0))
+        return [t for t, _ in points], [v for _, v in points]
 
     def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
         """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.

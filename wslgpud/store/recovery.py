@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import IntegrityError
 
 from wslgpud.store import schema
 
@@ -58,7 +59,7 @@ def take_over_identity(connection: Connection, aside: Path) -> int:
         for table in _IDENTITY:
             for rows in _slices(old, table):
                 _insert(connection, table, rows)
-        for table in (*_CONTENT[:5], schema.outbox, schema.chunk):
+        for table in (*_CONTENT[:6], schema.outbox, schema.chunk):
             newest = max(newest, _greatest_id(old, table))
     return newest
 
@@ -98,8 +99,15 @@ def _greatest_id(old: sqlite3.Connection, table: Table) -> int:
 
 
 def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        connection.execute(sqlite.insert(table).on_conflict_do_nothing(), rows)
+    insert = sqlite.insert(table).on_conflict_do_nothing()
+    try:
+        if rows:
+            connection.execute(insert, rows)
+    except IntegrityError:
+        # damage made something else of a value: that costs its row, not those that follow
+        for row in rows:
+            with suppress(IntegrityError):
+                connection.execute(insert, row)
 
 
 def _slices(old: sqlite3.Connection, table: Table) -> Iterator[list[dict[str, Any]]]:

@@ -78,7 +78,8 @@ def _body(block: Block) -> bytes:
 def _block(body: bytes) -> Block:
     try:
         (head, last), begin = unpack_numbers(body, 2)
-    except IndexError as error:
-        raise ValueError("damaged sheet: it ends too early") from error
+        bits = struct.pack("<q", last)  # whole or not, a value has 64
+    except (IndexError, struct.error) as error:
+        raise ValueError(f"damaged sheet: {error}") from error
     mask, double = divmod(head, 2)
-    return Block(mask, struct.unpack("<d", struct.pack("<q", last))[0] if double else last, body[begin:])
+    return Block(mask, struct.unpack("<d", bits)[0] if double else last, body[begin:])

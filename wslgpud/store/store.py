@@ -73,7 +73,7 @@ class Store:
             ours = engines.lock_path(self._path).exists()
             self._lock = engines.WriterLock(self._path)
         self._intake = Intake()
-        self._journal = Journal(self._intake.next_row, self._clock.wall)
+        self._journal = Journal(self._intake.next_row, self._intake.final_row, self._clock.wall)
         self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
         self._reader: Reader | None = None
         self._reading = threading.Lock()
@@ -150,8 +150,8 @@ class Store:
 
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
-        number = self._intake.next_row()
-        self._journal.run(lambda connection: stress_rows.insert(connection, number, result))
+        number, final = self._intake.next_row(), self._intake.final_row
+        self._journal.run(lambda connection: stress_rows.insert(connection, final(number), result))
         self._writer.wake()
         return number
 
@@ -160,13 +160,14 @@ class Store:
 
         ``learned`` holds what earlier runs have kept.
         """
-        number, ms = self._intake.next_row(), round(self._clock.wall() * 1000)
-        row = {"id": number, "ms": ms, "subject": subject, "document": json.dumps(dict(document))}
-        low, high = schema.row_range(self._intake.host_id)
+        ms = round(self._clock.wall() * 1000)
+        row: dict[str, Any] = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
         table = schema.learned
 
         def write(connection: Connection) -> None:
-            mine = table.c.id.between(low, high)
+            # only now: before the database could be opened nobody knew whose rows these are
+            number = row.setdefault("id", self._intake.next_row())
+            mine = table.c.id.between(*schema.row_range(self._intake.host_id))
             connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
             insert_new(connection, table, [row])
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Table, delete, func, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engine as engines
@@ -135,6 +135,16 @@ class Upkeep:
                 return rows
         return 0
 
+    def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
+        """Return what is true of the rows to be kept within bounds.
+
+        In a file that is all: of a machine that was renamed, nobody else would ever delete the old rows.
+        """
+        if connection.dialect.name == "sqlite":
+            return true()
+        key, (low, high) = schema.key_range(table, self._intake.host_id)
+        return key.between(low, high)
+
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
         offset = self._wall() - mono
@@ -145,33 +155,33 @@ class Upkeep:
     def _purge_chunk(self, connection: Connection, before: float | None) -> int:
         """Delete blocks of the oldest chunk, at last itself, if it ends before ``before`` (None: always)."""
         chunk, block = schema.chunk, schema.block
-        mine = chunk.c.id.between(*schema.row_range(self._intake.host_id))
-        oldest = connection.execute(
-            select(chunk.c.id, chunk.c.high_ms).where(mine).order_by(chunk.c.id).limit(1)
-        ).first()
-        if oldest is None or (before is not None and oldest.high_ms >= before * 1000):
+        query = select(chunk.c.id).where(self._ours(connection, chunk))
+        if before is not None:
+            # not in order of arrival: one that a clock years ahead has stamped would keep all after it
+            query = query.where(chunk.c.high_ms < before * 1000).order_by(chunk.c.high_ms)
+        oldest = connection.scalar(query.order_by(chunk.c.id).limit(1))
+        if oldest is None:
             return 0
-        first, last = schema.block_id(oldest.id, 0), schema.block_id(oldest.id, -1)
+        first, last = schema.block_id(oldest, 0), schema.block_id(oldest, -1)
         beyond = select(block.c.id).where(block.c.id.between(first, last)).order_by(block.c.id)
         end = connection.scalar(beyond.offset(self._rows).limit(1))
         gone = block.c.id.between(first, last if end is None else end - 1)
         deleted = connection.execute(delete(block).where(gone)).rowcount
         if end is not None:
             return deleted
-        connection.execute(delete(chunk).where(chunk.c.id == oldest.id))
+        connection.execute(delete(chunk).where(chunk.c.id == oldest))
         return deleted + 1
 
     def _purge_part(self, connection: Connection, table: Table, before: float | None) -> int:
         """Delete some of the oldest part of summaries if it begins before ``before`` (None: always)."""
-        first, last = schema.series_range(self._intake.host_id)
-        mine = table.c.series.between(first, last)
+        mine = self._ours(connection, table)
         oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
         if oldest is None or (before is not None and oldest >= before):
             return 0
         # a series of an hour's part is up to 24 rows
         beyond = select(table.c.series).where(table.c.part == oldest, mine).order_by(table.c.series)
         end = connection.scalar(beyond.offset(self._rows).limit(1))
-        gone = table.c.series.between(first, last if end is None else end)
+        gone = mine if end is None else and_(mine, table.c.series <= end)
         return connection.execute(delete(table).where(table.c.part == oldest, gone)).rowcount
 
     def _purge_rows(
@@ -181,7 +191,7 @@ class Upkeep:
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
         query = (
             select(table.c.id, moment)
-            .where(table.c.id.between(*schema.row_range(self._intake.host_id)))
+            .where(self._ours(connection, table))
             .order_by(table.c.id)
             .limit(self._rows if at_most is None else min(at_most, self._rows))
         )
@@ -218,8 +228,7 @@ class Upkeep:
             for table in COUNTED:
                 count = select(func.count()).select_from(table)
                 if table is not schema.series:
-                    key, mine = schema.key_range(table, self._intake.host_id)
-                    count = count.where(key.between(*mine))
+                    count = count.where(self._ours(connection, table))
                 self.rows[table.name] = connection.scalar(count) or 0
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.store import engine as engines
@@ -37,6 +37,8 @@ TICKS_A_COMMIT = 600
 SLICE_BYTES = 8 * wal.PAGE
 #: waits between attempts while the database cannot be written
 RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
+#: of a series that is there already and is declared as another kind now
+_KIND = update(schema.series).where(schema.series.c.id == bindparam("number")).values(kind=bindparam("now"))
 
 
 class Attach(Protocol):
@@ -79,6 +81,7 @@ class Writer:
         self._aside: Path | None = None
         self._salvage: Iterator[int] | None = None
         self._connection: Connection | None = None
+        self._opened = False
         self._inode: tuple[int, int] | None = None
         self._wal: wal.Wal | None = None
         self._wake = threading.Condition()
@@ -219,6 +222,8 @@ class Writer:
             insert_new(
                 connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series]
             )
+            if waiting.series:
+                connection.execute(_KIND, [{"number": n, "now": k.kind} for n, k in waiting.series])
             insert_new(connection, schema.batch, list(_rows(waiting.batches)))
             insert_new(connection, schema.event, [e._asdict() for e in waiting.events])
         log_file.grew(sum(batch.size for batch in waiting.batches))
@@ -228,7 +233,7 @@ class Writer:
         if self._salvage is None:
             more = self._upkeep(connection)
         elif next(self._salvage, None) is None:
-            self._salvage, more = None, True
+            self._salvage, self._aside, more = None, None, True
         else:
             more = True
         if more:
@@ -271,8 +276,14 @@ class Writer:
         if text != self.error:
             log.error("history is kept in memory: %s", text)
         self.error = text
-        if self._path is not None and self._salvage is None and recovery.is_damage(str(error)):
-            self._set_aside(self._path)
+        # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
+        said = str(error.orig if isinstance(error, DBAPIError) else error)
+        if self._path is not None and recovery.is_damage(said):
+            if self._salvage is None:
+                self._set_aside(self._path)
+            # one of both files is worse than the search for what can be read can cope with
+            else:
+                self._salvage = self._aside = None
 
     def _set_aside(self, path: Path) -> None:
         try:
@@ -293,7 +304,8 @@ class Writer:
             try:
                 if self._aside is not None:
                     self._begin_salvage(connection, self._aside)
-                self._attach(connection, self._last_row, same_file=self._inode == self._stat())
+                same = self._opened and self._inode == self._stat()
+                self._attach(connection, self._last_row, same_file=same)
                 log_file = wal.Wal(connection, self._path)
                 # that this run has begun must be known even if the power goes in the next second
                 log_file.sync()
@@ -302,20 +314,24 @@ class Writer:
                 if log_file is not None:
                     log_file.close()
                 raise
-            self._aside = None
             self._connection, self._wal, self._inode = connection, log_file, self._stat()
+            self._opened = True
             if self._suspect:
                 self._suspect = False
                 self._tell_suspect()
         return self._connection, self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
-        """Take over from a damaged file what all else refers to; the rest follows in slices."""
+        """Take over from a damaged file what all else refers to; the rest follows in slices.
+
+        It is begun again with each connection until all is taken over: what is there already stays.
+        """
         migrations.migrate(connection, self._target)
         try:
             self._last_row = recovery.take_over_identity(connection, aside)
         except sqlite3.Error as error:
             log.error("%s: nothing can be read any more: %s", aside, error)  # noqa: TRY400
+            self._aside = None
             return
         self._salvage = recovery.take_over(connection, aside)
 

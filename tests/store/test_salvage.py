@@ -1,0 +1,74 @@
+"""What can be read of a damaged file is taken over, whatever comes in between."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from wslgpud.store import Store, upkeep, writer
+
+
+@pytest.fixture(autouse=True)
+def _tries_again_soon(monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
+def _append(store, made, seconds, clock):
+    for second in seconds:
+        clock.now = made.T0 + second
+        store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}))
+    assert store.flush()
+
+
+def _seconds(store, made):
+    return [second for second, _ in made.read_all(store, "made_events")]
+
+
+def test_a_disk_that_is_full_in_the_middle_only_delays_it(file, settings, clock, made, monkeypatch):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(2000), clock)
+        made.settle(store, clock)
+        real, refused = writer.recovery._insert, []
+
+        def insert(connection, table, rows):
+            if table.name == "chunk" and len(refused) < 2:
+                refused.append(table)
+                raise sqlite3.OperationalError("database or disk is full")
+            real(connection, table, rows)
+
+        monkeypatch.setattr(writer.recovery, "_insert", insert)
+        store._report_damage("found by hand", store._writer._inode)
+        made.until(lambda: store.stats().set_aside)
+        made.settle(store, clock)
+        assert len(refused) == 2
+        assert _seconds(store, made) == list(range(2000))
+
+
+def test_the_newest_samples_stay_though_new_ones_come_before_them(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(600), clock)
+    made.damage(file, "sqlite_autoindex_host_1")
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        assert store.stats().set_aside
+        _append(store, made, range(600, 610), clock)
+        made.settle(store, clock)
+        assert _seconds(store, made) == list(range(610))
+
+
+def test_a_row_that_makes_no_sense_any_more_costs_no_other(file, settings, clock, made):
+    with Store(file, settings, host_name="pc", clock=clock) as store:
+        _append(store, made, range(2000), clock)
+        made.settle(store, clock)
+        with closing(sqlite3.connect(file)) as other, other:
+            other.execute("DROP TABLE event")
+            other.execute("CREATE TABLE event (id INTEGER PRIMARY KEY, ms, kind, text, fields)")
+            rows = [(1, 0, "a", "x", "{}"), (2, "noise", "b", None, "{}"), (3, 0, "c", "x", "{}")]
+            other.executemany("INSERT INTO event VALUES (?, ?, ?, ?, ?)", rows)
+        store._report_damage("found by hand", store._writer._inode)
+        made.until(lambda: store.stats().set_aside)
+        made.settle(store, clock)
+        assert [event.kind for event in store.reader.events(0, 1e10)] == ["a", "c"]
+        assert _seconds(store, made) == list(range(2000))
