@@ -81,7 +81,7 @@ class Life:
     def __init__(
         self, folder: Path, *channels: Recorder, clock: Clock | None = None, **settings: Any
     ) -> None:
-        self.clock = clock or Clock()
+        self.clock, self.folder = clock or Clock(), folder
         self.channels = channels or (Recorder(),)
         self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
         run = self.store.previous_run
@@ -364,6 +364,22 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
 
     assert {m["rule"] for m in system.wait_for(4)} == {"oom_kill"}
     life.end()
+
+
+def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
+    ControlFile(life.folder).change(
+        lambda c: replace(c, silences=(Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000)))
+    )
+    life.kill(1)
+    life.memory(2, OK, WARNING, eta=1000)
+    told = []
+    for t in range(900, 3000, 100):
+        life.memory(t, WARNING, WARNING, eta=700)
+        told.append((t, [(m["rule"], m["kind"]) for m in life.waiting()]))
+
+    warned = [("memory_exhaustion", "opened")]
+    assert told == [(t, warned if t >= 2000 else []) for t in range(900, 3000, 100)]
+    assert life.waiting()[0]["eta_seconds"] == {"middle": 700.0}, "what is so now, not what was so then"
 
 
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
