@@ -20,9 +20,10 @@ from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import blackbox, score
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.desk import Desk, Place
+from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import fold
 from wslgpud.alerts.report import report
+from wslgpud.alerts.rules import LASTING
 from wslgpud.alerts.texts import compose
 from wslgpud.config import Alerts
 from wslgpud.host import Host
@@ -281,6 +282,31 @@ def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_op
 
     assert [t.new for t in incident.transitions] == [CRITICAL, WARNING, OK]
     assert incident.closed_wall == START + 11
+
+
+def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_when_it_is_over(
+    tmp_path: Path,
+) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, WARNING)
+    first.memory(2, WARNING, OK)
+    row = Transition(START, 3.0, "gpu0", "vram_stress", OK, CRITICAL, "x", facts={"text": "wrong data"})
+    first.desk.report(row)
+    first.desk.tick(first.tick(), [], [])
+    first.end()
+    first.clock.t = 3 * HISTORY_SECONDS
+    store = Store(tmp_path / "wslgpud.db", boot_id="boot", clock=first.clock)
+    rows = store.transitions(first.clock.wall() - HISTORY_SECONDS, LASTING)
+    place = Place("pc", tmp_path, tmp_path, "en")
+    desk = Desk(Alerts(), first.channels, store, first.clock, place, rows=rows)
+
+    assert [i.rule for i in desk.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    desk.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
+    desk.tick(first.tick(), [], [])
+    assert store.flush()
+    assert [i.closed_wall is None for i in fold(store.transitions())] == [False, False]
+    desk.close(5)
+    store.close()
 
 
 def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Str
 
 log = logging.getLogger(__name__)
 
-#: what counts for the score, and how far back an open incident is looked for at the start
+#: what counts for the score, and how far back is looked for what is open, unless it is of ``rules.LASTING``
 HISTORY_SECONDS = 30 * 86400.0
 #: repeats come no faster than this, however fast the time runs out
 REPEAT_SECONDS = 10.0
@@ -87,7 +87,7 @@ class Desk:
             store: rows and outbox.
             clock: time.
             place: where this runs.
-            rows: what earlier runs announced in the last ``HISTORY_SECONDS``.
+            rows: what earlier runs announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``.
             unseen_since_wall: when the last run ended; kernel messages since then are news.
 
         Raises:
