@@ -304,6 +304,12 @@ def test_an_address_of_alertmanager_shows_no_password_and_must_be_http() -> None
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9093x", "http://[::1", "127.0.0.1:9093", "http://:9093"])
+def test_what_is_no_address_of_an_alertmanager_is_told_and_not_a_traceback(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"alerts\.alertmanager_urls must hold addresses"):
+        AlertmanagerChannel(url)
+
+
 def test_the_journal_gets_fields_and_a_newline_begins_none(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
         journald.bind(str(tmp_path / "socket"))

@@ -45,10 +45,14 @@ class AlertmanagerChannel:
         Raises:
             ConfigError: it is no HTTP address.
         """
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # a port that is no number, half an IPv6 address
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise ConfigError("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")
-        place = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+        place = host if port is None else f"{host}:{port}"
         self.name = f"alertmanager-{place}"
         bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
         self._url = bare.rstrip("/") + "/api/v2/alerts"
@@ -57,7 +61,7 @@ class AlertmanagerChannel:
             pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
             self._headers["Authorization"] = "Basic " + b64encode(pair.encode()).decode()
         # A proxy of the user's leads into the net, not to an Alertmanager on this machine.
-        here = parts.hostname == "localhost" or str(parts.hostname).startswith("127.")
+        here = host == "localhost" or host.startswith("127.")
         proxies = urllib.request.ProxyHandler({} if here else None)
         self._open = urllib.request.build_opener(proxies).open
 
