@@ -5,12 +5,14 @@ The scheduler is imported and started only once there is a GPU to test: it takes
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import queue
+import re
 import threading
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,6 +36,9 @@ OFF = "off"
 CATCH_UP_SECONDS = 900.0
 #: how often runs that somebody started by hand are looked for
 INBOX_SECONDS = 10.0
+#: one part of a crontab's fifth field, as far as it is numbers
+_DAYS = re.compile(r"(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?")
+_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
 
 
@@ -55,8 +60,9 @@ def trigger(settings: Stress) -> Any:
     """
     from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - see the module's head
 
+    words = settings.schedule.split()
     try:
-        found = CronTrigger.from_crontab(settings.schedule)
+        found = CronTrigger.from_crontab(" ".join([*words[:4], *map(_weekdays, words[4:])]), _zone())
     except ValueError as error:
         raise ConfigError(
             f'stress.schedule: {settings.schedule!r} is neither "off" nor minute hour day month weekday:'
@@ -64,6 +70,40 @@ def trigger(settings: Stress) -> Any:
         ) from error
     found.jitter = settings.jitter_minutes * 60 or None
     return found
+
+
+def _weekdays(field: str) -> str:
+    """Write a crontab's days of the week by name: cron counts from Sunday, APScheduler from Monday."""
+
+    def named(part: str) -> str:
+        match = _DAYS.fullmatch(part)
+        if match is None:
+            return part
+        first, last, step = match.groups()
+        end = last or ("6" if step or first is None else first)
+        days = range(int(first or 0), int(end) + 1, int(step or 1))
+        return ",".join(_NAMES[day % 7] for day in days) or part
+
+    return ",".join(named(part) for part in field.split(","))
+
+
+def _zone() -> tzinfo:
+    """Return the zone in which a schedule counts: the C library's, as all else here.
+
+    APScheduler asks tzlocal, which knows no rules in TZ (``CST-8``) and no zone that its data lack, and
+    believes /etc/timezone where /etc/localtime is a file that says something else. Then it is today's offset.
+    """
+    from apscheduler.triggers.cron import CronTrigger  # noqa: PLC0415 - see the module's head
+
+    now = datetime.now().astimezone()
+    try:
+        named: tzinfo = CronTrigger().timezone
+    except (LookupError, ValueError, OSError) as error:
+        log.warning("the time zone has no name; without one, summer time begins with a restart: %s", error)
+    else:
+        if now.astimezone(named).utcoffset() == now.utcoffset():
+            return named
+    return now.tzinfo or timezone.utc
 
 
 def inbox(state_folder: Path) -> Path:
@@ -139,14 +179,18 @@ class Nightly:
         changes = []
         while not self._news.empty():
             result = self._news.get()
-            earlier = [run for run in self.runs() if run.uuid == result.uuid]
+            runs = self.runs()
+            earlier = [run for run in runs if run.uuid == result.uuid]
+            # What was last told of this place: by the card before this one where it has been replaced.
+            card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
+            told = [run for run in runs if run.uuid == card]
             with self._lock:
                 self._runs.append(result)
             self._history.record_stress(result)
             log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
             for finding in result.findings:
                 log.warning("stress run of gpu%d: %s", result.gpu, finding.text)
-            (old, _), (new, headline) = level_of(earlier), level_of([*earlier, result])
+            (old, _), (new, headline) = level_of(told), level_of([*earlier, result])
             if old != new:
                 wall, mono = self._host.clock.wall(), self._host.clock.mono()
                 changes.append(
@@ -177,18 +221,28 @@ class Nightly:
         # One at a time; however many nights were missed, once; and late rather than never: the gates say
         # whether the moment is right.
         self._scheduler = BackgroundScheduler(
+            timezone=when.timezone,
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
         self._scheduler.add_job(self._night, when, id=_NIGHTLY)
         now = datetime.now().astimezone()
         runs = self.runs()
-        if runs:
-            last = datetime.fromtimestamp(runs[-1].wall, tz=now.tzinfo)
-            due = when.get_next_fire_time(last, last)
-            if due is not None and due + timedelta(minutes=self._settings.jitter_minutes) < now:
-                self._later(CATCH_UP_SECONDS, 0)
+        last = datetime.fromtimestamp(runs[-1].wall if runs else self._planned_since(), tz=now.tzinfo)
+        due = when.get_next_fire_time(last, last)
+        if due is not None and due + timedelta(minutes=self._settings.jitter_minutes) < now:
+            self._later(CATCH_UP_SECONDS, 0)
         self._scheduler.start()
+
+    def _planned_since(self) -> float:
+        """Return since when nights are planned: a machine that is off at night would never have its first."""
+        file = self._folder / "stress-since"
+        try:
+            with contextlib.suppress(FileExistsError):
+                file.touch(exist_ok=False)
+            return file.stat().st_mtime
+        except OSError:
+            return self._host.clock.wall()
 
     def _later(self, seconds: float, attempt: int) -> None:
         when = datetime.now().astimezone() + timedelta(seconds=seconds)

@@ -43,7 +43,8 @@ def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3, 5), "4", 50 * GIB, 16 * GIB) is None
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) == ("VRAM", 17 * GIB, 16 * GIB)
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
-    assert too_much(steps(3, 5, 9), "large", 50 * GIB, 16 * GIB) is None
+    for word in ("large", "inf", "nan"):
+        assert too_much(steps(3, 5, 9), word, 50 * GIB, 16 * GIB) is None
     assert too_much(steps(3), "8", 50 * GIB, GIB) is None
 
 

@@ -110,6 +110,14 @@ class TestWindowsToast:
         with pytest.raises(DeliveryError, match="ended with 1: Access is denied"):
             self.channel(tmp_path, "echo Access is denied >&2; exit 1\n").send(message())
 
+    def test_while_windows_drive_is_away_it_waits_for_it(self, tmp_path: Path) -> None:
+        channel = self.channel(tmp_path)
+        (tmp_path / "mnt").rename(tmp_path / "away")
+
+        with pytest.raises(DeliveryError, match=r"cannot start .*powershell\.exe") as caught:
+            channel.send(message())
+        assert not caught.value.permanent
+
     def test_it_is_there_only_under_wsl_with_windows_drive(self, tmp_path: Path) -> None:
         assert self.channel(tmp_path / "wsl").available()
         assert not ToastChannel(Host(tmp_path), {}).available()
@@ -338,6 +346,13 @@ class TestConfiguration:
         assert names[2].startswith("json-")
         assert names[3:] == ["alertmanager-127.0.0.1:9093", "command"]
         assert "hunter2" not in "".join(names)
+
+    def test_a_level_for_a_channel_that_is_not_there_now_is_no_mistake_unless_it_is_off(self) -> None:
+        levels = ("windows_toast=critical", "desktop=critical")
+
+        assert self.built(channel_levels=levels) == []
+        with pytest.raises(ConfigError, match="no channel desktop, windows_toast"):
+            self.built(channel_levels=levels, windows_toast="off", desktop="off")
 
     @pytest.mark.parametrize(
         ("settings", "complaint"),

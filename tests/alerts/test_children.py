@@ -25,7 +25,7 @@ print(host.Host().run(["cat", "/proc/self/oom_score_adj"], 180).strip(), mine.re
 try:
     CommandChannel(["/no/such/program"], 30).send({{}})
 except DeliveryError as error:
-    print(error, error.permanent)
+    print(error)
 """
 
 
@@ -37,6 +37,6 @@ def test_a_program_of_the_users_may_be_killed_like_any_other(tmp_path: Path, our
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.stdout.splitlines() == [
-        f"{childs} 200", "cannot start /no/such/program: No such file or directory True",
+        f"{childs} 200", "cannot start /no/such/program: No such file or directory",
     ], done.stderr  # fmt: skip
     assert (tmp_path / "out").read_text() == childs + '\n{"it\'s": "me"}'

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -203,6 +203,16 @@ def test_it_is_told_again_when_half_the_time_left_is_gone_but_not_faster_than_it
     assert len(life.rows()) == 1
 
 
+def test_how_little_time_the_last_incident_left_does_not_count_for_the_next_one(life: Life) -> None:
+    life.memory(1, OK, CRITICAL, eta=10)
+    life.memory(2, CRITICAL, OK)
+    life.memory(100, OK, WARNING)
+    life.memory(101, WARNING, WARNING, eta=300)
+    life.memory(130, WARNING, WARNING, eta=100)
+
+    assert life.waiting()[-1]["kind"] == "repeated"
+
+
 def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(tmp_path: Path) -> None:
     people, system = Recorder(), Recorder("system", human=False)
     life = Life(tmp_path, people, system)
@@ -334,6 +344,28 @@ def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_bac
     life.end()
 
 
+def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Renewed(Recorder):
+        refresh_seconds = 0.01
+
+        def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
+            with self.changed:
+                self.got += messages
+                self.changed.notify()
+
+    monkeypatch.setattr(Clock, "mono", lambda self: time.monotonic())
+    system = Renewed("system", human=False)
+    life = Life(tmp_path, Recorder(), system, channel_levels=("system=critical",))
+    life.memory(1, OK, WARNING)
+    life.desk.tick(life.tick(events=(oom_kill(wall=life.clock.wall()),)), [], [])
+    life.desk.dispatcher.start()
+
+    assert {m["rule"] for m in system.wait_for(4)} == {"oom_kill"}
+    life.end()
+
+
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.kill(1, "cc1plus")
@@ -370,6 +402,20 @@ def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: P
     assert life.channels[0].kinds == ["opened", "escalated", "closed"]
     assert [t.new for t in incident.transitions] == [WARNING, CRITICAL, OK]
     life.end()
+
+
+def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.store.append(life.tick(Reading(HEADROOM, 5, ("ram",)), Reading(CAPACITY, 9, ("ram",))))
+    life.clock.jump = -7200.0
+    life.memory(2, WARNING, OK)
+    (incident,) = fold(life.rows())
+
+    found = report(life.store.reader, incident.id, "en")
+
+    assert found is not None
+    assert {step["level"] for step in found.document["levels"]} == {"warning", "ok"}
+    assert found.curves
 
 
 def test_a_channel_that_is_down_delays_no_other_and_gets_all_when_it_is_back(
@@ -413,6 +459,24 @@ def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> N
     assert found[score.EXHAUSTIONS.name, "yes"] == 1
     assert found[score.EXHAUSTIONS.name, "no"] == 1
     assert found[score.FALSE_ALARMS.name,] == 1
+
+
+def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.memory(1, OK, WARNING, left=60)
+    life.end()
+    clock = life.clock
+    clock.t = 100
+    life = Life(tmp_path, clock=clock)
+    row = Transition(clock.wall(), clock.mono(), "machine", "unclean_end", OK, WARNING, "unclean end")
+    life.desk.report(row)
+    for t in (101, 170):
+        clock.t = t
+        life.desk.tick(life.tick(), [], [])
+
+    assert [i.rule for i in life.desk.open] == ["unclean_end"]
+    assert [r.value for r in life.desk.readings() if r.spec is score.FALSE_ALARMS] == [0]
+    life.end()
 
 
 class TestBlackBox:
@@ -467,6 +531,25 @@ class TestBlackBox:
             (START + 300, None),
         ]
 
+    @pytest.mark.parametrize("rule", ["unclean_end", "vram_stress", "source_stale"])
+    def test_what_ends_no_machine_makes_no_warning_of_its_end(self, tmp_path: Path, rule: str) -> None:
+        life = Life(tmp_path)
+        row = Transition(
+            life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, "told", facts={"last": "x"}
+        )
+        life.desk.report(row)
+        life.desk.tick(life.tick(), [], [])
+        life.end()
+        life.clock.t = 300
+        life = Life(tmp_path, clock=life.clock)
+        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
+
+        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+
+        assert [i.rule for i in life.desk.left_open] == [rule]
+        assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
+        life.end()
+
     def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
         clock = Clock()
         life = Life(tmp_path, clock=clock)
@@ -496,3 +579,13 @@ def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_giv
 
     assert second.store.unsent() == []
     second.end()
+
+
+def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_start(tmp_path: Path) -> None:
+    first = Life(tmp_path, Recorder("windows_toast"))
+    first.memory(1, OK, WARNING)
+    first.end()
+    without = Life(tmp_path, Recorder("other"), clock=first.clock)
+
+    assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
+    without.end()

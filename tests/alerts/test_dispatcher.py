@@ -141,18 +141,18 @@ def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "seconds", "complaint", "permanent"),
+    ("command", "seconds", "complaint"),
     [
-        (["sh", "-c", "echo no route >&2; exit 3"], 180, "sh ended with 3: no route", False),
-        (["sh", "-c", "sleep 600 & wait"], 0.2, "sh did not end within 0.2 s and was stopped", False),
-        (["/no/such/program"], 180, "cannot start /no/such/program: No such file or directory", True),
+        (["sh", "-c", "echo no route >&2; exit 3"], 180, "sh ended with 3: no route"),
+        (["sh", "-c", "sleep 600 & wait"], 0.2, "sh did not end within 0.2 s and was stopped"),
+        (["/no/such/program"], 180, "cannot start /no/such/program: No such file or directory"),
     ],
 )
-def test_a_command_that_does_not_do_is_named(
-    command: list[str], seconds: float, complaint: str, permanent: bool
+def test_a_command_that_does_not_do_is_named_and_tried_again(
+    command: list[str], seconds: float, complaint: str
 ) -> None:
     with pytest.raises(DeliveryError) as caught:
         CommandChannel(command, seconds).send({})
 
     assert str(caught.value) == complaint
-    assert caught.value.permanent is permanent
+    assert not caught.value.permanent

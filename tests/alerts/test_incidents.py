@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, transition
-from wslgpud.alerts.incidents import Ledger, fold
-from wslgpud.model import Level, Transition
+from wslgpud.alerts.incidents import Incident, Ledger, fold
+from wslgpud.model import Forecast, Level, Transition
 
 OK, INFO, WARNING, CRITICAL = Level.OK, Level.INFO, Level.WARNING, Level.CRITICAL
 
@@ -57,8 +59,28 @@ def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> N
     ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 100.0, START + 100)
 
     assert ledger.overdue(150.0, []) == []
-    assert ledger.overdue(170.0, [key]) == []
+    assert ledger.overdue(170.0, [Forecast("ram", WARNING, 1, 10)]) == []
     assert [i.key for i in ledger.overdue(170.0, [])] == [key]
+
+
+def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_call_it_over() -> None:
+    row = replace(transition(1, OK, WARNING), forecast=Forecast("ram", WARNING, 20, 100))
+    ledger = Ledger(fold([(1, row)]), 100.0, START + 100)
+
+    def ended(t: float, left: int) -> list[Incident]:
+        return ledger.overdue(t, [Forecast("ram", OK, left, 100)])
+
+    assert (ended(150, 70), ended(200, 17), ended(900, 15)) == ([], [], [])
+    assert [i.rule for i in ended(200, 70)] == [i.rule for i in ended(1001, 20)] == ["memory_exhaustion"]
+
+
+def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> None:
+    ledger = Ledger([], 0.0, START)
+    ledger.record(1, transition(1, OK, WARNING))
+    calm = [Forecast("ram", OK, 9, 10)]
+
+    assert [ledger.overdue(t, calm) for t in (2.0, 60.0)] == [[], []]
+    assert [i.id for i in ledger.overdue(63.0, calm)] == [1]
 
 
 def test_a_kill_stays_open_for_its_ten_minutes_however_often_the_daemon_starts() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.message import digest, level_of
-from wslgpud.alerts.policy import Manners, quiet_hours
+from wslgpud.alerts.message import digest, iso, level_of, local_time
+from wslgpud.alerts.policy import Manners, quiet_hours, second_of_day
 from wslgpud.config import ConfigError
 from wslgpud.model import Level
 
@@ -41,6 +42,18 @@ def test_hours_that_are_none_are_refused(text: str) -> None:
 
 def manners(per_hour: int = 100) -> Manners:
     return Manners(NIGHT, Level.CRITICAL, per_hour, day=lambda wall: wall % DAY)
+
+
+def test_quiet_hours_and_messages_move_with_a_laptop_to_another_time_zone() -> None:
+    noon_utc = 1_800_014_400.0
+    with pytest.MonkeyPatch.context() as patch:
+        seen = []
+        for zone in ("UTC0", "XXX-9", "YYY5"):
+            patch.setenv("TZ", zone)
+            seen.append((local_time({"at": iso(noon_utc)}), second_of_day(noon_utc) / 3600))
+    time.tzset()
+
+    assert seen == [(f"2027-01-15 {hour:02}:00:00", hour) for hour in (12, 21, 7)]
 
 
 def test_in_quiet_hours_only_what_is_bad_enough_comes() -> None:

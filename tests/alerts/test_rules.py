@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,18 @@ from wslgpud.alerts import rules, runbook
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
 from wslgpud.alerts.texts import compose
 from wslgpud.catalogue import catalogue
-from wslgpud.model import Event, GpuSample, Level, Reading, Snapshot, StressResult, Transition
+from wslgpud.model import (
+    EMPTY,
+    Event,
+    GpuSample,
+    Health,
+    Level,
+    Reading,
+    Snapshot,
+    SourceReport,
+    StressResult,
+    Transition,
+)
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
@@ -91,7 +105,8 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
 def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)
-    machine, now = oom_kill("chrome", 51, past=1), oom_kill("ld", 52, cgroup="/link")
+    machine, now = oom_kill("chrome", 51, past=1, wall=START - 30_000), oom_kill("ld", 52, cgroup="/link")
+    last_night = datetime.fromtimestamp(START - 30_000).astimezone()
 
     changes = RuleEngine(since_wall=0).observe(tick(1, events=(*missed, machine, last, now)))
 
@@ -101,7 +116,7 @@ def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the
     }
     assert {resource: text.headline for resource, text in told.items()} == {
         "cgroup:/train": "13 programs killed for lack of memory while wslgpud did not run; last: python3",
-        "ram": "Killed for lack of memory: chrome (pid 51, 5.0 GB)",
+        "ram": f"Killed for lack of memory: chrome (pid 51, 5.0 GB) at {last_night:%Y-%m-%d %H:%M}",
         "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GB)",
     }
     assert told["cgroup:/train"].evidence == "Each by the limit of its cgroup: 12 x cc1plus, 1 x python3."
@@ -114,6 +129,15 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     (change,) = engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="failed"))
 
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
+
+
+def test_a_kill_while_memory_could_not_be_read_is_told_by_the_counter_of_the_next_tick() -> None:
+    engine = RuleEngine()
+    counts = [(Reading(memory.OOM_KILLS, 3),), (), (), (Reading(memory.OOM_KILLS, 4),)]
+
+    found = levels(engine, [tick(t, *seen, kernel_log="absent") for t, seen in enumerate(counts)])
+
+    assert found == [(3, "oom_kill", "critical")]
 
 
 def test_a_kernel_log_that_is_only_late_is_waited_for_because_it_knows_the_victim() -> None:
@@ -154,6 +178,16 @@ def test_a_lost_card_and_a_silent_driver() -> None:
         (38.0, "gpu_driver_gone", "warning"),
         (188.0, "gpu_driver_gone", "critical"),
     ]
+
+
+def test_a_lost_card_is_not_back_because_another_has_its_number() -> None:
+    engine = RuleEngine()
+    up, down = (Reading(gpu.UP, v, ("0", "GPU-1")) for v in (1, 0))
+    second, moved = (Reading(gpu.UP, 1, (number, "GPU-2")) for number in ("1", "0"))
+    lost = [tick(0, up, second), *(tick(t, down, second) for t in range(1, 8))]
+
+    assert levels(engine, lost) == [(6.0, "gpu_lost", "critical")]
+    assert levels(engine, [tick(t, down, moved) for t in range(8, 60)]) == []
 
 
 def test_a_machine_that_never_had_a_card_misses_none() -> None:
@@ -200,6 +234,20 @@ def test_shared_memory_that_grows_while_the_card_is_full_is_a_spill() -> None:
     assert 30 <= found[0][0] <= 40
     (over,) = levels(engine, [spilling(t, 9, 1.0) for t in range(120, 200)])
     assert (over[1], over[2]) == ("vram_spill", "ok")
+
+
+def test_what_a_program_gives_back_between_two_steps_does_not_hide_a_spill() -> None:
+    def breathing(t: int) -> Snapshot:
+        return spilling(t, 14.0 if t % 10 == 0 else 15.5, 1.0 if t < 5 else 4.0)
+
+    engine = RuleEngine()
+    engine.observe(spilling(0, 12, 1.0))
+
+    assert levels(engine, [breathing(t) for t in range(1, 60)]) == [(25.0, "vram_spill", "warning")]
+    # the card has room again for good: what is pinned from then on was not moved
+    assert levels(engine, [spilling(t, 8, 0.5 + 0.05 * (t - 60)) for t in range(60, 300)]) == [
+        (180.0, "vram_spill", "ok")
+    ]
 
 
 def test_a_spill_names_its_card_and_how_much_was_moved() -> None:
@@ -312,6 +360,31 @@ def test_what_an_earlier_run_left_open_is_closed_only_when_it_is_over() -> None:
 
     assert levels(engine, [thrash(t, 0.6) for t in range(1, 30)]) == []
     assert levels(engine, [thrash(t, 0.0) for t in range(30, 70)]) == [(60.0, "swap_thrash", "ok")]
+
+
+def test_what_goes_on_over_a_restart_neither_eases_nor_is_called_over() -> None:
+    """A restart in the midst of it: nothing but what is measured from then on may tell."""
+    engine = RuleEngine()
+    facts = {"grown_bytes": 3 * GIB, "shared_bytes": 4 * GIB, "adapter": "NVIDIA RTX"}
+    engine.resume(
+        {
+            ("gpu_driver_gone", "gpu"): Level.CRITICAL, ("source_stale", "source:disk"): Level.WARNING,
+            ("store_failing", "store"): Level.CRITICAL, ("vram_spill", "gpu0"): Level.CRITICAL,
+        },
+        0.0,
+        {("vram_spill", "gpu0"): facts},
+    )  # fmt: skip
+
+    def look(t: int, used: float, shared: float, health: Health) -> Snapshot:
+        never = [SourceReport(name, health, EMPTY, t, 0.0, "it broke") for name in ("disk", "gpu")]
+        seen = spilling(t, used, shared)
+        return replace(seen, reports=(*seen.reports, *never))
+
+    dark = [look(t, 15.5, 4.0, "failed") for t in range(1, 4000, 5)]
+    assert [c for s in dark for c in engine.observe(s, store_error="disk full")] == []
+    assert {
+        (rule, level) for _, rule, level in levels(engine, [look(t, 9, 1, "ok") for t in range(4000, 4070)])
+    } == {(rule, "ok") for rule in ("gpu_driver_gone", "source_stale", "store_failing", "vram_spill")}
 
 
 @given(st.lists(st.floats(0, 1), max_size=200))

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.alerts.test_desk import Life
 from tests.alerts.ticks import START
 from tests.support.daemons import daemon, eventually, wslgpud
+from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.selfsave import SelfSave, send
 from wslgpud.config import Alerts, ConfigError
-from wslgpud.model import Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Sample, SourceReport, Transition
 
 ROOT = Path(__file__).parents[2]
 TRAINING = """
@@ -75,6 +77,32 @@ def test_a_training_loop_is_asked_once_and_saves(tmp_path: Path) -> None:
         assert training.stdout.readline() == "saved\n"
 
 
+def test_a_request_that_comes_while_the_loop_looks_is_kept_for_the_next_look() -> None:
+    class Interrupted(SaveOnSignal):
+        """Asked at the worst moment: when it has just seen that nobody has."""
+
+        seen, noted = False, False
+
+        @property
+        def _pending(self) -> bool:
+            if not self.seen:
+                self.seen = True
+                signal.raise_signal(signal.SIGUSR1)
+                return False
+            return self.noted
+
+        @_pending.setter
+        def _pending(self, value: bool) -> None:
+            self.noted = value
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        asked = Interrupted()
+        assert [asked(), asked(), asked()] == [False, True, False]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_one_that_would_die_of_the_signal_is_left_alone(tmp_path: Path) -> None:
     with program(IDLE) as idle:
         said = SelfSave(Alerts(save_signal="SIGUSR1"), tmp_path).note(change(idle.pid), [sample(idle.pid)])
@@ -126,6 +154,19 @@ def test_a_program_stopped_by_a_daemon_that_was_killed_goes_on_at_the_next_start
 
     assert f"pid {idle.pid}, stopped by a daemon that has died, goes on" in said
     assert not (tmp_path / "state/stopped.json").exists()
+
+
+def test_one_that_was_let_go_on_by_a_restart_is_stopped_again_while_memory_is_as_short(
+    tmp_path: Path,
+) -> None:
+    with program(IDLE) as idle:
+        for _ in range(2):
+            life = Life(tmp_path, save_signal="SIGSTOP")
+            seen = SourceReport("processes", "ok", Sample(processes=(sample(idle.pid),)), 1.0, 0.0)
+            life.desk.tick(life.tick().plus(seen), [], [change(idle.pid)])
+            eventually(lambda: state(idle.pid) == "T", "the stop")
+            life.end()
+            eventually(lambda: state(idle.pid) != "T", "going on")
 
 
 def test_what_runs_after_the_service_has_ended_lets_it_go_on_too(tmp_path: Path) -> None:
@@ -202,6 +243,17 @@ def test_only_a_single_known_culprit_is_asked(kind: str, tmp_path: Path) -> None
     with program(IDLE) as idle:
         saver = SelfSave(Alerts(save_signal="SIGTERM"), tmp_path)
         assert saver.note(change(idle.pid, kind=kind), [sample(idle.pid)]) == ""
+
+
+def test_whoever_has_the_pid_of_one_that_grew_long_ago_is_spared(tmp_path: Path) -> None:
+    saver = SelfSave(Alerts(save_signal="SIGTERM", save_level="warning"), tmp_path)
+    with program(IDLE) as idle:
+        row = change(idle.pid, Level.WARNING, Level.CRITICAL)
+        assert row.forecast is not None
+        eased = replace(row, forecast=replace(row.forecast, cause="paused", window_seconds=900.0))
+
+        assert saver.note(eased, [sample(idle.pid)]) == ""
+        assert idle.poll() is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wslgpud.model import GpuProcess, GpuSample, Level, Observation, RamState
+from wslgpud.model import CgroupState, GpuProcess, GpuSample, Level, Observation, RamState
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
@@ -118,6 +118,25 @@ def test_an_alarm_of_a_card_that_takes_the_place_of_a_lost_one_is_closed_under_i
     _, after, _ = run(engine, [(115, [card(0, A, 15.6)])])
 
     assert {(c.resource, c.new >= Level.CRITICAL) for c in after} == {("gpu0", True), ("gpu1", False)}
+
+
+def test_the_alarm_of_a_container_that_ended_ends_and_does_not_greet_the_next_of_its_name():
+    def group(used):
+        return (CgroupState("/docker/x", 4 * GIB, int(used * GIB)),)
+
+    full = [(t, [], {"cgroups": group(2 + 0.02 * t)}) for t in range(99)]
+    late = [(t, [], {"late": ("cgroup",)}) for t in range(99, 300)]
+    _, before, _ = run(engine := RiskEngine(), full)
+    _, hung, _ = run(engine, late)
+    _, after, _ = run(engine, [(t, []) for t in range(300, 400)])
+    _, again, _ = run(engine, [(t, [], {"cgroups": group(1)}) for t in range(400, 500)])
+
+    assert before[-1].new >= Level.WARNING
+    assert [c for c in hung if c.new == Level.OK] == []
+    assert [(c.resource, c.new, c.forecast.eta_seconds) for c in after] == [
+        ("cgroup:/docker/x", Level.OK, None)
+    ]
+    assert again == []
 
 
 def test_a_card_that_vanishes_and_returns_is_the_card_that_it_was():

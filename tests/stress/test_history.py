@@ -47,6 +47,15 @@ def test_one_bad_night_is_no_regression_and_a_very_bad_one_is():
     assert severe.text == "write bandwidth fell by 25.0% at once: 600 GB/s, usually 800 GB/s"
 
 
+def test_a_browser_that_was_left_open_is_no_regression_of_the_card():
+    nights = [night(n, foreign_bytes=1000 * MIB) for n in range(10)]
+    browser = night(10, foreign_bytes=3000 * MIB, usable_bytes=12000 * MIB)
+
+    assert list(regressions(browser, nights)) == []
+    [lost] = regressions(night(10, foreign_bytes=3000 * MIB, usable_bytes=10000 * MIB), nights)
+    assert lost.text == "usable VRAM fell by 14.3% at once: 11.72 GiB, usually 13.67 GiB"
+
+
 def test_nights_with_another_driver_are_another_measure():
     nights = [night(n) for n in range(10)]
 

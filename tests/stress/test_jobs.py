@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -93,9 +95,55 @@ def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
         nightly(schedule=schedule)
 
 
+@pytest.mark.parametrize(
+    ("field", "days"),
+    [
+        ("*", "Mon Tue Wed Thu Fri Sat Sun"),
+        ("0", "Sun"),
+        ("7", "Sun"),
+        ("1-5", "Mon Tue Wed Thu Fri"),
+        ("0-2,sat", "Mon Tue Sat Sun"),
+        ("5-7", "Fri Sat Sun"),
+        ("*/2", "Tue Thu Sat Sun"),
+    ],
+)
+def test_days_of_the_week_are_those_of_a_crontab(field, days):
+    when = jobs.trigger(Stress(schedule=f"30 3 * * {field}", jitter_minutes=0.0))
+    noons = (datetime(2026, 6, day, 12, tzinfo=when.timezone) for day in range(1, 8))  # from a Monday on
+    next_fires = {when.get_next_fire_time(None, noon).strftime("%a") for noon in noons}
+
+    assert next_fires == set(days.split())
+
+
+@pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
+def test_a_zone_without_a_name_ends_neither_the_daemon_nor_the_nights(nightly, monkeypatch, zone):
+    monkeypatch.setenv("TZ", zone)
+    monkeypatch.setattr("tzlocal.unix._cache_tz", None, raising=False)
+    time.tzset()
+    try:
+        one = nightly(jitter_minutes=0.0)
+        one.observe(tick(gpu()))
+        [job] = planned(one).values()
+
+        assert time.localtime(job.next_run_time.timestamp())[3:5] == (3, 30)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 def test_missed_nights_are_caught_up_once(nightly):
     weeks_ago = replace(night(0), wall=time.time() - 20 * 86400)
     one = nightly([weeks_ago])
+    one.observe(tick(gpu()))
+
+    assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
+
+
+def test_a_machine_that_was_off_in_every_night_so_far_has_its_first_test_by_day(nightly, tmp_path):
+    nightly().observe(tick(gpu()))
+    (planned_since,) = tmp_path.glob("stress-since")
+    os.utime(planned_since, (0, time.time() - 2 * 86400))
+    one = nightly()
     one.observe(tick(gpu()))
 
     assert sorted(planned(one)) == ["vram-stress", "vram-stress-again"]
@@ -164,6 +212,16 @@ def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tm
     assert "3 wrong words" in change.headline
     assert (end.old, end.new) == (Level.CRITICAL, Level.OK)
     assert len(one._history.kept) == 2
+
+
+def test_the_alarm_of_a_broken_card_ends_with_the_card(nightly):
+    one = nightly([night(1, uuid="GPU-old", verdict="findings", findings=[("errors", "3 wrong words")])])
+    one._news.put(night(2, uuid="GPU-new"))
+    [end] = one.news()
+    one._news.put(night(3, uuid="GPU-new"))
+
+    assert (end.resource, end.old, end.new) == ("gpu0", Level.CRITICAL, Level.OK)
+    assert one.news() == []
 
 
 def look(nightly, *, later=0.0):

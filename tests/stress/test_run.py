@@ -13,7 +13,9 @@ from tests.stress.support import MIB, gpu
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.stress.find_python import NoTorch, command, find_python
+from wslgpud.stress.history import comparable
 from wslgpud.stress.look import Recent
+from wslgpud.stress.parent import Outcome
 from wslgpud.stress.plan import ladder, reserve_bytes
 from wslgpud.stress.run import Runner
 
@@ -123,6 +125,29 @@ def test_a_worker_that_crashes_makes_a_failed_run(runner):
     result = runner("import os; os.kill(os.getpid(), 11)").run(gpu(), "nightly")
 
     assert (result.verdict, result.reason) == ("failed", "the worker was ended by SIGSEGV")
+
+
+def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(
+    runner, monkeypatch, tmp_path
+):
+    stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
+    bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
+    monkeypatch.setattr(
+        "wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", 99)
+    )
+    one = runner()
+    one.state_folder = tmp_path / "worker.py" / "gone"
+    result = one.run(gpu(), "nightly")
+
+    assert result.verdict == "findings"
+    assert [finding.kind for finding in result.findings] == ["errors", "hung"]
+
+
+def test_nights_that_leave_more_memory_free_are_another_measure(runner):
+    usual, larger = runner(), runner(settings=Stress(python=sys.executable, reserve_bytes=2 << 30))
+
+    assert comparable(usual.run(gpu(), "nightly"), usual.run(gpu(), "nightly"))
+    assert not comparable(usual.run(gpu(), "nightly"), larger.run(gpu(), "nightly"))
 
 
 def test_a_python_with_torch_is_found_by_its_files(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,11 +25,12 @@ class Step:
 
     @property
     def number(self) -> float | None:
-        """The value as a number, where it is one."""
+        """The value as a number, where it is one; infinity is none that a peak could follow."""
         try:
-            return float(self.value)
+            number = float(self.value)
         except ValueError:
             return None
+        return number if math.isfinite(number) else None
 
 
 def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wslgpud.alerts.incidents import Incident
-from wslgpud.alerts.rules import UNCLEAN_END
+from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
 from wslgpud.alerts.texts import clean
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
@@ -29,6 +29,9 @@ EVENT = "black_box"
 WINDOW_SECONDS = 600.0
 #: a process that grew by less is not what ended a machine
 LEAST_GROWTH_BYTES = 64 << 20
+#: What ends no machine. As trouble, the end before this one would make a warning of each that follows soon,
+#: and what stays open for weeks one of each evening.
+_NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing", "store_damaged"})
 _JOURNAL_SECONDS = 20.0
 _MOST_LINES = 40
 _MOST_USERS = 20
@@ -156,7 +159,7 @@ def examine(
     lines = kernel_lines(host, run.boot_id) if machine else []
     dumps = crash_dumps(host, ended - 60.0) if machine else []
     grew = growths(store.processes(ended - WINDOW_SECONDS / 2, ended))
-    risky = [i for i in before if i.level >= Level.WARNING]
+    risky = [i for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
     fatal = [line for line in lines if _FATAL.search(line)]
     facts: dict[str, str | Number] = {("last" if machine else "killed"): _local(ended), "ended_wall": ended}
     if grew:

@@ -40,12 +40,21 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"alerts: {', '.join(sorted(twice))} is configured twice")
-    if unknown := channel_levels(settings).keys() - set(names):
+    if unknown := channel_levels(settings).keys() - {*names, *sometimes(settings)}:
         raise ConfigError(
             f"alerts.channel_levels: no channel {', '.join(sorted(unknown))}; "
             f"there are: {', '.join(names) or 'none'}"
         )
     return found
+
+
+def sometimes(settings: Alerts) -> set[str]:
+    """Return the channels that are used wherever they are there, as the drive of Windows is not at each boot.
+
+    https://github.com/microsoft/WSL/issues/4226
+    """
+    automatic = {ToastChannel.name: settings.windows_toast, DesktopChannel.name: settings.desktop}
+    return {name for name, use in automatic.items() if use == "auto"}
 
 
 def levels(settings: Alerts, names: list[str]) -> dict[str, Level]:

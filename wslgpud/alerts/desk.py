@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Key, Ledger, Standing, fold, kind_of
+from wslgpud.alerts.incidents import Incident, Ledger, Standing, fold, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
@@ -101,7 +101,7 @@ class Desk:
         self._levels = build.levels(settings, [channel.name for channel in channels])
         self.dispatcher = Dispatcher(
             channels, store, clock, manners=build.manners(settings), language=place.language,
-            expiry_seconds=settings.expire_hours * 3600.0,
+            expiry_seconds=settings.expire_hours * 3600.0, levels=self._levels,
         )  # fmt: skip
         incidents = fold(rows)
         self._ledger = Ledger(incidents, clock.mono(), clock.wall())
@@ -113,7 +113,7 @@ class Desk:
         told = (row.wall for _, row in rows if is_momentary(row.rule))
         since = max([unseen_since_wall, *told])
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
-        self._rules.resume(self._ledger.levels(), clock.mono())
+        self._rules.resume(self._ledger.levels(), clock.mono(), self._ledger.facts())
         self._control = ControlFile(place.state_folder, log.warning)
         self._journal = Journal() if is_where_we_log(os.environ) else None
         self._selfsave = SelfSave(settings, place.state_folder)
@@ -121,8 +121,10 @@ class Desk:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
         self._told: dict[str, tuple[float, float]] = {}
         self._announced = False
+        oldest = clock.wall() - settings.expire_hours * 3600.0
         for delivery in store.unsent():
-            if delivery.channel not in self._levels:
+            back = delivery.channel in build.sometimes(settings) and delivery.created_wall >= oldest
+            if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
@@ -175,9 +177,7 @@ class Desk:
             )  # fmt: skip
         while self._reports:
             self._announce(self._reports.popleft())
-        self._close_overdue(
-            snapshot.wall, snapshot.mono, [(MEMORY, f.resource) for f in forecasts if f.level > Level.OK]
-        )
+        self._close_overdue(snapshot.wall, snapshot.mono, forecasts)
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
         if self._clock.mono() - self._renewed_mono >= RENEW_SECONDS:
@@ -196,8 +196,8 @@ class Desk:
         yield from metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
         yield from self._score
 
-    def _close_overdue(self, wall: float, mono: float, alive: Iterable[Key]) -> None:
-        for incident in self._ledger.overdue(mono, alive):
+    def _close_overdue(self, wall: float, mono: float, forecasts: Iterable[Forecast]) -> None:
+        for incident in self._ledger.overdue(mono, forecasts):
             self._announce(
                 Transition(
                     wall, mono, incident.resource, incident.rule, incident.level, Level.OK, incident.headline
@@ -208,6 +208,8 @@ class Desk:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
         row = self._ledger.fit(wanted)
         if row is None:
+            # What is no news after a restart is so to whoever was stopped before it, and then let go on.
+            self._save(wanted)
             return
         if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
             row = replace(row, facts={**row.facts, "jobs": jobs})
@@ -220,10 +222,15 @@ class Desk:
         self._announced = True
         incident = self._ledger.record(number, row)
         self._keep_past(incident)
-        if row.forecast is not None and row.forecast.eta_seconds is not None:
+        if row.rule == MEMORY and row.new == Level.OK:
+            self._told.pop(row.resource, None)  # what the next one has left is to be compared with itself
+        elif row.forecast is not None and row.forecast.eta_seconds is not None:
             self._told[row.resource] = (row.forecast.eta_seconds, row.mono)
         self._renew_open()
         self._keep_score()
+        self._save(row)
+
+    def _save(self, row: Transition) -> None:
         if done := self._selfsave.note(row, self._processes):
             log.warning("%s", done)
 

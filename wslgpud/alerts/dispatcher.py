@@ -6,12 +6,14 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
 from wslgpud.alerts.message import Message, digest, level_of, numbered
 from wslgpud.alerts.policy import Manners
 from wslgpud.host import Clock
+from wslgpud.model import Level
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Dispatcher:
         manners: Callable[[], Manners] = Manners,
         language: str = "en",
         expiry_seconds: float = EXPIRY_SECONDS,
+        levels: Mapping[str, Level] = MappingProxyType({}),
     ) -> None:
         """Prepare a line for each channel, so that one that hangs holds up no other.
 
@@ -85,8 +88,10 @@ class Dispatcher:
             manners: makes what a channel for people observes.
             language: of digests.
             expiry_seconds: after how long a message is given up.
+            levels: by channel, the lowest level that it is reminded of.
         """
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.levels = levels
         self._open: Sequence[Message] = ()
         self._lines = [
             _Line(
@@ -231,9 +236,11 @@ class _Line:
         if due > 0:
             return due
         self._refreshed = now
-        if self._owner.open_messages:
+        least = self._owner.levels.get(self.channel.name, Level.OK)
+        messages = [m for m in self._owner.open_messages if Level[str(m["level"]).upper()] >= least]
+        if messages:
             try:
-                self.channel.refresh(self._owner.open_messages)
+                self.channel.refresh(messages)
             except DeliveryError as error:
                 log.warning("open alerts not renewed at %s: %s", self.channel.name, error)
         return self.channel.refresh_seconds

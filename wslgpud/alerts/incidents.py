@@ -10,13 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
-from wslgpud.model import Level, Transition
+from wslgpud.model import Forecast, Level, Number, Transition
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 Key = tuple[str, str]
 
 #: after a restart the risk engine knows no history: what it had raised stays open for this long without it
 GRACE_SECONDS = 60.0
+#: and for so long where no more is left than when it was raised: it may be growing as before
+STILL_SECONDS = 900.0
+#: share of the capacity that must have come back for the shorter of the two; ``risk`` asks for as much
+RECOVERED_SHARE = 0.08
 #: what happens again and again is one more row of its incident at most this often
 AGAIN_SECONDS = 30.0
 #: how long the report of an unclean end counts as open: there is nothing that could make it end
@@ -111,6 +115,10 @@ class Ledger:
         """Return the level of each open incident."""
         return {key: incident.level for key, incident in self.open.items()}
 
+    def facts(self) -> Mapping[Key, Mapping[str, str | Number]]:
+        """Return what was last seen of each open incident."""
+        return {key: incident.transitions[-1].facts for key, incident in self.open.items()}
+
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.
 
@@ -141,30 +149,42 @@ class Ledger:
             self._since.pop(key, None)
         return incident
 
-    def overdue(self, mono: float, alive: Iterable[Key]) -> list[Incident]:
+    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Incident]:
         """Return inherited incidents that nothing holds open any more, and those whose time is over.
 
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
 
         Args:
             mono: now.
-            alive: what the engines hold at a level above ok.
+            forecasts: what the risk engine thinks now.
         """
-        alive = set(alive)
-        found = []
-        for key, since in list(self._inherited.items()):
-            incident, rule = self.open.get(key), rule_named(key[0])
-            if incident is None:
-                del self._inherited[key]
-            elif incident.rule == MEMORY:
-                if key not in alive and mono - since > GRACE_SECONDS:
-                    found.append(incident)
-            elif rule is None:
-                if incident.rule not in OTHERS:
-                    found.append(incident)  # a rule of another version
-            elif rule.momentary and mono - self._since[key] > rule.clear_seconds:
-                found.append(incident)
+        now = {forecast.resource: forecast for forecast in forecasts}
+        for key in self.open:
+            # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
+            if key[0] == MEMORY and key[1] in now and now[key[1]].level == Level.OK:
+                self._inherited.setdefault(key, mono)
+        self._inherited = {key: since for key, since in self._inherited.items() if key in self.open}
+        found = [self.open[key] for key in self._inherited if self._is_over(key, mono, now.get(key[1]))]
         for key, incident in self.open.items():
             if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
                 found.append(incident)
         return found
+
+    def _is_over(self, key: Key, mono: float, now: Forecast | None) -> bool:
+        """Tell whether nothing holds an inherited incident open; ``now`` is the forecast for its resource."""
+        name, rule = key[0], rule_named(key[0])
+        if name == MEMORY:
+            grace = STILL_SECONDS if _as_short(self.open[key], now) else GRACE_SECONDS
+            return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
+        if rule is None:
+            return name not in OTHERS  # a rule of another version
+        return rule.momentary and mono - self._since[key] > rule.clear_seconds
+
+
+def _as_short(incident: Incident, now: Forecast | None) -> bool:
+    """Tell whether no more of a resource is left than when its level was last raised."""
+    then = incident.transitions[-1].forecast
+    if then is None or now is None or then.capacity_bytes <= 0 or now.capacity_bytes <= 0:
+        return False
+    back = now.headroom_bytes / now.capacity_bytes - then.headroom_bytes / then.capacity_bytes
+    return back < RECOVERED_SHARE

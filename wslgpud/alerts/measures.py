@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ HARMFUL_REASONS = frozenset(
 NEAR_BYTES = 256 << 20
 #: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
 FULL_SHARE = 0.9
+#: a card that was full so recently is so still: what programs give back between two steps they take again
+DIP_SECONDS = 60.0
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -48,10 +51,34 @@ class Remembered:
     last: Snapshot | None = None
     gpu_seen: bool = False
     silent_since: dict[str, float] = field(default_factory=dict)
+    #: sources that did not answer an earlier run either, and so have never answered this one
+    missed: set[str] = field(default_factory=set)
+    #: the kernel's count of kills and when it was read: while memory runs out that may fail for a tick
+    oom_kills: tuple[float, Number] | None = None
     #: by UUID, how much of a card a stress run could use before its memory came to lie in RAM
     card_ends: Mapping[str, float] = field(default_factory=dict)
     #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
     shared_before: dict[str, float] = field(default_factory=dict)
+    #: when each card was last full, and what had come into shared memory since it was
+    moved: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def resume(self, resource: str, facts: Mapping[str, str | Number], mono: float, value: float) -> None:
+        """Take over what an open alert rests on, which one look at the machine does not show again.
+
+        Args:
+            resource: that it is about.
+            facts: what it has told.
+            mono: now.
+            value: what it had at least come to.
+        """
+        name = resource.removeprefix("source:")
+        if name != resource or resource == "gpu":
+            self.missed.add(name)
+            self.silent_since[name] = mono - value
+        shared, grown = facts.get("shared_bytes"), facts.get("grown_bytes")
+        if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
+            adapter = str(facts.get("adapter"))
+            self.shared_before[adapter], self.moved[adapter] = float(shared - grown), (mono, float(grown))
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
@@ -105,6 +132,8 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
     for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
         facts: dict[str, str | Number] = {**event.fields, "text": event.text}
+        if event.fields.get("past"):  # told now, and not of now
+            facts["died"] = f"{datetime.fromtimestamp(event.wall).astimezone():%Y-%m-%d %H:%M}"
         if len(missed) > 1 and event is missed[-1]:
             victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
             facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
@@ -112,7 +141,12 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
-    if not heard and mute and (rate := look.rate(memory.OOM_KILLS)):
+    count, before = look.snapshot.value(memory.OOM_KILLS), look.remembered.oom_kills
+    if count is None:
+        return
+    look.remembered.oom_kills = look.snapshot.mono, count
+    if not heard and mute and before is not None and count > before[1] and look.snapshot.mono > before[0]:
+        rate = (count - before[1]) / (look.snapshot.mono - before[0])
         yield Signal("ram", 1.0, {"kills_per_second": rate})
 
 
@@ -143,14 +177,17 @@ def xids(look: Look) -> Iterator[Signal]:
 
 def lost_gpus(look: Look) -> Iterator[Signal]:
     """A card that was there does not answer."""
-    for reading in look.readings(gpu.UP):
+    # Without the lost one the others move up: of two cards of one number it is the one that counts.
+    for reading in sorted(look.readings(gpu.UP), key=lambda r: -r.value):
         yield Signal(f"gpu{reading.labels[0]}", 1.0 - reading.value, {"uuid": reading.labels[1]})
 
 
 def silent_driver(look: Look) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
-    if report is None or not look.remembered.gpu_seen:
+    # Where another run has missed it, a machine without a card is no sign that it still does not answer.
+    missed = report is not None and "gpu" in look.remembered.missed and report.health != "absent"
+    if report is None or not (look.remembered.gpu_seen or missed):
         return
     yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
 
@@ -231,8 +268,13 @@ def spill(look: Look) -> Iterator[Signal]:
         if card is not None and card.used_bytes is not None and card.uuid in look.remembered.card_ends:
             full = full or card.used_bytes >= look.remembered.card_ends[card.uuid] - NEAR_BYTES
         # Already full at the first look: what was there then is all that can be compared with.
-        before[adapter] = min(before.get(adapter, shared), shared) if full else shared
+        least = min(before.get(adapter, shared), shared)
+        last_full, moved = look.remembered.moved.get(adapter, (-math.inf, 0.0))
+        dips = look.snapshot.mono - last_full <= DIP_SECONDS
+        before[adapter] = least if full else max(least, shared - moved) if dips else shared
         grown = shared - before[adapter]
+        if full:
+            look.remembered.moved[adapter] = look.snapshot.mono, grown
         facts: dict[str, str | Number] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         if adapter in dedicated:
             facts["dedicated_bytes"] = dedicated[adapter]
@@ -286,7 +328,8 @@ def read_only(look: Look) -> Iterator[Signal]:
 def silent_sources(look: Look) -> Iterator[Signal]:
     """Return for how long each source that once answered has not."""
     for report in look.snapshot.reports:
-        if report.name not in _OWN_RULE and report.last_success_wall is not None:
+        answered = report.last_success_wall is not None or report.name in look.remembered.missed
+        if report.name not in _OWN_RULE and answered:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -99,6 +100,7 @@ def iso(wall: float) -> str:
 def local_time(message: Message) -> str:
     """Return when a message was made, as the clock on the wall of this machine shows it."""
     at = message.get("at")
+    time.tzset()  # the zone may have been set anew since our start
     return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 

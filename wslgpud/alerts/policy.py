@@ -63,7 +63,8 @@ def channel_levels(settings: Alerts) -> dict[str, Level]:
 
 
 def second_of_day(wall: float) -> float:
-    """Return the seconds since midnight of this machine's time zone."""
+    """Return the seconds since midnight of this machine's time zone, which Windows and people set anew."""
+    time.tzset()  # else what held at our start would hold for ever
     local = time.localtime(wall)
     return local.tm_hour * _HOUR + local.tm_min * 60.0 + local.tm_sec
 

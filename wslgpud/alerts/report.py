@@ -89,6 +89,7 @@ def report(history: History, number: int, language: str) -> Report | None:
     box = found[0] if incident.rule == UNCLEAN_END and found else None
     moment = float(box.fields["ended_wall"]) if box is not None else incident.opened_wall
     end = moment if box is not None else min(incident.closed_wall or moment, moment + BEFORE_SECONDS)
+    end = max(end, moment)  # the clock may have been set back meanwhile
     start = moment - BEFORE_SECONDS
     curves = _curves(history, start, end + AFTER_SECONDS, incident.resource)
     text = compose(incident.transitions[0], language)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from wslgpud.alerts import measures
@@ -147,14 +148,24 @@ class RuleEngine:
         self._remembered = measures.Remembered(state_folder, since_wall)
         self._states: dict[tuple[str, str], _State] = {}
 
-    def resume(self, levels: Mapping[tuple[str, str], Level], mono: float) -> None:
+    def resume(
+        self,
+        levels: Mapping[tuple[str, str], Level],
+        mono: float,
+        facts: Mapping[tuple[str, str], Mapping[str, str | Number]] = MappingProxyType({}),
+    ) -> None:
         """Take over what an earlier run left open, by (rule, resource), as if it had been measured now.
 
-        What happened at a moment is over: whoever keeps it open knows when that was.
+        It has held for as long as its level takes, so that it does not ease only to get worse again. What
+        happened at a moment is over: whoever keeps it open knows when that was.
         """
         for key, level in levels.items():
             if (rule := rule_named(key[0])) is not None and not rule.momentary:
-                self._states[key] = _State(level=level, seen=mono, better_since=None)
+                held = [step for step in rule.steps if step.level <= level]
+                since = dict.fromkeys((step.level for step in held), -math.inf)
+                self._states[key] = _State(level=level, seen=mono, since=since)
+                value = max((step.value for step in held), default=0.0)
+                self._remembered.resume(key[1], facts.get(key, {}), mono, value)
 
     def learn(self, runs: Iterable[StressResult]) -> None:
         """Take note of what stress runs have measured of the cards; all of them, oldest first."""

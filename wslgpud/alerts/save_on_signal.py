@@ -36,5 +36,7 @@ class SaveOnSignal:
 
     def __call__(self) -> bool:
         """Return True once for the requests since the last call."""
-        pending, self._pending = self._pending, False
-        return pending
+        if not self._pending:  # one that comes from here on is kept for the next call
+            return False
+        self._pending = False
+        return True

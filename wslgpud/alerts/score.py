@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from wslgpud.alerts.incidents import Incident
-from wslgpud.alerts.rules import MEMORY, OOM_KILL
+from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Reading
 
 #: the rules whose incidents the score is made of
-RULES = (MEMORY, OOM_KILL)
+RULES = (MEMORY, OOM_KILL, UNCLEAN_END)
 #: a warning that came later left nobody the time to do anything
 IN_TIME_SECONDS = 5.0
 #: one that is over for longer was about something else
@@ -53,10 +53,11 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
     if incident.rule != MEMORY or incident.worst < Level.WARNING or incident.closed_wall is None:
         return False
     end = incident.closed_wall
+    # Where the machine or the daemon ended under it, nobody knows what would have come.
     if any(
-        kill.rule == OOM_KILL and kill.resource == incident.resource
-        and incident.opened_wall <= kill.opened_wall <= end + 60.0
-        for kill in incidents
+        (i.rule == UNCLEAN_END or (i.rule == OOM_KILL and i.resource == incident.resource))
+        and incident.opened_wall <= i.opened_wall <= end + 60.0
+        for i in incidents
     ):  # fmt: skip
         return False
     return not any(

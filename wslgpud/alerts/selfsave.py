@@ -33,6 +33,8 @@ def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> Proce
     forecast = transition.forecast
     if transition.rule != MEMORY or forecast is None or forecast.who_kind != "process":
         return None
+    if forecast.cause == "paused":  # it names who grew a quarter of an hour ago: the pid may be another's now
+        return None
     found = _PID.search(forecast.who)
     process = next((p for p in processes if found is not None and p.pid == int(found[1])), None)
     kind, _, group = transition.resource.partition(":")

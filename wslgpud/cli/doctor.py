@@ -48,12 +48,13 @@ def doctor(
             names = write(bundle, host, settings, findings)
         except OSError as error:
             raise Fault(f"cannot write {bundle}: {error.strerror}") from error
-        print(
-            f"wrote {bundle}: {len(names)} files, names and secrets masked. Look through it before sharing."
+        typer.echo(
+            f"wrote {bundle}: {len(names)} files, names and secrets masked. Look through it before sharing.",
+            err=as_json,
         )
-    elif as_json:
+    if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
-    else:
+    elif bundle is None:
         from wslgpud.alerts.texts import language  # noqa: PLC0415 - only the screen has one
         from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only for it
 

@@ -109,7 +109,7 @@ def _given(text: str) -> Usable:
     scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
     try:
         return Usable(int(float(number[:-1]) * scale) if scale else int(number), "as you say")
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise Fault(f"--usable {text}: write it like 14.5GB") from error
 
 

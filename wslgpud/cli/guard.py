@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -73,7 +72,7 @@ def guard(
             account = _run(order, host, stream, vram, known, folder)
             _sum_up(account, order, file)
             if not account.interrupted:  # else the peaks are not what it wants
-                _remember(folder, known, order, account)
+                known = _remember(folder, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
                 second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
@@ -204,15 +203,16 @@ def _sum_up(account: Account, order: Order, file: Path) -> None:
     for who in account.saved:
         _say(f"memory was short: asked {who} to save itself")
     if account.oom_kills:
-        fewer = max(1, int(order.environment.get("MAX_JOBS", "2")) // 2)
+        fewer = max(1, (_jobs(order) or 2) // 2)
         who = f"{account.oom_kills} process{'es' * (account.oom_kills > 1)}"
         _say(f"the kernel killed {who} for want of memory: try --pause, or --jobs {fewer}")
     _say(f"log: {file}")
 
 
-def _remember(folder: Path, known: Ledger, order: Order, account: Account) -> None:
+def _remember(folder: Path, order: Order, account: Account) -> Ledger:
     from wslgpud.advise.guard import ledger, plan  # noqa: PLC0415
 
+    known = ledger.load(folder)  # anew: others may have ended while this one ran
     key = plan.key_of(order.command)
     before = known.commands.get(key, {})
     facts = {
@@ -233,6 +233,7 @@ def _remember(folder: Path, known: Ledger, order: Order, account: Account) -> No
         ledger.save(folder, known)
     except OSError as error:
         _say(f"cannot remember the peaks in {folder}: {error.strerror}")
+    return known
 
 
 def _log_file(folder: Path, command: list[str]) -> Path:
@@ -240,17 +241,26 @@ def _log_file(folder: Path, command: list[str]) -> Path:
     logs = folder / "guard"
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        for old in sorted(logs.glob("*.log"))[: -_KEPT_LOGS + 1]:
-            old.unlink()
+        # Not by name: a training that has begun before twenty builds still writes.
+        for old in sorted(logs.glob("*.log"), key=_written)[: -_KEPT_LOGS + 1]:
+            old.unlink(missing_ok=True)
     except OSError as error:
         raise Fault(f"cannot keep a log in {logs}: {error.strerror}; name one with --log") from error
     name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
-    return logs / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}.log"
+    return logs / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
+
+
+def _written(file: Path) -> float:
+    """Return when a log was last written; one that another guard has just removed is the oldest."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _opened(file: Path) -> BinaryIO:
     try:
-        return file.open("wb")
+        return file.open("wb", buffering=0)
     except OSError as error:
         raise Fault(f"cannot write the log {file}: {error.strerror}") from error
 
@@ -296,4 +306,5 @@ def _clock(seconds: float) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"[guard] {text}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
+        os.write(2, f"[guard] {text}\n".encode(errors="backslashreplace"))

@@ -63,7 +63,7 @@ def sweep(
                 what, need, there = reason
                 end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
                 break
-            with tempfile.TemporaryFile() as log:
+            with tempfile.TemporaryFile(buffering=0) as log:
                 steps.append(_step(command, value, seconds, host, vram, gpu, log))
                 if steps[-1].code:
                     end = f"{value} ended with status {steps[-1].code}\n{_tail(log)}"

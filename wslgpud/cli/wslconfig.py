@@ -14,6 +14,7 @@ import typer
 from wslgpud.advise.wslconfig import check as checks
 from wslgpud.advise.wslconfig import compare, edit, files, parse, presets
 from wslgpud.advise.wslconfig.files import Document, NotFound
+from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.cli.common import Fault, HostOption, JsonOption, host_at
 from wslgpud.host import Host, NoData, SourceError
 
@@ -196,7 +197,7 @@ def _settings(host: Host, name: str, memory: str, processors: int) -> list[prese
     if name not in presets.PRESETS:
         raise Fault(f"there is no preset {name}; there are {', '.join(presets.PRESETS)}")
     ram = parse.size(memory.upper()) if memory else None
-    if memory and not ram:
+    if memory and (not ram or ram < GIB):  # 64 alone would be bytes
         raise Fault(f"--memory {memory}: write it like 64GB")
     if not ram or not processors:
         asked = files.windows_size(host)
@@ -244,6 +245,8 @@ def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
     if not yes and not typer.confirm("Write it?", default=False):
         print("nothing was written")
         raise typer.Exit(1)
+    if old.sound and target.exists() and target.read_bytes() != old.data:
+        raise Fault(f"{target} has been changed by somebody else meanwhile; nothing was written, try again")
     try:
         backup = files.replace(target, new, datetime.now().astimezone())
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttributio
 from wslgpud.risk.ceilings import Ceilings, Failure
 from wslgpud.risk.expected import Commands, Wish
 from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
-from wslgpud.risk.levels import Danger
+from wslgpud.risk.levels import Danger, Hysteresis
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
@@ -93,6 +93,26 @@ def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
     )
 
 
+def _ended(forecast: Forecast) -> Forecast:
+    """Return what is left of the forecast of something that is not there any more under that name."""
+    return replace(
+        forecast,
+        level=Level.OK,
+        who="",
+        reason="",
+        cause="",
+        eta_early_seconds=None,
+        eta_seconds=None,
+        eta_late_seconds=None,
+        probabilities={},
+    )
+
+
+def _kind(resource: str) -> str:
+    """Return what kind of resource it is, as ``Observation.late`` names it."""
+    return "gpu" if resource.startswith("gpu") else resource.partition(":")[0]
+
+
 class RiskEngine:
     """Sees memory run out before it does. Pure: time is what the observations say.
 
@@ -145,7 +165,7 @@ class RiskEngine:
             seen[room.resource] = _Last(room.key, t, forecast)
         held = dict(self._held(observation, seen, pressure))
         forecasts = [last.forecast for last in (seen | held).values()]
-        return Assessment(tuple(forecasts), tuple(self._changes(t, seen, held)), failures)
+        return Assessment(tuple(forecasts), tuple(self._changes(t, seen, held, observation.late)), failures)
 
     def _short_of_ram(self) -> bool:
         ram = self._ram
@@ -158,7 +178,7 @@ class RiskEngine:
         here = {last.key for last in seen.values()}
         for name, last in self._last.items():
             age = observation.t - last.t
-            kind = "gpu" if name.startswith("gpu") else name.partition(":")[0]
+            kind = _kind(name)
             watch = self._watches.get(last.key)
             if (
                 name not in seen
@@ -172,16 +192,30 @@ class RiskEngine:
                     level = watch.miss(observation.t, pressure)
                 yield name, last._replace(forecast=_aged(last.forecast, age, level))
 
+    def _vanished(self, t: float, name: str, last: _Last, late: Collection[str]) -> bool:
+        """Tell whether an alarm is about what is there no longer: a container that ended, a lost card.
+
+        A source that is late says nothing of that, and RAM does not go away.
+        """
+        kind = _kind(name)
+        unseen = t - last.t > self.settings.hold_seconds and kind != "ram" and kind not in late
+        return unseen and last.forecast.level > Level.OK
+
     def _changes(
-        self, t: float, seen: Mapping[str, _Last], held: Mapping[str, _Last]
+        self, t: float, seen: Mapping[str, _Last], held: Mapping[str, _Last], late: Collection[str]
     ) -> Iterator[LevelChange]:
         """Yield what differs from what was said last under each name, and remember what is said now."""
         here = {last.key for last in seen.values()}
-        gone = {
-            name: last._replace(forecast=replace(last.forecast, level=Level.OK, who="", reason=""))
-            for name, last in self._last.items()
-            if name not in seen and name not in held and last.key in here  # the card has another number now
-        }
+        gone = {}
+        for name, last in self._last.items():
+            if name in seen or name in held:
+                continue
+            moved = last.key in here  # the card has another number now
+            if not moved and not self._vanished(t, name, last, late):
+                continue
+            if not moved and last.key in self._watches:  # what takes its place has an alarm of its own
+                self._watches[last.key].hysteresis = Hysteresis(self.settings)
+            gone[name] = last._replace(forecast=_ended(last.forecast))
         for name, last in (*seen.items(), *held.items(), *gone.items()):
             forecast = last.forecast
             old = self._last[name].forecast.level if name in self._last else Level.OK

@@ -62,14 +62,15 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
     alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
     last, before = (alike[-1], alike[:-1]) if alike else (None, [])
     for name, kind, text, least_ratio, least in WATCHED:
-        now = result.values.get(name)
+        now = _as_usual(name, result, before)
         if now is None or last is None:
             continue
         usual = [run.values[name] for run in before if name in run.values][-BASELINE_RUNS:]
         lost = drop(now, usual, least_ratio, least)
         if lost is None:
             continue
-        again = name in last.values and drop(last.values[name], usual, least_ratio, least) is not None
+        then = _as_usual(name, last, before)
+        again = then is not None and drop(then, usual, least_ratio, least) is not None
         if again or lost > SEVERE_RATIO:
             nights = "two runs running" if again else "at once"
             yield Finding(
@@ -77,6 +78,15 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
                 f"{text} fell by {lost:.1%} {nights}:"
                 f" {_shown(name, now)}, usually {_shown(name, median(usual))}{_clock(kind, result, before)}",
             )
+
+
+def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> float | None:
+    """Return a figure as it were if other programs held no more than usual, which is no fault of the card."""
+    value, held = run.values.get(name), run.values.get("foreign_bytes")
+    usually = [known.values["foreign_bytes"] for known in before if "foreign_bytes" in known.values]
+    if name != "usable_bytes" or value is None or held is None or not usually:
+        return value
+    return value + max(0, held - median(usually[-BASELINE_RUNS:]))
 
 
 def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> str:

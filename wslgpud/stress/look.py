@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import threading
 from collections import deque
@@ -18,6 +19,8 @@ from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.roles import FRAMEWORK
 from wslgpud.stress.course import Course, followed
 from wslgpud.stress.gates import Surroundings, Watched
+
+log = logging.getLogger(__name__)
 
 #: how much of the past is kept, in samples: more than the longest settle time is of no use
 MOST_SAMPLES = 4000
@@ -242,8 +245,11 @@ class HungNote:
         self._host = host
 
     def write(self, pid: int) -> None:
-        """Note that the process hangs."""
-        self._file.write_text(json.dumps({"boot": self._boot(), "pid": pid}))
+        """Note that the process hangs; where that cannot be kept, what the run has found still counts."""
+        try:
+            self._file.write_text(json.dumps({"boot": self._boot(), "pid": pid}))
+        except (OSError, NoData, SourceError) as error:
+            log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
 
     def stands(self) -> bool:
         """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""

@@ -80,7 +80,10 @@ class Runner:
 
     def _key(self, sample: GpuSample, mode: plan.Mode) -> dict[str, str]:
         wsl = self.host.exists(look.WSL_DEVICE)
+        # What is left free on purpose is no loss: nights with another reserve are another measure.
+        reserve = self.settings.reserve_bytes
         return {
+            **({"reserve_bytes": str(reserve)} if reserve else {}),
             "driver": self.recent.drivers.get(sample.uuid, ""),
             "mode": mode,
             "engine": plan.ENGINE,

@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -16,12 +18,14 @@ from typer.testing import CliRunner
 from tests.hosts.machines import HERE, MACHINES
 from wslgpud.advise.doctor import run
 from wslgpud.advise.doctor.bundle import write
+from wslgpud.advise.doctor.checks_machine import service
 from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.doctor_screen import print_findings
-from wslgpud.config import Alerts, Config, Sampling, StoreSettings
-from wslgpud.host import RecordedHost
+from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings
+from wslgpud.host import Host, NoData, RecordedHost
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
@@ -242,18 +246,55 @@ def test_json_and_exit_status_are_for_scripts():
     assert CliRunner().invoke(app, ["doctor", "--host-root", str(HERE / "wsl2-idle")]).exit_code == 0
 
 
+class NotInstalled(Host):
+    """This machine without a service of its own."""
+
+    def read(self, path: str) -> str:
+        if path.startswith("/var/lib/"):
+            raise NoData(path)
+        return super().read(path)
+
+
+@pytest.mark.parametrize(("name", "state"), [("wslgpud", "good"), ("another", "note")])
+def test_a_daemon_that_was_killed_does_not_run_though_its_number_is_given_anew(tmp_path, name, state):
+    line = [sys.executable, "-c", "input()", name]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        note = {"pid": process.pid, "url": "http://127.0.0.1:9655"}
+        (tmp_path / "daemon.json").write_text(json.dumps(note))
+
+        assert service(Look(NotInstalled(), CONFIG, None, str(tmp_path))).state == state
+
+
+def test_an_archive_and_json_can_be_had_at_once(tmp_path):
+    archive = tmp_path / "bundle.tar.gz"
+    host = ("--host-root", str(HERE / "no-gpu"))
+    done = CliRunner().invoke(app, ["doctor", "--json", "--bundle", str(archive), *host])
+
+    assert done.stdout == CliRunner().invoke(app, ["doctor", "--json", *host]).stdout
+    assert done.stderr.startswith(f"wrote {archive}:")
+    assert tarfile.is_tarfile(archive)
+
+
 def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_path):
     secrets = ("hunter2", "tok-4711", "annegret")
     host = copied(
         tmp_path, "wsl2-idle",
-        **{"/mnt/c/Users/annegret/.wslconfig": "[wsl2]\nswapFile=C:\\\\Users\\\\annegret\\\\swap.vhdx\n"},
+        **{
+            "/mnt/c/Users/annegret/.wslconfig": "[wsl2]\nswapFile=C:\\\\Users\\\\annegret\\\\swap.vhdx\n",
+            "/etc/wsl.conf": "[boot]\nsystemd=true\ncommand = run tok-4711\n[user]\ndefault=annegret\n",
+        },
     )  # fmt: skip
     (host.folder / "root/mnt/c/Users/user/.wslconfig").unlink()
     (host.folder / "root/mnt/c/Users/user").rmdir()
     config = Config(
         sampling=CONFIG.sampling,
         store=StoreSettings(path="postgresql+psycopg://me:hunter2@db/wslgpud"),
-        alerts=Alerts(urls=("ntfy://tok-4711@ntfy.sh/x",), command=("/home/annegret/warn", "tok-4711")),
+        alerts=Alerts(
+            urls=("ntfy://tok-4711@ntfy.sh/x",),
+            command=("/home/annegret/warn", "tok-4711"),
+            save_user="annegret",
+        ),
+        otlp=Otlp(endpoint="https://annegret:hunter2@collector:4318/v1/metrics"),
     )
 
     names = write(tmp_path / "bundle.tar.gz", host, config, run(host, config))
@@ -264,6 +305,7 @@ def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_pat
     assert "machine/root/mnt/c/Users/user/.wslconfig" in names
     assert [(name, s) for name, text in texts.items() for s in secrets if s in name + text] == []
     assert re.search(r'"id": "wsl.kernel"', texts["wslgpud-doctor/doctor.json"])
+    assert "[boot]\nsystemd=true\ncommand = (set)\n" in texts["wslgpud-doctor/machine/root/etc/wsl.conf"]
     assert '"alerts.urls": "(set)"' in texts["wslgpud-doctor/configuration.json"]
 
 

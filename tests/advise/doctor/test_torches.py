@@ -70,6 +70,7 @@ def test_a_python_that_answers_is_heard(tmp_path):
         ("kill -SEGV $$", "ended with status -11"),
         ("echo '{}'", "ended with status 0"),
         ("echo not json", "ended with status 0"),
+        (r"printf 'Pfad \374ber\n' >&2; exit 1", "Pfad \N{REPLACEMENT CHARACTER}ber"),
     ],
 )
 def test_a_python_that_hangs_crashes_or_babbles_says_so(tmp_path, script, failure):

@@ -142,6 +142,7 @@ def test_the_answer_is_printed_and_its_status_says_it():
         (["7B", "--mode", "sleeping"], "there are inference, lora, training"),
         (["7B", "--mode", "training", "--precision", "int4"], "use --mode lora"),
         (["7B", "--usable", "much"], "write it like 14.5GB"),
+        (["7B", "--usable", "infGB"], "write it like 14.5GB"),
     ],
 )
 def test_what_cannot_be_answered_says_why(arguments, words):

@@ -138,16 +138,44 @@ def test_weights_tell_their_shape_without_being_read(tmp_path):
     assert shape.size == shape.count()
 
 
+TINY = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "intermediate_size": 688, "vocab_size": 1000}  # fmt: skip
+
+
 def test_a_folder_of_pieces_counts_as_one_with_its_configuration(tmp_path):
     names = list(TENSORS)
     for i, part in enumerate((names[:8], names[8:])):
         safetensors(tmp_path / f"model-0000{i}-of-00002.safetensors", {n: TENSORS[n] for n in part})
-    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-              "num_key_value_heads": 2, "intermediate_size": 688, "vocab_size": 1000}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
 
     assert of(str(tmp_path)).heads == 4
     assert of(str(tmp_path)).parameters == Shape(2, 256, 4, 2, 64, 688, 1000).count()
+
+
+def test_weights_that_are_there_twice_or_in_part_are_not_counted_so(tmp_path):
+    names = list(TENSORS)
+    weight_map = {}
+    for i, part in enumerate((names[:8], names[8:]), 1):
+        piece = f"model-0000{i}-of-00002.safetensors"
+        safetensors(tmp_path / piece, {n: TENSORS[n] for n in part})
+        weight_map |= dict.fromkeys(part, piece)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    once = of(str(tmp_path)).size
+    safetensors(tmp_path / "consolidated.safetensors", {f"again.{n}": shape for n, shape in TENSORS.items()})
+
+    assert of(str(tmp_path)).size == once == Shape(2, 256, 4, 2, 64, 688, 1000).count()
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    assert of(str(tmp_path)).size == once
+
+
+@pytest.mark.parametrize("tensors", [{"norm.weight": ["a"]}, {"norm.weight": [-1]}, {"norm.weight": [1]}])
+def test_weights_that_are_no_language_models_are_refused_in_words(tmp_path, tensors):
+    embedding = {"embed_tokens.weight": [9, 9], "q_proj.weight": [9, 9], "k_proj.weight": [9, 9]}
+    safetensors(tmp_path / "odd.safetensors", {**embedding, "up_proj.weight": [9, 9], **tensors})
+
+    with pytest.raises(ShapeError):
+        of(str(tmp_path / "odd.safetensors"))
 
 
 def text(words: str) -> bytes:
@@ -215,11 +243,14 @@ def test_a_gguf_model_in_pieces_counts_as_one(tmp_path):
     names = list(BLOCKS)
     for i, part, values in ((1, names[:8], LLAMA), (2, names[8:], {"split__no": 1})):
         content = a_gguf({n: BLOCKS[n] for n in part}, data_bytes=COUNT, **values)
-        (tmp_path / f"tiny-0000{i}-of-00002.gguf").write_bytes(content)
+        (tmp_path / f"tiny[1]-0000{i}-of-00002.gguf").write_bytes(content)
 
-    shape = of(str(tmp_path / "tiny-00002-of-00002.gguf"))
+    shape = of(str(tmp_path / "tiny[1]-00002-of-00002.gguf"))
 
     assert (shape.size, shape.stored_bytes, shape.stored) == (COUNT, 2 * COUNT, "bf16")
+    (tmp_path / "tiny[1]-00002-of-00002.gguf").unlink()
+    with pytest.raises(ShapeError, match="00002-of-00002"):
+        of(str(tmp_path / "tiny[1]-00001-of-00002.gguf"))
 
 
 @given(st.integers(0, 400), st.binary(max_size=40))
@@ -239,6 +270,10 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path):
     for text, words in (
         ("big", "is no number like 7B"),
         ("0B", "is no number like 7B"),
+        ("1.2.3B", "is no number like 7B"),
+        ("9" * 400 + "B", "cannot read|is no number like 7B"),
+        ("~nobody-of-this-name/model", "cannot read"),
+        ("x" * 300, "cannot read|is no number like 7B"),
         (str(tmp_path), "has no num_hidden_layers"),
         (str(tmp_path / "broken"), "cannot read"),
         (str(tmp_path / "empty"), "holds neither"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from wslgpud.advise.guard import ledger, plan
-from wslgpud.advise.guard.announce import announcing
+from wslgpud.advise.guard.announce import Announcement, announcing
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Expected
@@ -46,6 +46,11 @@ def start(folder: Path) -> subprocess.Popen:
 def of(guard: subprocess.Popen) -> list[Expected]:
     """What the daemon would read of this guard; others may run on this machine."""
     return [e for e in announced.expected(Host()) if f"(guard {guard.pid})" in e.who]
+
+
+def test_a_full_disk_behind_the_announcement_does_not_end_the_command():
+    with Path("/dev/full").open("wb") as full:
+        Announcement(full.fileno(), "make", {"ram": GIB}).note(0.0, [], MIB, {})
 
 
 def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path):

@@ -16,6 +16,9 @@ import pytest
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
+from wslgpud.advise.guard.runner import Order
+from wslgpud.advise.guard.watch import Account
+from wslgpud.cli.guard import _log_file, _sum_up
 from wslgpud.host import Host
 from wslgpud.running import running
 
@@ -112,6 +115,97 @@ def test_sigterm_ends_the_whole_tree_and_starts_no_fallback(tmp_path):
     assert out == ""
     assert process.returncode == 128 + signal.SIGTERM
     assert not alive(sleeper)
+
+
+def test_a_full_disk_ends_neither_the_command_nor_its_own_status(tmp_path):
+    command = ("--", "sh", "-c", "echo one; echo two >&2; exit 3")
+    full = guard(tmp_path, "--log", "/dev/full", *command)
+    with Path("/dev/full").open("wb") as nowhere:
+        deaf = subprocess.run(
+            [*GUARD, "--state", str(tmp_path), *command], stdout=nowhere, stderr=nowhere, check=False
+        )
+
+    assert (full.returncode, full.stdout) == (3, "one\n")
+    assert full.stderr.count("the log ends here: No space left on device") == 1
+    assert deaf.returncode == 3
+
+
+def test_under_nohup_neither_the_guard_nor_its_command_hears_the_terminal_close(tmp_path):
+    script = "kill -HUP $PPID $$; sleep 1; echo alive"
+    nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    done = subprocess.run(
+        [*nohup, *GUARD, "--state", str(tmp_path), "--", "sh", "-c", script],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout) == (0, "alive\n")
+
+
+#: Ends with 40 and how often Ctrl-C came, once it is asked by another signal.
+COUNT = """
+import signal, sys, time
+came = []
+signal.signal(signal.SIGINT, lambda *_: (came.append(1), print("heard", flush=True)))
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(40 + len(came)))
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_ctrl_c_comes_once_also_to_a_command_that_reads_from_a_file(tmp_path):
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(Path(__file__).parents[3])
+        line = [*GUARD, "--state", str(tmp_path), "--", sys.executable, "-c", COUNT]
+        os.execv("/bin/sh", ["sh", "-c", 'exec "$@" </dev/null', "sh", *line])  # noqa: S606 - as above
+
+    def until(word: bytes) -> None:
+        said = b""
+        while word not in said:
+            said += os.read(master, 4096)
+
+    until(b"ready")
+    os.write(master, b"\x03")
+    until(b"heard")
+    os.kill(pid, signal.SIGUSR1)  # the guard takes one signal after the other
+    _, status = os.waitpid(pid, 0)
+    os.close(master)
+
+    assert os.waitstatus_to_exitcode(status) == 41
+
+
+def test_guards_at_the_same_time_keep_logs_and_peaks_of_their_own(tmp_path):
+    first = start(tmp_path, "--", "sh", "-c", "echo first; read line")
+    assert first.stdout.readline() == "first\n"
+    guard(tmp_path, "--", "echo", "second")
+    first.communicate("\n")
+
+    logs = sorted(log.read_text() for log in (tmp_path / "state/guard").iterdir())
+    known = json.loads((tmp_path / "state/guard.json").read_text())["commands"]
+    assert logs == ["first\n", "second\n"]
+    assert list(known) == ["echo second", "sh -c echo first; read line"]
+
+
+def test_a_training_that_outlasts_twenty_builds_keeps_its_log(tmp_path):
+    for number in range(30):
+        (tmp_path / "guard").mkdir(exist_ok=True)
+        log = tmp_path / "guard" / f"2026010{number // 10}-0000{number % 10}0-make.log"
+        log.touch()
+        os.utime(log, (0, 9999 if number == 0 else number))
+    new = _log_file(tmp_path, ["make"])
+
+    kept = sorted(log.name for log in (tmp_path / "guard").iterdir())
+    assert len(kept) == 19
+    assert kept[0] == "20260100-000000-make.log"
+    assert str(os.getpid()) in new.name
+
+
+def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs(tmp_path, capfd):
+    order = Order(["make"], {"MAX_JOBS": ""})
+    _sum_up(Account(code=137, oom_kills=1), order, tmp_path / "log")
+
+    assert "killed 1 process for want of memory" in capfd.readouterr().err
 
 
 def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,12 @@ def test_builds_are_told_by_the_variables_they_read_and_a_smaller_wish_of_the_us
     assert limits(6, mine)["CMAKE_BUILD_PARALLEL_LEVEL"] == "6"
     assert limits(6, mine)["MAKEFLAGS"] == "-k -j6"
     assert "MAKEFLAGS" not in limits(6, {"MAKEFLAGS": "-j2"})
+    assert "MAKEFLAGS" not in limits(6, {"MAKEFLAGS": " -j32 --jobserver-auth=3,4"})
+
+
+@pytest.mark.parametrize("flags", ["-j32", "-j 32", "-j", "-k --jobs=32", "--jobs", "j32", "-j2 -j32"])
+def test_a_make_that_is_told_to_take_all_processors_takes_what_fits(flags):
+    assert limits(6, {"MAKEFLAGS": flags})["MAKEFLAGS"] == f"{flags} -j6"
 
 
 def test_a_job_is_as_big_as_it_was_else_as_its_compiler_elsewhere_else_as_compilers_are():

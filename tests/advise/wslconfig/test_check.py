@@ -160,10 +160,26 @@ def test_nothing_is_written_unasked_and_restore_goes_back(tmp_path):
     assert file.read_bytes() == old
 
 
+def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch):
+    file = tmp_path / ".wslconfig"
+    file.write_text("[wsl2]\n")
+
+    def think(*_, **__):
+        file.write_text("[wsl2]\nswap=0\n")  # in Notepad, while we wait for an answer
+        return True
+
+    monkeypatch.setattr("typer.confirm", think)
+    done = run("apply", "desktop", "--memory", "64GB", "--processors", "32", "--file", file)
+
+    assert (done.exit_code, file.read_text()) == (2, "[wsl2]\nswap=0\n")
+    assert "changed by somebody else meanwhile" in done.output
+
+
 def test_what_cannot_be_done_says_what_to_do(tmp_path):
     for arguments, words in (
         (("apply", "turbo"), "there are training, inference, desktop, max"),
         (("apply", "max", "--memory", "much"), "write it like 64GB"),
+        (("apply", "max", "--memory", "64", "--processors", "32"), "write it like 64GB"),
         (("check", tmp_path / "none"), "all settings are at their defaults"),
         (("restore", "--file", tmp_path / "none"), "there is no backup"),
     ):

@@ -98,6 +98,29 @@ def test_the_old_file_is_kept_with_its_date_and_the_newest_comes_first(tmp_path)
     assert kept[1].read_bytes() == second.data == b"\xff\xfe" + "[wsl2]\n".encode("utf-16-le")
 
 
+def test_a_file_of_another_name_has_backups_of_its_own(tmp_path):
+    mine, other = tmp_path / "night.wslconfig", tmp_path / ".wslconfig"
+    for file in (mine, other):
+        replace(file, decoded(b"[wsl2]\n"), NOW)
+        replace(file, decoded(b"[wsl2]\nmemory=8GB\n"), NOW)
+
+    assert [kept.name for kept in backups(mine)] == ["night.wslconfig.20261121-093005"]
+    assert [kept.name for kept in backups(other)] == [".wslconfig.20261121-093005"]
+
+
+def test_a_link_into_a_folder_of_dotfiles_stays_a_link(tmp_path):
+    (tmp_path / "dotfiles").mkdir()
+    real, link = tmp_path / "dotfiles/wslconfig", tmp_path / ".wslconfig"
+    real.write_text("[wsl2]\n")
+    link.symlink_to(real)
+    kept = replace(link, decoded(b"[wsl2]\nswap=0\n"), NOW)
+
+    assert link.is_symlink()
+    assert real.read_text() == "[wsl2]\nswap=0\n"
+    assert kept.parent == tmp_path
+    assert kept.read_text() == "[wsl2]\n"
+
+
 def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path):
     folder = tmp_path / "gone"
 

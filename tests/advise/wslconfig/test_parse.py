@@ -194,3 +194,12 @@ def test_no_file_however_odd_breaks_the_parser(text):
     assert sum(e.state == "unknown" for e in found.entries) == sum(
         "Unknown key" in w.text for w in found.warnings
     )
+
+
+@pytest.mark.parametrize("key", ["wsl2.memory", "wsl2.processors", "experimental.ignoredPorts"])
+def test_a_number_of_thousands_of_digits_is_only_a_large_one(key):
+    section, name = key.split(".")
+    found = parse(f"[{section}]\n{name}={'9' * 5000}{'GB' * (name == 'memory')}")
+
+    assert found.first(key) is not None
+    assert bool(found.warnings) == (name != "memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -18,10 +19,15 @@ from wslgpud.capture import Mask, capture
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError
 
+WSL_CONF = "/etc/wsl.conf"
+#: its user, its machine's name, and a command line, which may hold a token
+_TELLING = re.compile(r"^(\s*(?:default|hostname|command)\s*=\s*).*", re.IGNORECASE | re.MULTILINE)
+#: in an address, of a collector for one
+_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 #: What small files the checks read that no source does; /proc/cmdline names no secret under WSL.
 MORE = (
     "/proc/sys/vm/swappiness", "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count",
-    "/proc/sys/fs/inotify/max_user_watches", "/sys/fs/cgroup/cgroup.controllers", "/etc/wsl.conf",
+    "/proc/sys/fs/inotify/max_user_watches", "/sys/fs/cgroup/cgroup.controllers", WSL_CONF,
     "/proc/version", "/usr/local/cuda/version.json", "/sys/class/rtc/rtc0/since_epoch",
 )  # fmt: skip
 BINFMT = "/proc/sys/fs/binfmt_misc"
@@ -46,6 +52,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
     for path in (*MORE, *_wslconfig(host), *_interop(host)):
         text = _text(host, path)
         if text is not None:
+            text = _TELLING.sub(r"\1(set)", text) if path == WSL_CONF else text
             contents[f"machine/root{mask.numbers(path)}"] = mask.words(text)
     if host.exists("/run/WSL"):
         contents["machine/root/run/WSL/.keep"] = ""
@@ -69,7 +76,7 @@ def _settings(config: Config) -> dict[str, Any]:
     for key in declared_keys():
         value = getattr(getattr(config, key.section), key.name)
         # The address of a database may hold a password, and a command line a token.
-        secret = key.secret or key.path in ("store.path", "alerts.command")
+        secret = key.secret or key.path in ("store.path", "alerts.command", "alerts.save_user")
         found[key.path] = ("(set)" if value else "") if secret else value
     return found
 
@@ -79,7 +86,7 @@ def _masked(mask: Mask, value: Any) -> Any:
         return {name: _masked(mask, item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_masked(mask, item) for item in value]
-    return mask.words(value) if isinstance(value, str) else value
+    return _PASSWORD.sub("(set)@", mask.words(value)) if isinstance(value, str) else value
 
 
 def _wslconfig(host: Host) -> list[str]:

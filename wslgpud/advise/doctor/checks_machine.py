@@ -215,6 +215,7 @@ def service(look: Look) -> Outcome:
             document = documents.parsed(text or "{}")
         except ValueError:
             continue
-        if look.host.exists(f"/proc/{document.get('pid')}"):
+        # After a crash the note is still there, and its number may be another program's by now.
+        if "wslgpud" in (look.read(f"/proc/{document.get('pid')}/cmdline") or ""):
             return good(f"it answers at {document.get('url')}")
     return note("it does not run", "sudo systemctl enable --now wslgpud   # or: wslgpud run")

@@ -37,8 +37,10 @@ _GGUF_KEYS = {
 #: the next bigger one, by the bits that a weight takes at most.
 _GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
 _GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (20.0, "bf16"))
-_PIECE = re.compile(r"(.+-)\d{5}(-of-\d{5}\.gguf)")
-_NUMBER = re.compile(r"([\d.]+)\s*([KMBT])", re.IGNORECASE)
+_PIECE = re.compile(r"(.+-)\d{5}(-of-(\d{5})\.gguf)")
+#: where a model in several .safetensors files says which
+_INDEX = "model.safetensors.index.json"
+_NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
 class ShapeError(Exception):
@@ -103,8 +105,12 @@ def of(text: str) -> Shape:
     Raises:
         ShapeError: it is none of these, or does not tell enough.
     """
-    path = Path(text).expanduser()
-    if path.exists():
+    try:
+        path = Path(text).expanduser()
+        there = path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
+        raise ShapeError(f"cannot read {text}: {error}") from error
+    if there:
         return of_path(path)
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
@@ -144,8 +150,8 @@ def of_path(path: Path) -> Shape:
         return of_gguf(path)
     folder = path if path.is_dir() else path.parent
     config = path if path.suffix == ".json" else folder / "config.json"
-    weights = [path] if path.suffix == ".safetensors" else sorted(folder.glob("*.safetensors"))
     try:
+        weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
         headers = [header(file) for file in weights]
         document = documents.parsed(config.read_text()) if config.exists() else None
     except (OSError, ValueError, struct.error) as error:
@@ -161,9 +167,28 @@ def of_path(path: Path) -> Shape:
         several = f", but {len(models)} .gguf files: name one" if models else ""
         raise ShapeError(f"{path} holds neither config.json nor .safetensors{several}")
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
-    complete = path.is_dir() or not (folder / "model.safetensors.index.json").exists()
+    complete |= not (folder / _INDEX).exists()
     # Of quantized weights several lie in one number.
     return _with(shape, parameters=count) if tensors and complete and not shape.stored else shape
+
+
+def _weights(folder: Path) -> tuple[list[Path], bool]:
+    """Return the .safetensors files of the model in a folder, and whether none of them is missing.
+
+    Beside them there may be the same weights once more, in one file for other programs.
+
+    Raises:
+        OSError: the index cannot be read.
+        ValueError: it is none.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not (folder / _INDEX).exists():
+        return files, True
+    names = documents.parsed((folder / _INDEX).read_text()).get("weight_map")
+    if not isinstance(names, dict):
+        raise ValueError(f"{_INDEX} names no files")  # noqa: TRY004 - as all that is wrong with a text
+    pieces = {str(name) for name in names.values()}
+    return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
 
 
 def of_gguf(file: Path) -> Shape:
@@ -173,7 +198,8 @@ def of_gguf(file: Path) -> Shape:
         ShapeError: it cannot be read, or does not tell enough.
     """
     piece = _PIECE.fullmatch(file.name)
-    files = sorted(file.parent.glob(f"{piece[1]}?????{piece[2]}")) if piece else [file]
+    numbers = range(1, int(piece[3]) + 1) if piece else ()
+    files = [file.with_name(f"{piece[1]}{n:05}{piece[2]}") for n in numbers if piece] or [file]
     try:
         headers = [gguf.header(one) for one in files]
     except (OSError, ValueError) as error:
@@ -288,7 +314,9 @@ def header(file: Path) -> dict[str, Any]:
             raise ValueError(f"{file.name} is no safetensors file")
         document = documents.parsed(stream.read(length))
     if not all(
-        isinstance(entry, dict) and isinstance(entry.get("shape"), list)
+        isinstance(entry, dict)
+        and isinstance(entry.get("shape"), list)
+        and all(isinstance(size, int) and size >= 0 for size in entry["shape"])
         for name, entry in document.items()
         if name != "__metadata__"
     ):
@@ -302,7 +330,9 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     Raises:
         ShapeError: these are not the tensors of a language model.
     """
-    numbers = [int(m[1]) for n in tensors if (m := re.search(r"(?:layers|h|blocks)\.(\d+)\.", n))]
+    numbers = [int(m[1]) for n in tensors if (m := re.search(r"(?:layers|h|blocks)\.(\d{1,6})\.", n))]
+    if not numbers:
+        raise ShapeError("no tensor of a layer: name the model's config.json")
 
     def dims(*endings: str) -> list[int]:
         found = next((e["shape"] for n, e in tensors.items() if n.endswith(endings)), None)

@@ -41,9 +41,9 @@ class Announcement:
         used = {"ram": held_bytes, **vram_bytes}
         pids = tuple(p.pid for p in sorted(processes, key=lambda p: -p.bytes))
         content = announced.text(self._who, self._peaks, used, pids)
-        os.pwrite(
-            self._descriptor, content, 0
-        )  # one line; what is left of a longer one before comes after it
+        with contextlib.suppress(OSError):  # /run/lock is small; a build must not end for want of room there
+            # One line; what is left of a longer one before comes after it.
+            os.pwrite(self._descriptor, content, 0)
 
 
 @contextlib.contextmanager

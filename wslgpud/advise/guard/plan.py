@@ -23,6 +23,7 @@ _COMPILER = re.compile(
     r"|(clang|clang\+\+)(-[\d.]+)?"
     r"|ld|ld\.(lld|gold|bfd|mold)|lld|mold|rustc|rust-lld|javac|swift-frontend|compile|link"
 )
+_MAKE_JOBS = re.compile(r"(?:^|\s)(?:-?j|--jobs)(?:=|\s+)?(\d*)(?!\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,9 @@ def limits(number: int, environment: Mapping[str, str]) -> dict[str, str]:
         for name in ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL", "CARGO_BUILD_JOBS")
     }
     flags = environment.get("MAKEFLAGS", "")
-    if not re.search(r"(^|\s)-?j|--jobs", flags):
-        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()
+    wishes = [int(wish or number + 1) for wish in _MAKE_JOBS.findall(flags)]  # -j alone knows no bound
+    if "--jobserver" not in flags and not any(wish <= number for wish in wishes[-1:]):
+        found["MAKEFLAGS"] = f"{flags} -j{number}".strip()  # of several the last counts
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import selectors
 import signal
 import struct
@@ -24,7 +25,7 @@ class Relay:
         """Open the streams.
 
         Args:
-            log: file that gets all that is printed.
+            log: unbuffered file that gets all that is printed.
             live: keep a line on standard error, where that is a terminal.
             quiet: print nothing else.
         """
@@ -106,7 +107,7 @@ class Relay:
         """Replace the live line."""
         if not self._live:
             return
-        new = line.encode()
+        new = line.encode(errors="backslashreplace")
         if self._at_start:
             self._write(2, (_CLEAR if self._line else b"") + new)
             self._line = new
@@ -119,15 +120,20 @@ class Relay:
             self._write(target, data)
             self._at_start = data.endswith((b"\n", b"\r"))
         if self._log is not None:
-            self._log.write(data)
-            self._log.flush()
+            try:
+                self._log.write(data)
+            except OSError as error:  # a full disk must not end a build
+                self._log = None
+                self._write(2, f"wslgpud: the log ends here: {error.strerror}\n".encode())
 
     def _write(self, target: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
                 view = view[os.write(target, view) :]
-            except BrokenPipeError:  # whoever read us has gone; the program's own end is what matters
+            except BlockingIOError:  # somebody who shares our terminal or pipe has set it so
+                select.select([], [target], [])
+            except OSError:  # whoever read us has gone, or their disk is full; only the program's end matters
                 return
 
     def _drop(self, descriptor: int) -> None:

@@ -269,7 +269,9 @@ class Run:
         def note(number: int, _: FrameType | None) -> None:
             arrived.append(signal.Signals(number))
 
-        before = {number: signal.signal(number, note) for number in (*_TO_ALL, *_TO_COMMAND)}
+        # What is ignored stays so, for the command as well: nohup is to keep both alive.
+        heard = [n for n in (*_TO_ALL, *_TO_COMMAND) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, note) for number in heard}
         try:
             yield arrived
         finally:
@@ -282,8 +284,14 @@ class Run:
 
 
 def _terminal_is_ours() -> bool:
-    """Tell whether we are the job in the foreground, to which Ctrl-C goes as a whole."""
+    """Tell whether we are the job in the foreground, to which Ctrl-C goes as a whole; input may be a file."""
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

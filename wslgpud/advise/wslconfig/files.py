@@ -16,7 +16,7 @@ NAME = ".wslconfig"
 #: WSL's C runtime looks at these before it takes a file for UTF-8
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
-_BACKUP = re.compile(re.escape(NAME) + r"\.\d{8}-\d{6}(-\d+)?")
+_STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
 #: starting a Windows program takes a second, and ten when Windows is busy
 _INTEROP_SECONDS = 20.0
 
@@ -105,6 +105,8 @@ def windows_size(host: Host) -> tuple[int, int] | None:
 def replace(path: Path, document: Document, now: datetime) -> Path | None:
     """Write the file in one step and return the backup of what was there (None when nothing was).
 
+    A link stays one: it is what it leads to that is written, in a folder of dotfiles for one.
+
     Raises:
         OSError: the folder cannot be written, or is full; the old file is then as it was.
     """
@@ -112,12 +114,13 @@ def replace(path: Path, document: Document, now: datetime) -> Path | None:
     if path.exists():
         backup = _free_name(path, now)
         backup.write_bytes(path.read_bytes())
-    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=path.parent)
+    target = path.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=target.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(document.data)
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError:
         temporary.unlink()
         raise
@@ -126,7 +129,8 @@ def replace(path: Path, document: Document, now: datetime) -> Path | None:
 
 def backups(path: Path) -> list[Path]:
     """Return the backups of a file, newest first."""
-    return sorted((f for f in path.parent.iterdir() if _BACKUP.fullmatch(f.name)), reverse=True)
+    beside = (f for f in path.parent.iterdir() if f.name.startswith(path.name))
+    return sorted((f for f in beside if _STAMP.fullmatch(f.name[len(path.name) :])), reverse=True)
 
 
 def _free_name(path: Path, now: datetime) -> Path:

@@ -92,7 +92,8 @@ def size(text: str) -> int | None:
     match = _SIZE.fullmatch(text)
     if not match:
         return None
-    number = min(int(match[2]), _WRAP - 1)  # strtoull stops there
+    # strtoull stops there; Python itself refuses to read thousands of digits.
+    number = min(int(match[2].lstrip("0")[:21] or "0"), _WRAP - 1)
     if number == 0 and text[: match.end(2)] != "0":  # 00GB, -0
         return None
     return (-number if match[1] == "-" else number) * _UNITS[match[3][:1]] % _WRAP
@@ -286,8 +287,8 @@ def _complaints(key: Key, written: str, value: str, where: str) -> Iterator[str]
     """Return what WSL says of a value."""
     if key.kind == "ports":
         for port in value.split(","):
-            number = re.match(r"\s*([+-]?[0-9]+)", port)  # std::stoi stops at the first odd character
-            if not number or not 0 < int(number[1]) < 1 << 16:
+            number = re.match(r"\s*\+?0*([0-9]+)", port)  # std::stoi stops at the first odd character
+            if not number or len(number[1]) > 5 or not 0 < int(number[1]) < 1 << 16:
                 yield f"Invalid integer value '{value}' for key '{written}' in {where}"
     elif key.kind == "mac":
         if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", value):

@@ -37,7 +37,8 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
     """
     name = command[0]
     if shutil.which(name, path=(environment or os.environ).get("PATH")) is None:
-        raise DeliveryError(f"cannot start {name}: {_why_not(name)}", permanent=True)
+        # Not for good: its drive may be away for a while, as that of Windows after sleep.
+        raise DeliveryError(f"cannot start {name}: {_why_not(name)}")
     try:
         process = subprocess.Popen(
             unprotected(command),

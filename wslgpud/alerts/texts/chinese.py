@@ -17,6 +17,7 @@ RULES = {
         "内存不足，进程被杀",
         (
             "wslgpud 未运行期间，内核因内存不足杀死了 {kills} 个进程，最后一个是 {victim}",
+            "内存不足，内核于 {died} 杀死了 {victim} (pid {pid}, {size_bytes})",
             "内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})",
             "内存不足，内核杀死了一个进程",
         ),

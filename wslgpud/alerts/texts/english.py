@@ -17,6 +17,7 @@ RULES = {
         "out-of-memory kill",
         (
             "{kills} programs killed for lack of memory while wslgpud did not run; last: {victim}",
+            "Killed for lack of memory: {victim} (pid {pid}, {size_bytes}) at {died}",
             "Killed for lack of memory: {victim} (pid {pid}, {size_bytes})",
             "The kernel killed a process for lack of memory",
         ),
