@@ -288,6 +288,12 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
         found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
+        kept_from = _first_part(connection, schema.rollup_minute if tier is _minutes else schema.rollup_hour)
+        if kept_from is not None and asked.start_ms < kept_from:
+            # the samples may be kept for longer
+            before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
+            samples = _joined(_sealed(connection, before, 1, 1))
+            found = found.then(columns(summarise(*samples, step_ms)))
         steps = tier(connection, asked)
         found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
         newest = _columns(list(_newest(connection, asked)))
