@@ -85,6 +85,20 @@ def test_a_missing_file_is_named() -> None:
         load(Path("/nowhere.toml"), {})
 
 
+def test_a_variable_with_one_underscore_too_few_is_not_passed_over() -> None:
+    with pytest.raises(ConfigError, match=r"WSLGPUD_ALERTS_URLS: .*; did you mean WSLGPUD_ALERTS__URLS\?"):
+        load(Path("/dev/null"), {"WSLGPUD_ALERTS_URLS": "ntfy://x/y"})
+
+
+def test_a_folder_that_is_closed_to_us_is_named_and_not_taken_for_no_file(tmp_path: Path) -> None:
+    # In place of a folder without permission, which root would not notice: a link that leads nowhere but to
+    # itself cannot be looked through by anybody.
+    (tmp_path / "wslgpud").symlink_to("wslgpud")
+
+    with pytest.raises(ConfigError, match=r"wslgpud\.toml: Too many levels of symbolic links"):
+        load(environ={"XDG_CONFIG_HOME": str(tmp_path)})
+
+
 def test_every_key_has_help_that_is_more_than_its_name() -> None:
     assert [k.path for k in declared_keys() if len(k.help) < 12] == []
 

@@ -21,6 +21,7 @@ from wslgpud.alerts import blackbox, build, policy, runbook
 from wslgpud.alerts.channels import alertmanager, apprise
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
+from wslgpud.alerts.rules import LASTING
 from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
@@ -143,7 +144,10 @@ class Daemon:
         )
         if self._store.warning:
             log.warning("%s", self._store.warning)
-        run, earlier = self._store.previous_run, self._rows(self._host.clock.wall() - HISTORY_SECONDS)
+        run, earlier = (
+            self._store.previous_run,
+            self._rows(self._host.clock.wall() - HISTORY_SECONDS, LASTING),
+        )
         channels = build.channels(self._config.alerts, self._host, self._environ)
         place = Place(
             socket.gethostname(), self._folder.resolve(), file.parent,
@@ -218,10 +222,10 @@ class Daemon:
             *runbook_page.routes(runbook.sections),
         ]
 
-    def _rows(self, since_wall: float) -> list[tuple[int, Transition]]:
+    def _rows(self, since_wall: float, lasting: Sequence[str] = ()) -> list[tuple[int, Transition]]:
         """Return what was announced; what cannot be read must not keep us from warning."""
         try:
-            return self._store.transitions(since_wall)
+            return self._store.transitions(since_wall, lasting)
         except StoreError as error:
             log.warning("earlier changes of level are not known: %s", error)
             return []

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -278,7 +278,17 @@ def user_file(environ: Mapping[str, str]) -> Path:
 
 def find_file(environ: Mapping[str, str]) -> Path | None:
     """Return the configuration file that applies without ``--config``, if there is one."""
-    return next((f for f in (SYSTEM_FILE, user_file(environ)) if f.exists()), None)
+    return next((f for f in (SYSTEM_FILE, user_file(environ)) if _may_be_there(f)), None)
+
+
+def _may_be_there(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # in a folder closed to us: reading it says so, and nobody goes on with the defaults
+    return True
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
@@ -302,7 +312,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     known = {k.path: k for k in declared_keys()}
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    for path, value, origin in [*_from_file(file), *_from_environment(environ)]:
+    for path, value, origin in [*_from_file(file), *_from_environment(environ, known.values())]:
         if path not in known:
             raise ConfigError(f"{origin}: unknown key {path}{_nearest(path, list(known))}")
         values[path] = _checked(known[path], value, origin)
@@ -341,7 +351,10 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
     return found
 
 
-def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, Any, str]]:
+def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[tuple[str, Any, str]]:
+    meant = {k.environment.replace("__", "_"): k.environment for k in known}
+    if wrong := next((name for name in sorted(environ) if name in meant), None):
+        raise ConfigError(f"{wrong}: unknown key; did you mean {meant[wrong]}?")
     return [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1), value, name)
         for name, value in sorted(environ.items())

@@ -9,9 +9,10 @@ import contextlib
 import json
 import logging
 import queue
+import random
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,14 +63,12 @@ def trigger(settings: Stress) -> Any:
 
     words = settings.schedule.split()
     try:
-        found = CronTrigger.from_crontab(" ".join([*words[:4], *map(_weekdays, words[4:])]), _zone())
+        return CronTrigger.from_crontab(" ".join([*words[:4], *map(_weekdays, words[4:])]), _zone())
     except ValueError as error:
         raise ConfigError(
             f'stress.schedule: {settings.schedule!r} is neither "off" nor minute hour day month weekday:'
             f" {error}"
         ) from error
-    found.jitter = settings.jitter_minutes * 60 or None
-    return found
 
 
 def _weekdays(field: str) -> str:
@@ -225,7 +224,7 @@ class Nightly:
             executors={"default": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
-        self._scheduler.add_job(self._night, when, id=_NIGHTLY)
+        self._scheduler.add_job(self._begin, when, id=_NIGHTLY)
         now = datetime.now().astimezone()
         runs = self.runs()
         last = datetime.fromtimestamp(runs[-1].wall if runs else self._planned_since(), tz=now.tzinfo)
@@ -244,25 +243,35 @@ class Nightly:
         except OSError:
             return self._host.clock.wall()
 
-    def _later(self, seconds: float, attempt: int) -> None:
+    def _later(self, seconds: float, attempt: int, cards: Container[str] | None = None) -> None:
         when = datetime.now().astimezone() + timedelta(seconds=seconds)
         self._scheduler.add_job(
-            self._night, "date", run_date=when, args=[attempt], id=_AGAIN, replace_existing=True
+            self._night, "date", run_date=when, args=[attempt, cards], id=_AGAIN, replace_existing=True
         )
 
-    def _night(self, attempt: int = 0) -> None:
-        """Test each GPU; those that were busy, once more later in the night."""
-        busy = False
+    def _begin(self) -> None:
+        """Plan the night's test: not all machines of a house at once.
+
+        APScheduler's own jitter adds to the time on the wall, where an hour comes twice in autumn: then it
+        finds the next run in the past, and the next, without end.
+        """
+        self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)  # noqa: S311 - no secret
+
+    def _night(self, attempt: int = 0, cards: Container[str] | None = None) -> None:
+        """Test each GPU, or these alone; those that were busy, once more later in the night."""
+        busy = []
         for sample in self._recent.gpus():
+            if cards is not None and sample.uuid not in cards:
+                continue
             result = self._runner.run(sample, "nightly")
             last_try = attempt >= self._settings.retries
             if result.verdict in ("skipped", "left") and not last_try:
-                busy = True
+                busy.append(sample.uuid)
                 log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
             if result.verdict != "skipped" or last_try:
                 self._news.put(result)
         if busy and not self._runner.stop.is_set():
-            self._later(self._settings.retry_minutes * 60, attempt + 1)
+            self._later(self._settings.retry_minutes * 60, attempt + 1, busy)
 
     def _take_inbox(self) -> None:
         """Take over runs that were started by hand while this daemon owned the database.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from wslgpud.config import Config
@@ -22,6 +23,7 @@ from wslgpud.units import size
 
 log = logging.getLogger(__name__)
 
+_SHARED_LOCKS = Path("/run/lock")
 LESSON_SECONDS = 600.0
 """What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved."""
 
@@ -137,8 +139,15 @@ def _untested(host: Host, observation: Observation) -> Observation:
     """Leave out cards whose memory is being tested: a run fills them to the brim, and nothing is wrong."""
     if not host.live or not observation.gpus:
         return observation
-    gpus = tuple(gpu for gpu in observation.gpus if not GpuLock(gpu.index).taken(host))
+    gpus = tuple(gpu for gpu in observation.gpus if not _tested(host, gpu.index))
     return observation if len(gpus) == len(observation.gpus) else replace(observation, gpus=gpus)
+
+
+def _tested(host: Host, index: int) -> bool:
+    # In the service's sandbox /run/lock can only be read, so our own lock would lie elsewhere; that of a run,
+    # which is another unit's, lies there all the same.
+    locks = {lock.path: lock for lock in (GpuLock(index), GpuLock(index, _SHARED_LOCKS))}
+    return any(lock.taken(host) for lock in locks.values())
 
 
 def _event(failure: Failure, wall: float) -> Event:

@@ -67,7 +67,9 @@ def happenings() -> list[Any]:
             "OOM kills", f"increase({metric('oom_kills')}[$__interval]) > 0", "OOM kill", "{{instance}}", CRITICAL
         ),
         _annotation(
-            "Restarts of the machine", jumped.format(metric("boot_time_seconds")), "Restart", "{{instance}}", NOTE
+            # not when it started: the kernel reckons that from the clock, which WSL sets after each sleep of the host
+            "Restarts of the machine", f"resets({metric('uptime_seconds')}[$__interval]) > 0", "Restart",
+            "{{instance}}", NOTE,
         ),
         _annotation(
             "Stress runs", jumped.format(metric("vram_stress_last_run_timestamp_seconds")), "VRAM stress run",

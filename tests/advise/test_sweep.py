@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.advise.guard.box import box
+from tests.support.daemons import eventually
 from wslgpud.advise.sweep import Step, predict, too_much
+from wslgpud.cli.sweep import _print
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
@@ -64,6 +66,19 @@ def test_each_value_is_measured():
     assert 90 * MIB < found[1]["ram_bytes"] - found[0]["ram_bytes"] < 110 * MIB
 
 
+def test_who_is_interrupted_tries_no_further_value_though_the_command_ends_well(tmp_path):
+    saves = f"trap 'exit 0' TERM; echo >{tmp_path}/{{}}; while :; do sleep 0.1; done"
+    with subprocess.Popen(
+        [*SWEEP, "--json", saves, "1", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as sweep:
+        eventually((tmp_path / "1").exists, "the first value")
+        sweep.terminate()
+        document = json.loads(sweep.communicate()[0])
+
+    assert [(s["value"], s["code"]) for s in document["steps"]] == [("1", 0)]
+    assert document["end"] == "interrupted at 1"
+
+
 def test_in_a_small_machine_it_stops_in_time():
     with box(600 * MIB) as inside:
         done = run("--json", EAT, "50", "100", "200", "1000", before=tuple(inside))
@@ -72,6 +87,12 @@ def test_in_a_small_machine_it_stops_in_time():
     assert [s["value"] for s in document["steps"]] == ["50", "100", "200"]
     assert "1000 would take" in document["end"]
     assert done.returncode == 0
+
+
+def test_a_value_is_shown_as_it_is(capsys):
+    _print([Step("[/list]", 0, 1.0, GIB, None)], "")
+
+    assert "[/list]" in capsys.readouterr().out
 
 
 def test_a_command_that_fails_ends_the_sweep_with_its_last_words():

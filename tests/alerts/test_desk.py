@@ -20,9 +20,10 @@ from tests.alerts.ticks import START, oom_kill, tick
 from wslgpud.alerts import blackbox, score
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.control import Control, ControlFile, Silence
-from wslgpud.alerts.desk import Desk, Place
+from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import fold
 from wslgpud.alerts.report import report
+from wslgpud.alerts.rules import LASTING
 from wslgpud.alerts.texts import compose
 from wslgpud.config import Alerts
 from wslgpud.host import Host
@@ -81,7 +82,7 @@ class Life:
     def __init__(
         self, folder: Path, *channels: Recorder, clock: Clock | None = None, **settings: Any
     ) -> None:
-        self.clock = clock or Clock()
+        self.clock, self.folder = clock or Clock(), folder
         self.channels = channels or (Recorder(),)
         self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
         run = self.store.previous_run
@@ -283,6 +284,31 @@ def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_op
     assert incident.closed_wall == START + 11
 
 
+def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_when_it_is_over(
+    tmp_path: Path,
+) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, WARNING)
+    first.memory(2, WARNING, OK)
+    row = Transition(START, 3.0, "gpu0", "vram_stress", OK, CRITICAL, "x", facts={"text": "wrong data"})
+    first.desk.report(row)
+    first.desk.tick(first.tick(), [], [])
+    first.end()
+    first.clock.t = 3 * HISTORY_SECONDS
+    store = Store(tmp_path / "wslgpud.db", boot_id="boot", clock=first.clock)
+    rows = store.transitions(first.clock.wall() - HISTORY_SECONDS, LASTING)
+    place = Place("pc", tmp_path, tmp_path, "en")
+    desk = Desk(Alerts(), first.channels, store, first.clock, place, rows=rows)
+
+    assert [i.rule for i in desk.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    desk.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
+    desk.tick(first.tick(), [], [])
+    assert store.flush()
+    assert [i.closed_wall is None for i in fold(store.transitions())] == [False, False]
+    desk.close(5)
+    store.close()
+
+
 def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news(tmp_path: Path) -> None:
     first = Life(tmp_path)
     first.memory(1, OK, CRITICAL)
@@ -364,6 +390,22 @@ def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
 
     assert {m["rule"] for m in system.wait_for(4)} == {"oom_kill"}
     life.end()
+
+
+def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
+    ControlFile(life.folder).change(
+        lambda c: replace(c, silences=(Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000)))
+    )
+    life.kill(1)
+    life.memory(2, OK, WARNING, eta=1000)
+    told = []
+    for t in range(900, 3000, 100):
+        life.memory(t, WARNING, WARNING, eta=700)
+        told.append((t, [(m["rule"], m["kind"]) for m in life.waiting()]))
+
+    warned = [("memory_exhaustion", "opened")]
+    assert told == [(t, warned if t >= 2000 else []) for t in range(900, 3000, 100)]
+    assert life.waiting()[0]["eta_seconds"] == {"middle": 700.0}, "what is so now, not what was so then"
 
 
 def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_query_names_real_metrics_of_the_chosen_machines_with_rates_that_fit_a
 
 #: what no panel shows, and why; whatever else the daemon says has a place where people find it
 NOT_SHOWN = {
+    "wslgpud_boot_time_seconds": "it moves when the clock is set; a restart is where uptime begins anew",
     "wslgpud_gpu_memory_free_bytes": "VRAM by layer shows what of it is really usable",
     "wslgpud_network_receive_packets_total": "bytes, faults and drops say more",
     "wslgpud_network_transmit_packets_total": "bytes, faults and drops say more",

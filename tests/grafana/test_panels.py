@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+
 import pytest
 
 from tests.grafana import history
 from tests.grafana.machines import CARDS, watched
 from tests.grafana.panels import ANNOTATIONS, QUERIES, Query
-from tests.support.servers import Prometheus, prometheus
+from tests.support.servers import Prometheus, program, prometheus
 
 pytestmark = pytest.mark.servers
 
@@ -86,6 +89,33 @@ def test_annotations_can_be_asked_for(seen):
     server, instances = seen
     for query in ANNOTATIONS:
         answers(server, query, instances["wsl2-vram-full"], "wsl2-vram-full")
+
+
+@pytest.mark.parametrize(
+    ("uptime", "boot", "told"), [("15+15x4", "0 0 3600 3600 3600", 0), ("15 30 45 5 20", "0+0x4", 1)],
+    ids=["the clock is set", "a restart"],
+)  # fmt: skip
+def test_a_restart_is_drawn_and_a_clock_that_is_set_is_not(tmp_path, uptime, boot, told):
+    of_one = '{job="wslgpud", instance="pc"}'
+    series = {"uptime": uptime, "boot_time": boot}
+    expressions = {q.asked("pc", step="1m") for q in ANNOTATIONS if q.ref == "Restarts of the machine"}
+    test = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f"wslgpud_{n}_seconds{of_one}", "values": v} for n, v in series.items()
+        ],
+        "promql_expr_test": [
+            {"expr": expression, "eval_time": "1m",
+             "exp_samples": [{"labels": of_one, "value": 1}] * told}
+            for expression in expressions
+        ],
+    }  # fmt: skip
+    (tmp_path / "tests.yml").write_text(json.dumps({"tests": [test]}))
+    promtool = [program("prometheus", "promtool"), "test", "rules", "tests.yml"]
+    done = subprocess.run(promtool, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert expressions
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")

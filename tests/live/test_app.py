@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Static
 
-from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually
+from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.cli.common import ask_daemon
 from wslgpud.cli.live.app import Live
@@ -178,6 +178,16 @@ def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: P
         ask_daemon(tmp_path)  # no traceback either: it says so and returns
 
 
+def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
+    body = b'{"version": "1", "waiting": "for the first sample"}'
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
+        shown = wslgpud("status", "--state", str(tmp_path), home=tmp_path)
+
+    said = f"the daemon at {url} has just started and waits for its first sample\n"
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, said, "")
+
+
 def test_a_reason_with_brackets_is_shown_as_it_is() -> None:
     class Silent(Feed):
         trouble = "no answer: [/x] [bold]"
@@ -260,3 +270,24 @@ def test_without_a_terminal_it_looks_once_and_prints(tmp_path: Path) -> None:
     assert "GPU 1" in result.stdout
     assert "a recorded machine" in result.stdout
     assert "\x1b" not in result.stdout
+
+
+def test_without_a_keyboard_it_does_not_stay_where_nobody_could_leave_it(tmp_path: Path) -> None:
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")],
+        stdin=subprocess.DEVNULL, stdout=its, stderr=its, env=clean_environment(tmp_path),
+    )  # fmt: skip
+    os.close(its)
+    too_long = threading.Timer(PATIENCE_SECONDS, process.kill)
+    too_long.start()
+    said = b""
+    with suppress(OSError):  # how the end of a terminal reads
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    too_long.cancel()
+    os.close(ours)
+
+    assert process.wait(PATIENCE_SECONDS) == 0
+    assert b"GPU 1" in said
+    assert b"\x1b[?1049h" not in said

@@ -272,10 +272,11 @@ def test_windows_exporter_says_the_same_and_no_process_is_started(machine: Machi
     [
         (lambda _: "http://me:hunter2@127.0.0.1/metrics", "without a password"),
         (lambda _: "file:///etc/passwd", "must be like http://"),
+        (lambda _: "http://[::1:9182/metrics", "must be like http://"),
         (lambda _: "http://127.0.0.1:1/metrics", "cannot be read: .*refused"),
         (lambda url: url, "shows no memory, gpu or process metrics"),
     ],
-    ids=["password", "file", "refused", "another exporter"],
+    ids=["password", "file", "half an address", "refused", "another exporter"],
 )
 def test_an_exporter_that_cannot_be_used_is_named_without_secrets(
     machine: Machine, make: Callable[[str], str], said: str

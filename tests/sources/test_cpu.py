@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +49,18 @@ def test_the_times_are_worth_having_where_a_container_hides_the_rest(machine, va
     found = values(CpuSource(machine({"/proc/stat": FILES["/proc/stat"]}), Config()).read())
     assert found["cpus"] == 2
     assert "load1" not in found
+
+
+def test_a_time_that_the_kernel_takes_back_does_not_fall_and_one_that_begins_anew_does(machine, values):
+    host, per_second = machine(FILES), os.sysconf("SC_CLK_TCK")
+    source = CpuSource(host, Config())
+    source.read()
+    seen = []
+    for iowait in (950, 949, 951 + per_second, 0):
+        Path(host.path("/proc/stat")).write_text(FILES["/proc/stat"].replace(" 951 ", f" {iowait} "))
+        seen.append(round(values(source.read())["cpu_seconds_total{iowait}"] * per_second))
+
+    assert seen == [951, 951, 951 + per_second, 0]
 
 
 def test_a_stat_without_processors_is_an_error(machine):

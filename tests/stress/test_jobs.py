@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
@@ -63,7 +64,7 @@ def planned(nightly):
     return {job.id: job for job in nightly._scheduler.get_jobs()}
 
 
-def test_a_night_is_planned_once_there_is_a_gpu(nightly):
+def test_a_night_is_planned_once_there_is_a_gpu(nightly, monkeypatch):
     one = nightly()
     one.observe(tick())
     assert one._scheduler is None
@@ -72,8 +73,11 @@ def test_a_night_is_planned_once_there_is_a_gpu(nightly):
     [job] = planned(one).values()
     assert job.max_instances == 1
     assert job.coalesce
-    assert job.trigger.jitter == 20 * 60
     assert (job.next_run_time.hour, job.next_run_time.minute) >= (3, 30)
+    monkeypatch.setattr("random.uniform", max)  # as late as can be
+    job.func()
+    soon = planned(one)["vram-stress-again"].next_run_time.timestamp() - time.time()
+    assert 0 < soon <= 20 * 60
 
 
 def test_off_is_off(nightly):
@@ -115,20 +119,39 @@ def test_days_of_the_week_are_those_of_a_crontab(field, days):
     assert next_fires == set(days.split())
 
 
-@pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
-def test_a_zone_without_a_name_ends_neither_the_daemon_nor_the_nights(nightly, monkeypatch, zone):
-    monkeypatch.setenv("TZ", zone)
-    monkeypatch.setattr("tzlocal.unix._cache_tz", None, raising=False)
-    time.tzset()
-    try:
-        one = nightly(jitter_minutes=0.0)
-        one.observe(tick(gpu()))
-        [job] = planned(one).values()
+@pytest.fixture
+def machine_in(monkeypatch):
+    """Make this process live in another time zone."""
 
-        assert time.localtime(job.next_run_time.timestamp())[3:5] == (3, 30)
-    finally:
-        monkeypatch.undo()
+    def move(zone):
+        monkeypatch.setenv("TZ", zone)
+        monkeypatch.setattr("tzlocal.unix._cache_tz", None, raising=False)
         time.tzset()
+
+    yield move
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_an_hour_that_comes_twice_in_autumn_has_two_nights_at_most(machine_in):
+    machine_in("Europe/Helsinki")  # clocks go from 4 back to 3 there
+    when = jobs.trigger(Stress())
+    fires = [when.get_next_fire_time(None, datetime(2026, 10, 24, 12, tzinfo=when.timezone))]
+    for _ in range(3):
+        fires.append(when.get_next_fire_time(fires[-1], fires[-1]))
+    seconds = [fire.timestamp() for fire in fires]
+
+    assert all(after - before >= 3600 for before, after in pairwise(seconds))
+
+
+@pytest.mark.parametrize("zone", ["CST-8", "Beijing", "../localtime"])
+def test_a_zone_without_a_name_ends_neither_the_daemon_nor_the_nights(nightly, machine_in, zone):
+    machine_in(zone)
+    one = nightly()
+    one.observe(tick(gpu()))
+    [job] = planned(one).values()
+
+    assert time.localtime(job.next_run_time.timestamp())[3:5] == (3, 30)
 
 
 def test_missed_nights_are_caught_up_once(nightly):
@@ -198,6 +221,22 @@ def test_two_gpus_are_tested_one_after_the_other(nightly):
     one.news()
 
     assert [run.gpu for run in one._history.kept] == [0, 1]
+
+
+def test_a_card_that_was_tested_is_left_alone_when_another_is_tried_again(nightly, monkeypatch):
+    one, tested = nightly(retries=2), []
+
+    def run(sample, _mode):
+        tested.append(sample.index)
+        return night(1, verdict="passed" if sample.index == 0 else "skipped", uuid=sample.uuid)
+
+    monkeypatch.setattr(one._runner, "run", run)
+    one.observe(tick(gpu(), gpu(index=1, uuid="GPU-2")))
+    one._night()
+    again = planned(one)["vram-stress-again"]
+    again.func(*again.args)
+
+    assert tested == [0, 1, 1]
 
 
 def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tmp_path):

@@ -97,8 +97,9 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
             True,
         ),
         ({"BAT1": {"type": "Battery", "status": "Discharging"}}, True),
+        ({"hidpp_battery_0": {"type": "Battery", "scope": "Device", "status": "Discharging"}}, None),
     ],
-    ids=["desktop", "plugged in", "unplugged", "no mains listed"],
+    ids=["desktop", "plugged in", "unplugged", "no mains listed", "desktop with a mouse"],
 )
 def test_power_is_asked_from_the_kernel(machine, supplies, answer):
     for name, files in supplies.items():
@@ -122,6 +123,16 @@ def test_a_training_that_holds_the_lock_keeps_runs_away(tmp_path):
             assert not ours
     finally:
         training.communicate(b"")
+
+
+def test_a_lock_that_was_made_for_another_users_training_need_not_be_writable(tmp_path):
+    lock = GpuLock(0, tmp_path)
+    subprocess.run(["flock", "-s", lock.path, "true"], umask=0o022, check=True)
+    descriptor = lock._open()
+    mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    os.close(descriptor)
+
+    assert mode == os.O_RDONLY
 
 
 def test_a_training_that_comes_during_a_run_is_seen_waiting(tmp_path):

@@ -60,6 +60,7 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
     ("script", "said"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "the worker was ended by SIGSEGV"),
+        ("os.kill(os.getpid(), 40)", "the worker was ended by signal 40"),
         ('print("no image", file=sys.stderr)\nsys.exit(3)', "ended with status 3: no image"),
         ("sys.exit(0)", "the worker ended with status 0"),
         ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not a line of ours: b'CUDA says hello'"),
@@ -67,7 +68,7 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
         ("print('x' * 300000, end='', flush=True)\ntime.sleep(60)", "said more than a worker says"),
         ('for n in range(60000): say("chunk", index=n)\ntime.sleep(60)', "said more than a worker says"),
     ],
-    ids=["crash", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
+    ids=["crash", "odd signal", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
 )  # fmt: skip
 def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
     if "sleep" in script:  # else it ends by itself

@@ -107,7 +107,10 @@ def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
         find_python("", {"PATH": ""}, [tmp_path])
     result = runner(settings=Stress(python="/no/such/python", settle_seconds=1.0)).run(gpu(), "nightly")
 
+    nobodys = Stress(python="~nobody-of-this-name/python", settle_seconds=1.0)
+
     assert (result.verdict, result.reason) == ("skipped", "stress.python: /no/such/python is not a program")
+    assert "is not a program" in runner(settings=nobodys).run(gpu(), "nightly").reason
 
 
 def test_a_daemon_that_ends_takes_its_worker_along(runner):

@@ -28,7 +28,7 @@ from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Str
 
 log = logging.getLogger(__name__)
 
-#: what counts for the score, and how far back an open incident is looked for at the start
+#: what counts for the score, and how far back is looked for what is open, unless it is of ``rules.LASTING``
 HISTORY_SECONDS = 30 * 86400.0
 #: repeats come no faster than this, however fast the time runs out
 REPEAT_SECONDS = 10.0
@@ -87,7 +87,7 @@ class Desk:
             store: rows and outbox.
             clock: time.
             place: where this runs.
-            rows: what earlier runs announced in the last ``HISTORY_SECONDS``.
+            rows: what earlier runs announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``.
             unseen_since_wall: when the last run ended; kernel messages since then are news.
 
         Raises:
@@ -120,6 +120,7 @@ class Desk:
         if going := self._selfsave.released:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
         self._told: dict[str, tuple[float, float]] = {}
+        self._untold: set[int] = set()  # open incidents of which a silence has kept news
         self._announced = False
         oldest = clock.wall() - settings.expire_hours * 3600.0
         for delivery in store.unsent():
@@ -128,6 +129,7 @@ class Desk:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
         self._processes: Sequence[ProcessSample] = ()
+        self._forecasts: Mapping[str, Forecast] = {}
         # before anything is renewed: nobody is to be told of last night's trouble as if it were now
         self._close_overdue(clock.wall(), clock.mono(), ())
         self._renew_open()  # what stays as it was is not announced again, and must be renewed all the same
@@ -166,6 +168,7 @@ class Desk:
         forecasts = list(forecasts)
         self._announced = False
         self._processes = snapshot.processes
+        self._forecasts = {forecast.resource: forecast for forecast in forecasts}
         for transition in transitions:
             self._announce(transition)
         for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):
@@ -221,6 +224,8 @@ class Desk:
         self.dispatcher.wake()
         self._announced = True
         incident = self._ledger.record(number, row)
+        if kind_of(row) in ("opened", "escalated") and self._is_silenced(incident):
+            self._untold.add(incident.id)
         self._keep_past(incident)
         if row.rule == MEMORY and row.new == Level.OK:
             self._told.pop(row.resource, None)  # what the next one has left is to be compared with itself
@@ -260,15 +265,30 @@ class Desk:
                 snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, "", forecast
             )
             text = compose(row, self._place.language)
-            for channel, message in self._messages(row, text, incident).items():
-                self._store.post(channel, message)
-            self.dispatcher.wake()
+            self._post(row, text, incident)
+
+    def _post(self, row: Transition, text: Text, incident: Incident) -> None:
+        """Say something of an incident that is no row of its own."""
+        for channel, message in self._messages(row, text, incident).items():
+            self._store.post(channel, message)
+        self.dispatcher.wake()
+
+    def _tell_late(self, row: Transition, incident: Incident) -> None:
+        """Say what a silence has kept; of memory with the forecast of now: what was left then is no news."""
+        now = self._forecasts.get(incident.resource) if incident.rule == MEMORY else None
+        if now is not None:
+            row = replace(row, wall=self._clock.wall(), forecast=now, headline="")
+        self._post(row, compose(row, self._place.language), incident)
+
+    def _is_silenced(self, incident: Incident) -> bool:
+        until = self._control.now().silenced_until(incident.rule, incident.resource, self._clock.wall())
+        return until is not None
 
     def _messages(
         self, row: Transition, text: Text, incident: Incident | None
     ) -> dict[str, Mapping[str, Any]]:
         control = self._control.now()
-        if control.silenced_until(row.rule, row.resource, row.wall) is not None:
+        if control.silenced_until(row.rule, row.resource, self._clock.wall()) is not None:
             return {}
         acknowledged = incident is not None and incident.id in control.acknowledged
         if acknowledged and kind_of(row) in ("eased", "repeated"):
@@ -286,14 +306,18 @@ class Desk:
 
     def _renew_open(self) -> None:
         self._renewed_mono = self._clock.mono()
-        control, wall = self._control.now(), self._clock.wall()
         messages = []
+        self._untold &= {incident.id for incident in self._ledger.open.values()}
         for incident in self._ledger.open.values():
-            if control.silenced_until(incident.rule, incident.resource, wall) is not None:
+            if self._is_silenced(incident):
                 continue
             row = incident.transitions[-1]
+            text = compose(row, self._place.language)
+            if incident.id in self._untold:  # it outlasts its silence
+                self._untold.discard(incident.id)
+                self._tell_late(row, incident)
             if incident.level >= min(self._levels.values(), default=Level.OK):
-                text = Text(row.headline, compose(row, self._place.language).evidence, "")
+                text = Text(row.headline, text.evidence, "")
                 messages.append(payload(row, text, incident=incident, host=self._place.host))
         self.dispatcher.now_open(messages)
 

@@ -115,6 +115,10 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
+#: rules whose trouble may last for longer than any history that is looked through at the start
+LASTING = (VRAM_STRESS, *(rule.name for rule in RULES if not rule.momentary))
+
+
 class Change(NamedTuple):
     """A rule wants another level for a resource."""
 

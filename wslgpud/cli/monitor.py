@@ -50,7 +50,8 @@ def monitor(
     if feed is None:
         feed = OwnFeed(settings, host_at(host_root), "recording") if host_root else _own(settings, folders)
     try:
-        if once or not sys.stdout.isatty():
+        # Without a keyboard (</dev/null, docker run -t) nobody could leave it again.
+        if once or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
             _print_once(feed, recorded=host_root is not None)
             return
         from wslgpud.cli.live.app import Live  # noqa: PLC0415 - 0.3 s

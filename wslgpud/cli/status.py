@@ -38,6 +38,9 @@ def status(
     if as_json:
         print(json.dumps(document, indent=2))
         return
+    if "at" not in document:
+        print(f"the daemon at {document['url']} has just started and waits for its first sample")
+        return
     from wslgpud.cli.screen import print_status  # noqa: PLC0415 - rich only when somebody looks
 
     print_status(document)

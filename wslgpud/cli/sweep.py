@@ -64,8 +64,12 @@ def sweep(
                 end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
                 break
             with tempfile.TemporaryFile(buffering=0) as log:
-                steps.append(_step(command, value, seconds, host, vram, gpu, log))
-                if steps[-1].code:
+                step, interrupted = _step(command, value, seconds, host, vram, gpu, log)
+                steps.append(step)
+                if interrupted:  # also where the command then ended well: who presses Ctrl-C wants an end
+                    end = f"interrupted at {value}"
+                    break
+                if step.code:
                     end = f"{value} ended with status {steps[-1].code}\n{_tail(log)}"
                     break
         finally:
@@ -81,7 +85,8 @@ def sweep(
 
 def _step(
     command: str, value: str, seconds: float | None, host: Host, vram: VramWatch, gpu: int, log: BinaryIO
-) -> Step:
+) -> tuple[Step, bool]:
+    """Run the command with one value; also return whether somebody interrupted it."""
     from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
     from wslgpud.advise.guard.runner import Order, Run  # noqa: PLC0415
     from wslgpud.advise.sweep import Step  # noqa: PLC0415
@@ -93,7 +98,8 @@ def _step(
         account = Run(order, host, relay, vram).to_end()
     peak, start = account.vram_peak_bytes.get(gpu), account.vram_start_bytes.get(gpu)
     own = None if peak is None or start is None else max(0, peak - start)
-    return Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
+    step = Step(value, account.code, round(account.seconds, 2), account.peak_bytes, own)
+    return step, account.interrupted
 
 
 def _draw(command: str, steps: list[Step], file: Path) -> None:
@@ -128,7 +134,11 @@ def _print(steps: list[Step], end: str) -> None:
     table.add_column("")
     for step, its in zip(steps, taken, strict=True):
         shown = [step.ram_bytes, *([step.vram_bytes] if on_card else [])]
-        cells = [step.value, f"{step.seconds:.1f} s", *("n/a" if s is None else size(s) for s in shown)]
+        cells: list[str | Text] = [
+            Text(step.value),
+            f"{step.seconds:.1f} s",
+            *("n/a" if s is None else size(s) for s in shown),
+        ]
         colour = "red" if step.code else "cyan"
         table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
     Console(highlight=False).print(table)

@@ -103,8 +103,8 @@ def show(file: FileArgument = None, as_json: JsonOption = False, host_root: Host
     for row in rows:
         table.add_row(
             row.key.path,
-            compare.shown(row.key, row.wanted),
-            compare.shown(row.key, row.has),
+            Text(compare.shown(row.key, row.wanted)),
+            Text(compare.shown(row.key, row.has)),
             Text(words.get(row.match, row.match), colours[row.match]),
         )
     Console(highlight=False).print(table)
@@ -245,7 +245,7 @@ def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
     if not yes and not typer.confirm("Write it?", default=False):
         print("nothing was written")
         raise typer.Exit(1)
-    if old.sound and target.exists() and target.read_bytes() != old.data:
+    if target.exists() and target.read_bytes() != old.data:
         raise Fault(f"{target} has been changed by somebody else meanwhile; nothing was written, try again")
     try:
         backup = files.replace(target, new, datetime.now().astimezone())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from wslgpud.host import NoData, SourceError
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import decimal, whole
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+#: A fall of more is real (/proc/stat of a container, made anew); node_exporter has the same figure.
+_MOST_BACK_SECONDS = 3.0
 #: Order of the columns of /proc/stat. Guest time is left out: the kernel counts it within user and nice.
 _MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
@@ -35,7 +38,7 @@ BLOCKED = MetricSpec(
 BOOT_TIME = MetricSpec(
     "boot_time_seconds", "gauge", "seconds",
     "When the machine (under WSL2: its virtual machine) started, in seconds since 1970; "
-    "a change is a restart, also one that nobody asked for.",
+    "a restart changes it, and so does setting the clock.",
 )  # fmt: skip
 UPTIME = MetricSpec(
     "uptime_seconds", "gauge", "seconds", "How long the machine runs.", decimals=2, stored=False
@@ -55,6 +58,11 @@ class CpuSource(Source):
 
     _boot: Reading | None = None
 
+    def __init__(self, host: Host, config: Config) -> None:
+        """Nothing is read yet."""
+        super().__init__(host, config)
+        self._spent: dict[tuple[str, ...], Number] = {}
+
     def read(self) -> Sample:
         """Return what is known now.
 
@@ -62,7 +70,7 @@ class CpuSource(Source):
             NoData: there is no /proc.
             SourceError: /proc/stat is not what it should be.
         """
-        readings = stat(self.host.read("/proc/stat"))
+        readings = [self._never_less(reading) for reading in stat(self.host.read("/proc/stat"))]
         readings += self._optional("/proc/loadavg", (LOAD1, LOAD5, LOAD15))
         readings += self._optional("/proc/uptime", (UPTIME,))
         if self._boot is None:  # cannot change while we run
@@ -72,6 +80,19 @@ class CpuSource(Source):
                 (self._line("/proc/sys/kernel/random/boot_id"), self._line("/proc/sys/kernel/osrelease")),
             )
         return Sample((*readings, self._boot))
+
+    def _never_less(self, reading: Reading) -> Reading:
+        """Hold a time that went back a little, as iowait and idle do in the kernel: proc_stat(5) warns of it.
+
+        Prometheus would take it for a counter that began anew, and all that it shows for what has just come.
+        """
+        if reading.spec is not CPU_SECONDS:
+            return reading
+        before = self._spent.get(reading.labels, reading.value)
+        if before - _MOST_BACK_SECONDS < reading.value < before:
+            return reading._replace(value=before)
+        self._spent[reading.labels] = reading.value
+        return reading
 
     def _optional(self, path: str, specs: tuple[MetricSpec, ...]) -> list[Reading]:
         words = self._line(path).split()

@@ -175,8 +175,11 @@ class WindowsSource(Source):
 
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        try:
+            scheme, place = urllib.parse.urlsplit(url)[:2]
+        except ValueError:  # half an IPv6 address
+            scheme = place = ""
+        if scheme not in ("http", "https") or "@" in place:
             raise SourceError(
                 "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
             )

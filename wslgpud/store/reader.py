@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from operator import itemgetter, truediv
 from typing import Any, NamedTuple, TypeVar, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, false, func, inspect, select, true
+from sqlalchemy import ColumnElement, Connection, Engine, Table, false, func, inspect, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud.model import Event, Level, Number, StressResult, Transition
@@ -313,14 +313,17 @@ class Reader:
                 for row in connection.execute(query.where(self._ours(connection, table)))
             ]
 
-    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
-        """Return the changes of level since a moment with their ids, by time."""
+    def transitions(
+        self, since_wall: float = 0.0, lasting: Collection[str] = ()
+    ) -> list[tuple[int, Transition]]:
+        """Return the changes of level since a moment with their ids, by time; of ``lasting`` rules all."""
         table = schema.transition
         with self.connected() as connection:
             # A file that an older version wrote, and still writes, lacks the newest column.
             there = {column["name"] for column in inspect(connection).get_columns(table.name)}
             query = select(*(column for column in table.columns if column.name in there))
-            query = query.where(table.c.ms >= round(since_wall * 1000), self._ours(connection, table))
+            wanted = or_(table.c.ms >= round(since_wall * 1000), table.c.rule.in_(lasting))
+            query = query.where(wanted, self._ours(connection, table))
             query = query.order_by(table.c.ms, table.c.id)
             return [(row.id, _transition(row)) for row in connection.execute(query)]
 

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -218,9 +218,11 @@ class Store:
         """See Reader.processes."""
         return self.reader.processes(start_wall, end_wall)
 
-    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
+    def transitions(
+        self, since_wall: float = 0.0, lasting: Collection[str] = ()
+    ) -> list[tuple[int, Transition]]:
         """See Reader.transitions."""
-        return self.reader.transitions(since_wall)
+        return self.reader.transitions(since_wall, lasting)
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """See Reader.stress_runs."""

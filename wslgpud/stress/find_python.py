@@ -60,7 +60,7 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
         NoTorch: none is there, or the one named by the configuration is not.
     """
     if setting:
-        named = Path(setting).expanduser()
+        named = Path(os.path.expanduser(setting))  # noqa: PTH111 - Path's own fails for a user who is not there
         if not os.access(named, os.X_OK):
             raise NoTorch(f"stress.python: {named} is not a program")
         return named

@@ -168,15 +168,25 @@ def on_battery(host: Host) -> bool | None:
     mains: list[bool] = []
     discharging = False
     try:
-        for name in host.names(folder):
+        names = host.names(folder)
+    except (NoData, SourceError):
+        names = []
+    for name in names:
+        with contextlib.suppress(NoData, SourceError):
             kind = host.read(f"{folder}/{name}/type").strip()
             if kind == "Mains":
                 mains.append(host.read(f"{folder}/{name}/online").strip() == "1")
-            elif kind == "Battery":
+            elif kind == "Battery" and not _of_a_device(host, f"{folder}/{name}"):
                 discharging |= host.read(f"{folder}/{name}/status").strip() == "Discharging"
-    except (NoData, SourceError):
-        pass
     return not any(mains) if mains else discharging or None
+
+
+def _of_a_device(host: Host, supply: str) -> bool:
+    """Tell whether a battery is that of a mouse or the like, which always runs on it."""
+    try:
+        return host.read(f"{supply}/scope").strip() == "Device"
+    except (NoData, SourceError):  # the machine's own have none
+        return False
 
 
 class GpuLock:
@@ -209,8 +219,8 @@ class GpuLock:
 
     def _open(self) -> int:
         # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
-        # even to root (fs.protected_regular).
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         with contextlib.suppress(FileNotFoundError):
             return os.open(self.path, flags)
         try:

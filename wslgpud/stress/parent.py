@@ -208,5 +208,6 @@ def _epitaph(code: int | None) -> str:
     if code is None:
         return "does not end"
     if code < 0:
-        return f"was ended by {signal.Signals(-code).name}"
+        known = -code in {*signal.Signals}
+        return f"was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
     return f"ended with status {code}"

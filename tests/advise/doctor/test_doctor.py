@@ -257,8 +257,10 @@ class NotInstalled(Host):
 
 @pytest.mark.parametrize(("name", "state"), [("wslgpud", "good"), ("another", "note")])
 def test_a_daemon_that_was_killed_does_not_run_though_its_number_is_given_anew(tmp_path, name, state):
-    line = [sys.executable, "-c", "input()", name]
-    with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    line = [sys.executable, "-c", "print(flush=True); input()", name]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(line, **pipes) as process:
+        process.stdout.readline()  # before, it may have no name yet
         note = {"pid": process.pid, "url": "http://127.0.0.1:9655"}
         (tmp_path / "daemon.json").write_text(json.dumps(note))
 

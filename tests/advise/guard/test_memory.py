@@ -54,6 +54,24 @@ def test_the_limit_of_a_group_above_counts_too(tmp_path):
     assert room(host(tmp_path, **files)) == Room(GIB, 2 * GIB)
 
 
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used"),
+    [
+        ("0::/", "/sys/fs/cgroup", "memory.max", "memory.current"),
+        ("4:memory:/docker/abc", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_in_a_container_its_own_limit_counts(tmp_path, line, folder, limit, used):
+    """What it sees of cgroups begins with its own."""
+    files = {
+        "/proc/self/cgroup": f"{line}\n",
+        f"{folder}/{limit}": f"{2 * GIB}\n",
+        f"{folder}/{used}": f"{GIB}\n",
+    }
+
+    assert room(host(tmp_path, **files)) == Room(GIB, 2 * GIB)
+
+
 def test_groups_of_version_1_say_it_in_other_words(tmp_path):
     folder = "/sys/fs/cgroup/memory/docker/abc"
     files = {

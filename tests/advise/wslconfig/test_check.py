@@ -160,6 +160,12 @@ def test_nothing_is_written_unasked_and_restore_goes_back(tmp_path):
     assert file.read_bytes() == old
 
 
+def test_values_are_shown_as_they_are(tmp_path):
+    (tmp_path / "odd").write_text("[wsl2]\nvmSwitch=[/a]\n")
+
+    assert "[/a]" in run("show", tmp_path / "odd").output
+
+
 def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch):
     file = tmp_path / ".wslconfig"
     file.write_text("[wsl2]\n")

@@ -46,8 +46,8 @@ def _ask(python: Path, environment: Mapping[str, str], seconds: float) -> TorchF
     try:
         done = subprocess.run(
             [str(python), str(PROBE)], env={**kept, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, errors="replace",
-            check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, encoding="utf-8",
+            errors="replace", check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return TorchFacts(str(python), failure=f"did not answer within {seconds:.0f} s")

@@ -49,7 +49,8 @@ def groups(host: Host) -> list[str]:
             bases = ["/sys/fs/cgroup/memory"]
         else:
             continue
-        inner = [p for p in (PurePosixPath(path), *PurePosixPath(path).parents) if str(p) != "/"]
+        # The machine's own root has no limit; what a container sees as the root is its group.
+        inner = [str(p).rstrip("/") for p in (PurePosixPath(path), *PurePosixPath(path).parents)]
         found += [f"{base}{p}" for base in bases for p in inner]
     return found
 

@@ -27,17 +27,18 @@ class NotFound(Exception):  # noqa: N818 - a state of the machine
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The text of a file and how it is encoded; bytes that are no text survive as surrogates."""
+    """The text of a file and how it is encoded; what is no text survives as surrogates or in ``raw``."""
 
     text: str
     encoding: str = "utf-8"
     mark: bytes = b""
     sound: bool = True
+    raw: bytes = b""
 
     @property
     def data(self) -> bytes:
         """Return the bytes that the file holds."""
-        return self.mark + self.text.encode(self.encoding, "surrogateescape")
+        return self.raw or self.mark + self.text.encode(self.encoding, "surrogateescape")
 
 
 def decoded(data: bytes) -> Document:
@@ -48,8 +49,9 @@ def decoded(data: bytes) -> Document:
         return Document(body.decode(encoding), encoding, mark)
     except UnicodeDecodeError:
         # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
-        errors = "surrogateescape" if encoding == "utf-8" else "replace"
-        return Document(body.decode(encoding, errors), encoding, mark, sound=False)
+        if encoding == "utf-8":
+            return Document(body.decode(encoding, "surrogateescape"), encoding, mark, sound=False)
+        return Document(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
 
 
 def windows_drive(host: Host) -> str:
