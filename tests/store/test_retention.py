@@ -139,3 +139,18 @@ def test_hours_go_on_where_minutes_end(file, settings, clock, made):
         (ref,) = store.series()
         buckets = store.summaries(ref, made.T0, clock.now, 60)
     assert sum(b.n for b in buckets) == 30 * 60, "nothing falls between the tiers"
+
+
+def test_samples_that_are_kept_for_longer_than_their_summaries_stand_for_them(file, settings, clock, made):
+    keep = replace(settings, minute_days=1, hour_days=1)
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        for second in range(0, 60 * 3600, 300):
+            clock.now = made.T0 + second
+            store.append(made.snapshot(clock.now, {made.EVENTS: second}))
+        made.settle(store, clock)
+        assert store.reader.oldest().minute_wall > made.T0
+        (ref,) = store.series()
+        for step in (60, 900, 3600, 7200):
+            buckets = store.summaries(ref, made.T0, clock.now, step)
+            assert [b.wall - made.T0 for b in buckets] == list(range(0, 60 * 3600, max(step, 300)))
+            assert sum(b.n for b in buckets) == 60 * 12

@@ -29,10 +29,11 @@ from sqlalchemy import cast as cast_to
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import decode, rises
+from wslgpud.store.damage import gap
 from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.sheet import Block, find, unpack
-from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, unpacked
+from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
 
 log = logging.getLogger(__name__)
 
@@ -262,11 +263,16 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]
     query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
     parse: Callable[[str], Number] = int if asked.whole else float
     for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
-        many = text[0] == "["
-        texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
-        for offset, number in zip(json.loads(offsets), texts, strict=False):
-            if asked.start_ms <= first + offset <= asked.end_ms:
-                yield first + offset, parse(number)
+        found: list[tuple[int, Number]] = []
+        with gap("ticks from %d on, series %d", first, asked.number):
+            many = text[0] == "["
+            texts = (
+                text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
+            )
+            for offset, number in zip(json.loads(offsets), texts, strict=False):
+                if asked.start_ms <= first + offset <= asked.end_ms:
+                    found.append((first + offset, parse(number)))
+        yield from found
 
 
 def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
@@ -282,6 +288,12 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
         found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
+        kept_from = _first_part(connection, schema.rollup_minute if tier is _minutes else schema.rollup_hour)
+        if kept_from is not None and asked.start_ms < kept_from:
+            # the samples may be kept for longer
+            before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
+            samples = _joined(_sealed(connection, before, 1, 1))
+            found = found.then(columns(summarise(*samples, step_ms)))
         steps = tier(connection, asked)
         found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
         newest = _columns(list(_newest(connection, asked)))
@@ -290,8 +302,8 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
 
 def _minutes(connection: Connection, asked: Asked) -> Steps:
     found: tuple[list[Any], ...] = ([], [], [], [], [], [])
-    for part, _, *packed in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, MINUTE_ROW):
-        times, *values = unpacked(*packed)
+    for part, series, *row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, MINUTE_ROW):
+        times, *values = minutes_of(part, series, *row)
         found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
         for column, more in zip(found[1:], values, strict=True):
             column.extend(more)
@@ -346,14 +358,15 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     ).first()
     if newest is None:
         return {}
-    times = times_of(newest)
-    latest = {0: times[-1]}
     host = low >> schema.ROW_BITS << schema.SERIES_BITS
     found = {}
-    for number, (mask, last, _) in blocks_of(connection, newest.id).items():
-        if mask not in latest:
-            latest[mask] = times[mask_of(newest, mask).rfind(1)]
-        found[host | number] = (latest[mask], last)
+    with gap("chunk %d", newest.id):
+        times = times_of(newest)
+        latest = {0: times[-1]}
+        for number, (mask, last, _) in blocks_of(connection, newest.id).items():
+            if mask not in latest:
+                latest[mask] = times[mask_of(newest, mask).rfind(1)]
+            found[host | number] = (latest[mask], last)
     return found
 
 
@@ -369,9 +382,10 @@ def processes(
         .order_by(chunk.c.id)
     )
     for data in connection.scalars(sealed):
-        for ms, rows in json.loads(zlib.decompress(data)):
-            if start_ms <= ms <= end_ms:
-                yield ms, rows
+        with gap("processes of a chunk"):
+            yield from [
+                (ms, rows) for ms, rows in json.loads(zlib.decompress(data)) if start_ms <= ms <= end_ms
+            ]
     newest = (
         select(table.c.ms, table.c.processes)
         .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
@@ -379,6 +393,6 @@ def processes(
         .order_by(table.c.id)
     )
     for first, text in connection.execute(newest):
-        for offset, rows in json.loads(text):
-            if start_ms <= first + offset <= end_ms:
-                yield first + offset, rows
+        with gap("processes from %d on", first):
+            seen = [(first + offset, rows) for offset, rows in json.loads(text)]
+            yield from [(ms, rows) for ms, rows in seen if start_ms <= ms <= end_ms]

@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from wslgpud.store import engine, schema
+from wslgpud.store.damage import gap
 from wslgpud.store.errors import StoreError
 from wslgpud.store.history import blocks_of, mask_of
 from wslgpud.store.reader import Reader
@@ -69,8 +70,8 @@ def info(reader: Reader) -> Info:
         newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
         batch = schema.batch.c
         last = connection.execute(select(batch.ms, batch.offsets).order_by(batch.ms.desc()).limit(1)).first()
-        if last is not None:
-            newest = last.ms + json.loads(last.offsets)[-1]
+        with gap("the newest ticks"):
+            newest = newest if last is None else last.ms + json.loads(last.offsets)[-1]
         samples = _samples(connection)
     tiers, total, free = _sizes(reader)
     path = reader.path
@@ -95,9 +96,10 @@ def _samples(connection: Connection) -> int:
     chunk, batch = schema.chunk, schema.batch
     total = 0
     for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
-        blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
-        for mask, count in blocks.items():
-            total += count * (mask_of(row, mask).count(1) if mask else row.ticks)
+        with gap("chunk %d", row.id):
+            blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
+            for mask, count in blocks.items():
+                total += count * (mask_of(row, mask).count(1) if mask else row.ticks)
     for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
         total += (offsets.count(",") + 1) * readings.count('":')
     return total

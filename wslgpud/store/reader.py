@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import history, migrations, schema, stress_rows
+from wslgpud.store.damage import gap
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import (
     Bucket,
@@ -244,9 +245,10 @@ class Reader:
                     .limit(LATEST_ROWS)
                 ).all()
                 for ms, offsets, readings in reversed(rows):
-                    last = ms + json.loads(offsets)[-1]
-                    for key, given in json.loads(readings).items():
-                        found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+                    with gap("ticks from %d on", ms):
+                        last = ms + json.loads(offsets)[-1]
+                        for key, given in json.loads(readings).items():
+                            found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
         return {
             known[number].ref: Point(ms / 1000, *history.unscaled((value,), known[number].divisor))
             for number, (ms, value) in found.items()

@@ -11,6 +11,7 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from itertools import compress, groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, select
@@ -18,6 +19,7 @@ from sqlalchemy import Connection, delete, select
 from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import encode
+from wslgpud.store.damage import gap
 from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.rollup import Summary, stretches, summary
 from wslgpud.store.sheet import Block, pack
@@ -67,7 +69,11 @@ def seal(connection: Connection, stretch: Stretch, number: int) -> int:
     """Seal the ticks of ``stretch`` as chunk ``number`` and return how many they were."""
     with connection.begin():
         times, columns, processes = _columns(connection, stretch)
-    write(connection, number, times, columns, processes, stretch)
+    if times:
+        write(connection, number, times, columns, processes, stretch)
+    else:
+        with connection.begin():
+            _delete(connection, stretch)
     return len(times)
 
 
@@ -93,7 +99,6 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
         "processes": zlib.compress(json.dumps(processes).encode(), 9) if processes else None,
     }
     minutes = _minutes(times, columns)
-    table = schema.batch
     with connection.begin():
         connection.execute(schema.chunk.insert(), row)
         if sheet:
@@ -101,28 +106,33 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
             connection.execute(schema.block.insert(), whole)
         write_summaries(connection, minutes)
         if instead_of is not None:
-            connection.execute(delete(table).where(table.c.id.between(instead_of.first, instead_of.last)))
+            _delete(connection, instead_of)
+
+
+def _delete(connection: Connection, stretch: Stretch) -> None:
+    table = schema.batch
+    connection.execute(delete(table).where(table.c.id.between(stretch.first, stretch.last)))
 
 
 def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[int, Column], list[Any]]:
     """Return the ticks' times in order of arrival, the columns of their series, and their processes."""
     table = schema.batch
     query = select(table).where(table.c.id.between(stretch.first, stretch.last)).order_by(table.c.id)
-    rows = [
-        (row, [row.ms + offset for offset in json.loads(row.offsets)]) for row in connection.execute(query)
-    ]
+    rows: list[_Row] = []
+    for raw in connection.execute(query):
+        with gap("ticks %d", raw.id):
+            rows.append(_parsed(raw))
     places: dict[int, dict[int, int]] = {}
     times: list[int] = []
-    for batch, group in groupby(rows, key=lambda r: int(r[0].batch)):
-        ticks = sorted({ms for _, some in group for ms in some})
+    for batch, group in groupby(rows, key=attrgetter("batch")):
+        ticks = sorted({ms for row in group for ms in row.times})
         places[batch] = {ms: len(times) + i for i, ms in enumerate(ticks)}
         times += ticks
-    found: dict[str, Column] = {}
+    found: dict[int, Column] = {}
     processes = []
-    for row, ticks in rows:
-        where = [places[row.batch][ms] for ms in ticks]
-        for key, given in json.loads(row.readings).items():
-            values = given if isinstance(given, list) else [given] * len(where)
+    for row in rows:
+        where = [places[row.batch][ms] for ms in row.times]
+        for key, values in row.readings.items():
             column = found.get(key)
             if column is None:
                 empty: array[int] | list[Number] = array("q") if type(values[0]) is int else []
@@ -130,8 +140,30 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
-        processes += [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
-    return times, {int(key): column for key, column in found.items()}, processes
+        processes += row.processes
+    return times, found, processes
+
+
+class _Row(NamedTuple):
+    """A row of ``schema.batch``: when its ticks were, and what each series had at each of them."""
+
+    batch: int
+    times: list[int]
+    readings: dict[int, list[Any]]
+    processes: list[Any]
+
+
+def _parsed(row: Any) -> _Row:
+    times = [row.ms + offset for offset in json.loads(row.offsets)]
+    readings = {
+        int(key): given if isinstance(given, list) else [given] * len(times)
+        for key, given in json.loads(row.readings).items()
+    }
+    for number, values in readings.items():
+        if len(values) != len(times) or {*map(type, values)} not in ({int}, {float}):
+            raise ValueError(f"values of series {number}")
+    processes = [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
+    return _Row(row.batch, times, readings, processes)
 
 
 def _sheet(columns: dict[int, Column]) -> tuple[dict[int, Block], list[bytes]]:

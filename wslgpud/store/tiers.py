@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import copysign, gcd, isfinite
 from struct import Struct
@@ -13,8 +14,11 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, text
 
 from wslgpud.model import Number
 from wslgpud.store import schema
+from wslgpud.store.damage import DAMAGE
 from wslgpud.store.pending import dumps
-from wslgpud.store.rollup import Steps, Summary
+from wslgpud.store.rollup import NONE, Steps, Summary
+
+log = logging.getLogger(__name__)
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 #: seconds whose minutes share a row: those of a chunk, so that rows are written once
@@ -81,7 +85,7 @@ def minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[
     table = schema.rollup_minute
     query = select(MINUTE_ROW).select_from(table).where(where).order_by(table.c.part, table.c.series)
     for part, series, *row in connection.execute(query):
-        for minute, known in unpacked(*row).rows():
+        for minute, known in minutes_of(part, series, *row).rows():
             yield part + minute * MINUTE, series, known
 
 
@@ -132,6 +136,15 @@ def _numbers_of(blob: bytes) -> Sequence[int]:
             filled[wide - width + i :: wide] = blob[i::width]
         return words.unpack(filled)
     return words.unpack(blob)
+
+
+def minutes_of(part: int, series: int, *row: Any) -> Steps:
+    """Return the minutes that a row holds, in order; none of one that is damaged."""
+    try:
+        return unpacked(*row)
+    except DAMAGE as error:
+        log.warning("minutes of series %d from %d on: damaged: %s", series, part, error)
+        return NONE
 
 
 def unpacked(unit: int, base: int, data: str, *packed: bytes | None) -> Steps:

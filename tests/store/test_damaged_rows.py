@@ -1,0 +1,79 @@
+"""One flipped bit in a row, of which SQLite knows nothing, is a gap and not the end of the rest."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from wslgpud.model import ProcessSample
+from wslgpud.store import Reader, Store, upkeep, writer
+from wslgpud.store.info import info
+
+
+@pytest.fixture(autouse=True)
+def _looks_after_every_commit(monkeypatch):
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.02,))
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def begun(file, settings, clock, made):
+    """Return a function that goes on with a history of 2000 seconds, of which two chunks are sealed."""
+
+    def go_on():
+        return Store(file, settings, host_name="pc", clock=clock)
+
+    with go_on() as store:
+        for second in range(2000):
+            clock.now = made.T0 + second
+            process = ProcessSample(42, 1, "python", 2**30, 0)
+            store.append(made.snapshot(clock.now, {made.EVENTS: second * second % 97}, processes=(process,)))
+        made.settle(store, clock)
+    clock.now = made.T0 + 2700
+    return go_on
+
+
+def _everything(reader, made):
+    """Ask for all that there is to ask for; return how many samples there are, and how many in minutes."""
+    start, end = made.T0, made.T0 + 9000
+    (ref,) = reader.series()
+    assert reader.latest()
+    assert info(reader).samples
+    assert reader.read(ref, start, end, 3600)
+    assert reader.processes(start, end)
+    return len(reader.read(ref, start, end)), sum(b.n for b in reader.summaries(ref, start, end, 60))
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (("batch", "readings = replace(readings, ',', '.')", "min"), (1940, 1940)),
+        (("batch", "readings = replace(readings, '[', '{')", "min"), (1940, 1940)),
+        (("batch", "readings = replace(readings, ']', '}')", "min"), (1940, 1940)),
+        (("batch", "offsets = '[1,'", "min"), (1940, 1940)),
+        (("batch", "readings = 'x' || readings, offsets = '{}'", ""), (1800, 1800)),
+        (("batch", "processes = '[1,'", "min"), (2000, 2000)),
+        (("chunk", "processes = x'01'", "max"), (2000, 2000)),
+        (("chunk", "times = x'01'", "max"), (1100, 2000)),
+        (("block", "data = x'00'", "max"), (1100, 2000)),
+        (("rollup_minute", "last = zeroblob(14 * 15)", "min"), (2000, 1100)),
+        (("rollup_minute", "data = '[1,2'", "min"), (2000, 1100)),
+        (("rollup_minute", "data = '[1,2]'", "min"), (2000, 1100)),
+    ],
+)
+def test_the_rest_is_read_and_goes_on_being_sealed(begun, file, made, damage, left):
+    table, change, which = damage
+    key = "part" if table == "rollup_minute" else "id"
+    row = f"WHERE {key} = (SELECT {which}({key}) FROM {table})" if which else ""  # noqa: S608 - see below
+    with closing(sqlite3.connect(file)) as other, other:
+        assert other.execute(f"UPDATE {table} SET {change} {row}").rowcount  # noqa: S608 - our own words
+    with Reader(str(file)) as reader:
+        assert _everything(reader, made) == left
+    with begun() as store:
+        store.append(made.snapshot(made.T0 + 2700, {made.EVENTS: 1}))
+        # an error would be tried again for ever, and nothing sealed any more
+        made.until(lambda: store.flush() and (store.stats().rows.get("batch") == 1 or store.stats().error))
+        assert not store.stats().error
+        assert _everything(store.reader, made)[0] >= left[0] + 1 - 60
