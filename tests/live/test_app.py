@@ -113,6 +113,14 @@ async def shows(live: Live, what: str, *, not_: bool = False) -> None:
         await asyncio.sleep(0.02)
 
 
+def test_a_timer_that_comes_while_the_view_is_taken_down_ends_in_no_traceback() -> None:
+    async def script(live: Live, _: Feed) -> None:
+        await live.screen.remove_children()
+        live._draw()
+
+    played(script)
+
+
 def test_s_sorts_and_a_word_chooses_and_escape_brings_all_back() -> None:
     async def script(live: Live, _: Feed) -> None:
         await live.pilot.press("s")

@@ -151,7 +151,11 @@ class Live(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        view = self.query_one("#view", Static)
+        # There is none while the screen is taken down, and a timer may still come.
+        for view in self.query("#view").results(Static):
+            self._draw_on(view)
+
+    def _draw_on(self, view: Static) -> None:
         if self._look is None:
             view.update(self.shown.trouble or "looking ...")
         elif view.size.width:
