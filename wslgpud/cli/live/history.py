@@ -187,11 +187,12 @@ class History(Screen[None]):
         self._show()
 
     def _show(self) -> None:
-        picture = self.query_one("#history", Static)
-        if picture.size.width:
-            size = picture.size.width, picture.size.height
-            said = self._past.where, self._trouble
-            picture.update(history(self.view, self._drawn, said, size, time.time()))
+        # There is none while this is left, and what was asked for may still come.
+        for picture in self.query("#history").results(Static):
+            if picture.size.width:
+                size = picture.size.width, picture.size.height
+                said = self._past.where, self._trouble
+                picture.update(history(self.view, self._drawn, said, size, time.time()))
 
     def _change(self, view: View) -> None:
         if view != self.view:
