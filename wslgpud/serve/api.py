@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import heapq
 import platform
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +17,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number
 from wslgpud.serve import api_series, own
 from wslgpud.serve.api_live import Live, packed, values
-from wslgpud.serve.api_query import Query
+from wslgpud.serve.api_query import PATTERN_MAX, Query
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
 from wslgpud.steps import step_for
@@ -32,6 +33,10 @@ PROCESSES_SECONDS = 7 * 86400.0
 CHECKUP_SECONDS = 300.0
 #: who asks while he looks waits for the same answer, but no longer than this
 CHECKUP_PATIENCE_SECONDS = 3.0
+#: a doctor who failed is not sent for again before this
+CHECKUP_RETRY_SECONDS = 30.0
+#: series of the nearest metric that a wrong name is compared with; each comparison costs up to a millisecond
+MOST_COMPARED = 50
 #: what a question means that names no time
 HOUR = 3600.0
 OPENAPI = Path(__file__).with_name("static") / "openapi.json"
@@ -92,13 +97,13 @@ def routes(
     return [
         Route("/api/v1/live", Live(publisher, present.status).answer),
         Route("/api/v1/latest", api.latest),
-        Route("/api/v1/series", api.series, waits=True),
-        Route("/api/v1/range", api.range, waits=True),
-        Route("/api/v1/processes", api.processes, waits=True),
-        Route("/api/v1/incidents", api.incidents, waits=True),
-        Route("/api/v1/incidents/{id}", api.incident, waits=True),
-        Route("/api/v1/stress", api.stress_runs, waits=True),
-        Route("/api/v1/stress/{id}", api.stress_run, waits=True),
+        Route("/api/v1/series", api.series, heavy=True),
+        Route("/api/v1/range", api.range, heavy=True),
+        Route("/api/v1/processes", api.processes, heavy=True),
+        Route("/api/v1/incidents", api.incidents, heavy=True),
+        Route("/api/v1/incidents/{id}", api.incident, heavy=True),
+        Route("/api/v1/stress", api.stress_runs, heavy=True),
+        Route("/api/v1/stress/{id}", api.stress_run, heavy=True),
         Route("/api/v1/doctor", api.doctor, waits=True),
         Route("/api/v1/self", api.own, waits=True),
         Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
@@ -113,7 +118,9 @@ class Checkup:
         self._doctor = doctor
         self._publisher = publisher
         self._lock = threading.Lock()
-        self._known: tuple[float, dict[str, Any]] | None = None
+        self._known: dict[str, Any] | None = None
+        #: when he may be sent for again
+        self._due_seconds = 0.0
 
     def last(self) -> dict[str, Any]:
         """Return when the machine was checked, and what was found."""
@@ -122,9 +129,14 @@ class Checkup:
             raise Problem(503, "the doctor is looking at the machine; try again in a moment")
         try:
             now = self._publisher.uptime_seconds()
-            if self._known is None or now - self._known[0] > CHECKUP_SECONDS:
-                self._known = now, {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
-            return self._known[1]
+            if now >= self._due_seconds:
+                # Set first: who makes him fail must not have him sent for at each request.
+                self._due_seconds, self._known = now + CHECKUP_RETRY_SECONDS, None
+                self._known = {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
+                self._due_seconds = now + CHECKUP_SECONDS
+            if self._known is None:
+                raise Problem(503, "the doctor could not look at the machine; the daemon's log says why")
+            return self._known
         finally:
             self._lock.release()
 
@@ -158,13 +170,13 @@ class _Api:
         snapshot = self._publisher.latest
         if snapshot is None:
             raise Problem(503, "there is no sample yet; try again in a second")
-        pattern = query.text("match") or "*"
+        matches = query.pattern("match")
         known = values(snapshot.readings())
         document = {
             "wall": round(snapshot.wall, 3),
             "age_seconds": round(self._publisher.seconds_since_tick(), 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
-            "values": {name: known[name] for name in sorted(known) if _matches(name, pattern)},
+            "values": {name: known[name] for name in sorted(known) if matches(name)},
         }
         return packed(request, dumps(document))
 
@@ -172,9 +184,10 @@ class _Api:
         """The series that have a history."""
         query = Query(request.query, ("match", "limit", "after", "host"))
         limit = query.whole("limit", 1, MOST_SERIES_LISTED) or MOST_SERIES_LISTED
-        pattern, after = query.text("match") or "*", query.text("after") or ""
-        known = self._named(query.text("host"))
-        names = sorted(name for name in known if name > after and _matches(name, pattern))
+        matches, after = query.pattern("match"), query.text("after") or ""
+        named = self._named(query.text("host"))
+        known = {name: ref for name, ref in named if name > after and matches(name)}
+        names = heapq.nsmallest(limit + 1, known)
         document: dict[str, Any] = {
             "series": [api_series.described(known[name], self._catalogue) for name in names[:limit]]
         }
@@ -196,12 +209,13 @@ class _Api:
         step = query.whole("step", 0, 30 * 86400)
         step = step_for(end - start, points) if step is None else step
         api_series.check_size(end - start, step, len(asked))
-        known = self._named(query.text("host"))
+        host = query.text("host")
+        known = {name: ref for name, ref in self._named(host) if name in asked}
         found = []
         for name in asked:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
+                near = self._nearest(name, host)
+                hint = f"; did you mean {near}?" if near else ""
                 raise Problem(404, f"there is no series {name[:200]}{hint} /api/v1/series lists them all")
             about = api_series.described(known[name], self._catalogue)
             found.append({**about, **self._values(known[name], start, end, step, about["kind"])})
@@ -279,24 +293,34 @@ class _Api:
         }
         return packed(request, dumps(document))
 
-    def _named(self, host: str | None) -> dict[str, Any]:
-        """Return the series by name: those recorded, and those of now that are about to be.
+    def _named(self, host: str | None) -> Iterator[tuple[str, Any]]:
+        """Yield the series with their names: those of now that are about to be recorded, then those that are.
 
         Raises:
             Problem: there is no history of a machine called ``host``.
         """
         # Another machine's present is not ours to tell.
         latest = self._publisher.latest if host is None else None
-        found: dict[str, Any] = {}
         for reading in latest.readings() if latest else ():
             if reading.spec.stored and reading.spec.kind != "info":
                 labels = tuple(zip(reading.spec.labels, reading.labels, strict=True))
-                found[api_series.name_of(reading.spec.sample, labels)] = _Unwritten(reading.spec.name, labels)
-        for ref in self._past.series(host):
-            found[api_series.full_name(ref, self._catalogue)] = ref
-        if host is not None and not found:
+                yield api_series.name_of(reading.spec.sample, labels), _Unwritten(reading.spec.name, labels)
+        recorded = self._past.series(host)
+        if host is not None and not recorded:
             raise Problem(404, f"no history of {host[:200]!r}; known are: {', '.join(self._past.hosts())}")
-        return found
+        for ref in recorded:
+            yield api_series.full_name(ref, self._catalogue), ref
+
+    def _nearest(self, name: str, host: str | None) -> str:
+        """Return the series whose name is most like ``name``; empty when none is like it.
+
+        Of the metric that is most like it only: comparing with every series would take seconds.
+        """
+        samples = [spec.sample for spec in self._catalogue.values()]
+        metric = difflib.get_close_matches(name[:PATTERN_MAX].partition("{")[0], samples, n=1)
+        its_own = (known for known, _ in self._named(host) if [known.partition("{")[0]] == metric)
+        close = difflib.get_close_matches(name[:PATTERN_MAX], islice(its_own, MOST_COMPARED), n=1, cutoff=0)
+        return close[0] if close else ""
 
     def _span(self, query: Query) -> tuple[float, float]:
         end = query.moment("end")
@@ -310,30 +334,20 @@ class _Api:
 
 def grown(points: Iterable[Any]) -> list[dict[str, Any]]:
     """Return each process of recorded points once, the one that was largest first."""
-    seen: dict[tuple[int, int], list[Any]] = {}
+    seen: dict[tuple[int, int], dict[str, Any]] = {}
+    first_held: dict[tuple[int, int], int] = {}
     for point in points:
-        seen.setdefault((point.pid, point.start_ticks), []).append(point)
-    found = [_lifetime(of_one) for of_one in seen.values()]
-    return sorted(found, key=lambda p: -p["peak_bytes"])
-
-
-def _lifetime(points: Sequence[Any]) -> dict[str, Any]:
-    first, last = points[0], points[-1]
-    held = [p.rss_bytes + p.swap_bytes for p in points]
-    return {
-        "pid": last.pid,
-        "name": last.name,
-        "first_seen": round(first.wall, 3),
-        "last_seen": round(last.wall, 3),
-        "rss_bytes": last.rss_bytes,
-        "swap_bytes": last.swap_bytes,
-        "peak_bytes": max(held),
-        "grown_bytes": held[-1] - held[0],
-    }
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name.partition("{")[0], pattern)
+        which, held = (point.pid, point.start_ticks), point.rss_bytes + point.swap_bytes
+        known = seen.setdefault(which, {"pid": point.pid, "first_seen": round(point.wall, 3), "peak_bytes": 0})
+        known |= {
+            "name": point.name,
+            "last_seen": round(point.wall, 3),
+            "rss_bytes": point.rss_bytes,
+            "swap_bytes": point.swap_bytes,
+            "peak_bytes": max(known["peak_bytes"], held),
+            "grown_bytes": held - first_held.setdefault(which, held),
+        }
+    return sorted(seen.values(), key=lambda p: -p["peak_bytes"])
 
 
 def _language(query: Query) -> str | None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from urllib.parse import parse_qsl
 
+from wslgpud.patterns import shell_pattern
 from wslgpud.serve.http import Problem
 
 #: more parameters than any question needs
 _MOST_PARAMETERS = 100
+#: more characters than any name of a metric with a label or two has
+PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: what is larger are milliseconds by mistake
 _LAST_WALL = 1e11
 
@@ -51,6 +54,22 @@ class Query:
         if len(values) > 1:
             raise Problem(400, f"{name} may be given only once")
         return values[0] if values else None
+
+    def pattern(self, name: str) -> Callable[[str], bool]:
+        """Return a test of series' names against a shell pattern, for the whole name or the metric's alone.
+
+        Without the parameter every name passes.
+
+        Raises:
+            Problem: it is longer than ``PATTERN_MAX``, or was given twice.
+        """
+        given = self.text(name)
+        if given is None:
+            return lambda _: True
+        if len(given) > PATTERN_MAX:
+            raise Problem(400, f"{name} may have at most {PATTERN_MAX} characters")
+        matches = shell_pattern(given)
+        return lambda series: matches(series) or matches(series.partition("{")[0])
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return a parameter that has one of a few values."""

@@ -15,8 +15,13 @@ from wslgpud.steps import step_for
 MOST_POINTS = 4000
 MOST_POINTS_IN_ALL = 40_000
 MOST_SERIES = 20
+#: samples (minutes) that one point may be made of on average: a coarser step must be one of minutes (hours)
+MOST_PIECES_PER_POINT = 60
 #: every sample as it was taken (up to ten a second) is given for no longer than this
 RAW_SECONDS = 300.0
+
+
+_TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 
 
 class Ref(Protocol):
@@ -91,7 +96,9 @@ def tier_of(step: int) -> str:
 
 
 def check_size(span_seconds: float, step: int, series: int) -> None:
-    """Refuse what would be a longer answer than anybody can look at.
+    """Refuse a longer answer than anybody can look at, and one that takes far more reading than it shows.
+
+    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample there is.
 
     Raises:
         Problem: says what would be short enough.
@@ -106,6 +113,14 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
             400,
             f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
             f"{MOST_POINTS_IN_ALL} of all; leave step out, or ask for {fitting} s or a shorter time",
+        )
+    tier = tier_of(step)
+    if span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+        fitting = step_for(span_seconds, most)
+        raise Problem(
+            400,
+            f"steps of {step} s are made of {tier}, too many in so long a time; leave step out, or ask for "
+            f"{fitting} s or a shorter time",
         )
 
 

@@ -38,8 +38,10 @@ SECURITY_HEADERS = {
 HEAD_BYTES = 16_384
 #: Requests that may wait for a thread at a time; more are told to come back (503).
 WAITING_MAX = 64
-#: Threads for handlers that may wait (a database, a lock).
-THREADS = 4
+#: Threads for handlers that may wait (a lock, a driver), and for those that read much of the database into
+#: memory: as many answers of the largest kind are in the making at a time.
+THREADS = 2
+HEAVY_THREADS = 2
 #: How long such a handler may take before its client is told so (504).
 HANDLER_SECONDS = 30.0
 
@@ -106,12 +108,13 @@ class Route:
 
     A path that ends in ``/{...}`` stands for all that have anything there. ``handler`` runs on the server's
     only thread and must not block; with ``waits`` it runs on one of a few others, so that whatever it waits
-    for never delays a scrape.
+    for never delays a scrape. One that is ``heavy`` reads history; it waits for others of its kind only.
     """
 
     path: str
     handler: Callable[[Request], Response]
     waits: bool = False
+    heavy: bool = False
 
 
 class Busy(Exception):  # noqa: N818 - a state, not a fault
@@ -162,6 +165,7 @@ class App:
         self._host_rule = host_rule
         self._web = web
         self._threads = Threads(THREADS, "wslgpud-http")
+        self._heavy = Threads(HEAVY_THREADS, "wslgpud-history")
         # One thread: guessing passwords then costs the machine at most one core.
         self._bcrypt = Threads(1, "wslgpud-bcrypt")
         self._passwords = Passwords(self._bcrypt.run)
@@ -233,10 +237,11 @@ class App:
         route = self._route(request.path)
         if route is None:
             return text(404, "there is nothing here; /plain has links to what there is")
-        if not route.waits:
+        if not route.waits and not route.heavy:
             return route.handler(request)
         work = functools.partial(route.handler, request)
-        return await asyncio.wait_for(self._threads.run(work), HANDLER_SECONDS)
+        threads = self._heavy if route.heavy else self._threads
+        return await asyncio.wait_for(threads.run(work), HANDLER_SECONDS)
 
     def _route(self, path: str) -> Route | None:
         folder, _, name = path.rpartition("/")
@@ -254,6 +259,7 @@ class App:
     def close(self) -> None:
         """Let go of the threads."""
         self._threads.close()
+        self._heavy.close()
         self._bcrypt.close()
 
 

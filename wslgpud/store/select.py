@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 
 from wslgpud.metrics import PREFIX
+from wslgpud.patterns import shell_pattern
 from wslgpud.store.records import SeriesRef
 
 _SELECTOR = re.compile(r"([^{}]*)\{(.*)\}")
@@ -26,14 +26,16 @@ def matcher(pattern: str) -> Callable[[SeriesRef], bool]:
         wanted = {name: value.strip('"').strip() for name, value in _LABEL.findall(inside)}
         if _LABEL.sub("", inside).strip():
             return lambda _: False
-    names = {metric, metric.removesuffix("_total")}
+    whole = shell_pattern(bare)
+    names = [shell_pattern(name) for name in {metric, metric.removesuffix("_total")}]
+    values = {label: shell_pattern(value) for label, value in wanted.items()}
 
     def matches(ref: SeriesRef) -> bool:
-        if fnmatchcase(str(ref), bare):
+        if whole(str(ref)):
             return True
         labels = dict(ref.labels)
-        return any(fnmatchcase(ref.metric, name) for name in names) and all(
-            label in labels and fnmatchcase(labels[label], value) for label, value in wanted.items()
+        return any(name(ref.metric) for name in names) and all(
+            label in labels and value(labels[label]) for label, value in values.items()
         )
 
     return matches
