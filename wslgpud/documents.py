@@ -29,6 +29,21 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
+def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """Return a small file that an administrator made; a link is followed, a pipe never waited for.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or has more than ``most_bytes``.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", str(path))
+        if len(found := file.read(most_bytes + 1)) > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
+    return found
+
+
 def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
     """Replace a file in one step, so that nobody ever reads half of it.
 

@@ -21,6 +21,7 @@ from wslgpud.model import Reading
 from wslgpud.serve import health
 from wslgpud.serve.auth import CHALLENGE, Passwords
 from wslgpud.serve.hosts import HostRule
+from wslgpud.serve.origins import cross_origin
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
 #: Sent with every response, whatever happens; web.config.file may override them.
@@ -44,6 +45,9 @@ THREADS = 2
 HEAVY_THREADS = 2
 #: How long such a handler may take before its client is told so (504).
 HANDLER_SECONDS = 30.0
+
+#: Characters of a path that failed, in the log.
+_LOGGED_MAX = 200
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -201,7 +205,9 @@ class App:
             return
         except Exception as error:  # noqa: BLE001 - whatever a handler does, the server stays
             where = traceback.extract_tb(error.__traceback__)[-1]
-            _log.error("%s failed: %r in %s:%s", request.path, error, where.filename, where.lineno)
+            # A path may hold line ends and escapes of terminals, and this goes to the journal.
+            path = ascii(request.path[:_LOGGED_MAX])[1:-1]
+            _log.error("%s failed: %r in %s:%s", path, error, where.filename, where.lineno)
             response = text(500, "internal error; the daemon's log says more")
         if request.path.startswith("/api/") and response.status >= 400:
             response = _as_problem(response)
@@ -220,6 +226,8 @@ class App:
             return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
         if not self._host_rule.allows(request.headers.get("host", "")):
             return text(421, "this server does not answer to that host name; see server.allowed_hosts")
+        if cross_origin(request.path, request.headers):
+            return text(403, "asked for by a page of another origin; open the page or ask from a program")
         if request.method not in ("GET", "HEAD"):
             return text(405, "only GET and HEAD", {"Allow": "GET, HEAD"})
         if _has_body(request):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wslgpud import documents
 from wslgpud.config import ConfigError
 
 KEYS = (
@@ -27,6 +28,9 @@ KEYS = (
     "prefer_server_cipher_suites",
     "curve_preferences",
 )
+
+#: A bundle of certificates or a key: all public authorities have a fifth of it.
+FILE_BYTES = 1 << 20
 
 # RequestClientCert asks for a certificate and does nothing with it; we don't ask.
 _VERIFY = {
@@ -80,10 +84,17 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
     words = _Words(section, f"{path}: tls_server_config", path.parent)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have us do handshakes without end
     _set_versions(context, words)
     _set_ciphers(context, words)
     files = _load_certificate(context, words) + _set_client_auth(context, words)
-    return TlsServer(context, tuple(words.texts("client_allowed_sans")), files)
+    allowed = tuple(words.texts("client_allowed_sans"))
+    if allowed and context.verify_mode is not ssl.CERT_REQUIRED:
+        raise words.error(
+            "client_allowed_sans lets in who brings no certificate; set client_auth_type "
+            "RequireAndVerifyClientCert with client_ca_file"
+        )
+    return TlsServer(context, allowed, files)
 
 
 class _Words:
@@ -204,7 +215,7 @@ def _set_client_auth(context: ssl.SSLContext, words: _Words) -> tuple[Path, ...]
 
 def _readable(file: Path, name: str, words: _Words) -> str:
     try:
-        return file.read_text(encoding="ascii", errors="replace")
+        return documents.content(file, FILE_BYTES).decode("ascii", "replace")
     except OSError as error:
         raise words.error(f"{name}: {file}: {error.strerror}") from error
 

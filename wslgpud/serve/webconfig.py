@@ -10,11 +10,13 @@ import logging
 import math
 import re
 import ssl
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wslgpud import documents
 from wslgpud.config import ConfigError
 from wslgpud.serve import tls
 
@@ -31,6 +33,9 @@ _HEADERS: dict[str, tuple[str, ...]] = {
     "X-XSS-Protection": (),
     "Strict-Transport-Security": (),
 }
+#: A configuration with all certificates in it has a third of this; parsing it takes a second at most.
+_BYTES_MAX = 1 << 16
+_DEPTH_MAX = 8
 _BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
@@ -66,6 +71,9 @@ class WebConfigFile:
         """
         self._path = Path(path) if path else None
         self._current = WebConfig() if self._path is None else load(self._path)
+        for file in filter(_open_to_all, self._current.files):
+            # No more than a warning: Windows' drives show all their files like this.
+            _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
         # Of the files before they were last read; None where it was not known yet which they are.
         self._stamps: list[_Stamp | None] | None = None
 
@@ -75,12 +83,12 @@ class WebConfigFile:
         return self._current
 
     def refresh(self) -> WebConfig:
-        """Load again what has changed; if it became unusable, say so once and keep what there was."""
+        """Load again what has changed; if it became unusable or guards less, say so once and keep what there was."""
         files = self._current.files
         if self._path is None or (stamps := [_stamp(f) for f in files]) == self._stamps:
             return self._current
         try:
-            self._current = load(self._path)
+            self._current = _at_least(self._current, load(self._path), self._path)
         except ConfigError as error:
             _log.error("%s; going on with what was read before", error)
         else:
@@ -88,6 +96,34 @@ class WebConfigFile:
                 _log.info("%s was read again", self._path)
         self._stamps = stamps if self._current.files == files else None
         return self._current
+
+
+def weaker(old: WebConfig, new: WebConfig) -> str:
+    """Say what of the guard in ``old`` is gone in ``new``; empty when nothing is.
+
+    Other passwords, other certificates and other names are no less of a guard.
+    """
+    before, after = (web.tls.verify_mode if web.tls else ssl.CERT_NONE for web in (old, new))
+    for is_gone, what in (
+        (old.tls and not new.tls, "TLS"),
+        (old.users and not new.users, "passwords (basic_auth_users)"),
+        (after < before, "the demand for client certificates (client_auth_type)"),
+        (old.client_allowed_sans and not new.client_allowed_sans, "client_allowed_sans"),
+    ):
+        if is_gone:
+            return what
+    return ""
+
+
+def _at_least(old: WebConfig, new: WebConfig, path: Path) -> WebConfig:
+    """Return ``new``; a file that was cut short or emptied must not open what was guarded.
+
+    Raises:
+        ConfigError: it guards less than ``old``.
+    """
+    if gone := weaker(old, new):
+        raise ConfigError(f"{path}: {gone} would be gone; put it back, or restart the daemon if that is meant")
+    return new
 
 
 _Stamp = tuple[int, int, int]
@@ -99,6 +135,13 @@ def _stamp(file: Path) -> _Stamp | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _open_to_all(file: Path) -> bool:
+    try:
+        return bool(file.stat().st_mode & stat.S_IWOTH)
+    except OSError:  # it has gone since; the next look says so
+        return False
 
 
 def load(path: Path) -> WebConfig:
@@ -129,10 +172,16 @@ def _parse(path: Path) -> Any:
     import yaml  # noqa: PLC0415 - only where such a file is configured
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text, depth = documents.content(path, _BYTES_MAX).decode(), 0
+        # Before anything is built of it: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
+                raise ConfigError(f"{path}: nested too deeply, or with an alias (*name), which is not taken here")
+        return yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"server.web_config_file: {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the last three of odd scalars
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
