@@ -1,7 +1,8 @@
 """Shell patterns (``*``, ``?``, ``[...]``) from strangers: time linear in the text, nothing kept. Pure.
 
-The standard library's ``fnmatch`` makes a regular expression of each pattern and keeps the last 32,768 of them: a
-quarter of a gigabyte after a few hundred requests with patterns of some kilobytes, for as long as the process lives.
+The standard library's ``fnmatch`` makes a regular expression of each pattern and keeps the last 32,768 of
+them: a quarter of a gigabyte after a few hundred requests with patterns of some kilobytes, for as long as the
+process lives.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 
 class _Masks(dict[str, int]):
-    """For each character the tokens that accept it, one bit each; worked out when the character first occurs."""
+    """For each character the tokens that accept it, one bit each, worked out when it first occurs."""
 
     def __init__(self, tokens: list[Callable[[str], bool]]) -> None:
         super().__init__()
@@ -25,9 +26,9 @@ class _Masks(dict[str, int]):
 def shell_pattern(pattern: str) -> Callable[[str], bool]:
     """Return a test of whole texts against ``pattern``, as ``fnmatch.fnmatchcase`` would decide.
 
-    The pattern becomes an automaton whose state is one integer: bit *n* is set while the first *n* tokens match
-    what has been read. A text costs one step for each of its characters, whatever the pattern; there is nothing
-    to backtrack into.
+    The pattern becomes an automaton whose state is one integer: bit *n* is set while the first *n* tokens
+    match what has been read. A text costs one step for each of its characters, whatever the pattern; there is
+    nothing to backtrack into.
     """
     tokens, stars = _tokens(pattern)
     masks, end = _Masks(tokens), 1 << len(tokens)

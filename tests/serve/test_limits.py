@@ -6,6 +6,8 @@ import asyncio
 import re
 import socket
 import threading
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,16 +17,18 @@ from tests.serve.support import (
     IMPATIENT,
     answered,
     is_cut,
-    receive_answer,
+    receive_all,
     said_by_the_server,
     snapshot,
     wait_until,
 )
-from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.serve import Response, Route
+from wslgpud.serve.connection import Deadlines
+from wslgpud.serve.crowd import network_of, who_leaves
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
-from wslgpud.serve.listener import CONNECTIONS_MAX
+from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX
 
+BIG = b"x" * 1_000_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -215,18 +219,121 @@ def test_two_hundred_scrapers_at_once_all_get_the_same_whole_answer(serve):
     assert {status_and_rest(a) for a in answers} == {(b"HTTP/1.1 200 OK", 0)}
 
 
-def test_more_connections_than_places_wait_their_turn(serve):
-    running = serve()
-    held = [running.connect() for _ in range(CONNECTIONS_MAX)]
-    with running.connect() as late:
-        late.sendall(GET + b"\r\n")
-        late.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            late.recv(1)
-        for sock in held:
-            sock.close()
-        late.settimeout(PATIENCE_SECONDS)
-        assert receive_answer(late).startswith(b"HTTP/1.1 200 ")
+#: Deadlines that no test lives to see: whoever leaves was not cut by one of these.
+PATIENT = Deadlines(head_seconds=3600, idle_seconds=3600, answer_seconds=3600)
+
+
+def hold_all_places(running, opened, said=b""):
+    """Connect as many clients as there are places; return when the server knows all of them."""
+    held = []
+    for _ in range(CONNECTIONS_MAX):
+        held.append(opened.enter_context(running.connect()))
+        held[-1].sendall(said)
+    wait_until(lambda: len(running.server._running.listener._connections) == CONNECTIONS_MAX)
+    return held
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [(b"", "nothing"), (GET, "half a head"), (GET + b"\r\n", "one request and no other")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_who_holds_a_place_and_says_nothing_more_leaves_it_to_who_comes(serve, said, what):
+    running = serve(deadlines=PATIENT)
+    with ExitStack() as opened:
+        oldest, *others = hold_all_places(running, opened, said)
+        assert answers(running)
+        answered_before = receive_all(oldest)
+        assert answered_before == b"" or answered_before.startswith(b"HTTP/1.1 200 ")
+        others[-1].setblocking(False)
+        with suppress(BlockingIOError):
+            assert others[-1].recv(1)  # not its end: the youngest stay
+
+
+def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more(serve):
+    running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
+    with ExitStack() as opened:
+        hold_all_places(running, opened, 3 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert answers(running)
+
+
+def answers(running):
+    """Tell whether it answers; a machine that is busy with this is late with its samples, too."""
+    return running.ask("/-/ready").status in (200, 503)
+
+
+def test_answers_that_nobody_reads_take_no_more_memory_than_some_of_them(serve):
+    running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
+    with ExitStack() as opened:
+        for _ in range(CONNECTIONS_MAX // 2):
+            opened.enter_context(running.connect()).sendall(
+                2 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            )
+        wait_until(lambda: running.server._app._counts["/big", 200] >= CONNECTIONS_MAX // 2)
+        held = sum(one.unread_bytes for one in tuple(running.server._running.listener._connections))
+        assert 2 * len(BIG) < held <= UNREAD_BYTES_MAX
+
+
+def test_requests_far_ahead_of_their_answers_are_not_kept(serve):
+    release = threading.Event()
+    slow = Route("/slow", lambda _: release.wait(60) and Response(200, b"done"), waits=True)
+    running = serve(deadlines=PATIENT, extra_routes=[slow])
+    with running.connect() as hasty:
+        hasty.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" + (GET + b"\r\n") * 1000)
+        assert is_cut(hasty)
+    release.set()
+
+
+def test_while_all_are_being_answered_who_comes_waits(serve):
+    release = threading.Event()
+    slow = Route("/slow", lambda _: release.wait(60) and Response(200, b"done"), waits=True)
+    running = serve(deadlines=PATIENT, extra_routes=[slow])
+    with ExitStack() as opened:
+        asking = [opened.enter_context(running.connect()) for _ in range(WAITING_MAX)]
+        for sock in asking:
+            sock.sendall(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        wait_until(lambda: running.server._app._threads._waiting._value == 0)
+        for _ in range(CONNECTIONS_MAX):  # they push out each other, and nobody who waits for us
+            opened.enter_context(running.connect())
+        assert answers(running)
+        release.set()
+        assert {receive_all(sock)[:12] for sock in asking} == {b"HTTP/1.1 200"}
+
+
+class Seat(NamedTuple):
+    network: str
+    since: float
+    waits_for_client: bool = True
+
+
+def test_of_those_from_where_most_come_the_oldest_leaves():
+    few, many = Seat("192.0.2.1", 1.0), [Seat("198.51.100.7", t) for t in (5.0, 3.0, 4.0)]
+
+    assert who_leaves([few, *many]) == many[1]
+    assert who_leaves([few]) == few
+    assert who_leaves([many[0]._replace(waits_for_client=False), few]) == few
+    assert who_leaves([few._replace(waits_for_client=False)]) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_addresses_that_one_client_may_have_at_will_count_as_one(address, network):
+    assert network_of(address) == network
+
+
+def test_a_client_that_asks_again_and_again_and_never_reads_is_cut(serve):
+    running = serve(deadlines=IMPATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
+    with running.connect() as deaf:
+        deaf.sendall(50 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        wait_until(lambda: b"wslgpud_http_connections 1.0" in running.ask("/metrics").data)
 
 
 def test_more_waiting_requests_than_may_wait_are_told_to_come_back_while_scrapes_go_on(serve):

@@ -338,7 +338,9 @@ def grown(points: Iterable[Any]) -> list[dict[str, Any]]:
     first_held: dict[tuple[int, int], int] = {}
     for point in points:
         which, held = (point.pid, point.start_ticks), point.rss_bytes + point.swap_bytes
-        known = seen.setdefault(which, {"pid": point.pid, "first_seen": round(point.wall, 3), "peak_bytes": 0})
+        known = seen.setdefault(
+            which, {"pid": point.pid, "first_seen": round(point.wall, 3), "peak_bytes": 0}
+        )
         known |= {
             "name": point.name,
             "last_seen": round(point.wall, 3),

@@ -98,7 +98,7 @@ def tier_of(step: int) -> str:
 def check_size(span_seconds: float, step: int, series: int) -> None:
     """Refuse a longer answer than anybody can look at, and one that takes far more reading than it shows.
 
-    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample there is.
+    A step of 2,591,999 s cannot be made of hours or minutes: a few points of it would take every sample.
 
     Raises:
         Problem: says what would be short enough.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from wslgpud.serve.http import refusal, response_headers
+from wslgpud.serve.http import HEAD_BYTES, refusal, response_headers
 
 # uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
 # are counted instead.
@@ -29,8 +29,21 @@ class Deadlines:
     head_seconds: float = 10.0
     #: between two requests
     idle_seconds: int = 30
-    #: to take an answer after which the connection ends
+    #: to take an answer after which the connection ends, or some of one that has filled the buffers
     answer_seconds: float = 30.0
+
+
+class Keeper(Protocol):
+    """Keeps all connections, and is told what happens to them."""
+
+    def refused(self, status: int) -> None:
+        """What came was not HTTP."""
+
+    def left(self, connection: Connection) -> None:
+        """A connection has ended."""
+
+    def unread(self) -> None:
+        """A client does not take what it was answered."""
 
 
 class Connection(H11Protocol):
@@ -41,16 +54,20 @@ class Connection(H11Protocol):
         config: uvicorn.Config,
         state: ServerState,
         deadlines: Deadlines,
-        on_refused: Callable[[int], None],
-        on_closed: Callable[[Connection], None],
+        keeper: Keeper,
     ) -> None:
-        """Serve ``config``'s application; tell of requests that are not HTTP, and of the end."""
+        """Serve ``config``'s application."""
         super().__init__(config, state, {}, asyncio.get_running_loop())
+        #: where the client is, see ``crowd``
+        self.network = ""
+        self.since = self.loop.time()
+        #: agrees on TLS, if that is spoken
+        self.greeting: asyncio.Task[None] | None = None
         self.logger = _log
         self._deadlines = deadlines
-        self._on_refused = on_refused
-        self._on_closed = on_closed
+        self._keeper = keeper
         self._cut: asyncio.TimerHandle | None = None
+        self._cut_deaf: asyncio.TimerHandle | None = None
         self.client_allowed_sans: tuple[str, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -67,7 +84,11 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Take bytes; until they make a head, the deadline that began with the first of them stands."""
         super().data_received(data)
-        if self.conn.their_state in (h11.IDLE, h11.ERROR):
+        if (
+            len(self.conn.trailing_data[0]) > HEAD_BYTES
+        ):  # asked ahead of the answers: nobody has to keep that
+            self.transport.abort()
+        elif self.conn.their_state in (h11.IDLE, h11.ERROR):
             if self._cut is None:
                 self._cut_in(self._deadlines.head_seconds)
         elif not self.transport.is_closing():
@@ -75,9 +96,24 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Give the client its time to take the answer."""
+        self.since = self.loop.time()
         super().on_response_complete()
         if self.transport.is_closing():
             self._cut_in(self._deadlines.answer_seconds)
+
+    def pause_writing(self) -> None:
+        """Give a client that has let all buffers fill up its time to take some of it.
+
+        uvicorn begins no further answer meanwhile, and would wait for ever; so no other deadline would come.
+        """
+        super().pause_writing()
+        self._cut_deaf = self.loop.call_later(self._deadlines.answer_seconds, self.transport.abort)
+        self._keeper.unread()
+
+    def resume_writing(self) -> None:
+        """Go on: there is room again."""
+        super().resume_writing()
+        self._hears()
 
     def timeout_keep_alive_handler(self) -> None:
         """End an idle connection; one that has not even taken its answer would never end politely."""
@@ -89,7 +125,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text names too little
         """Refuse what is not HTTP; uvicorn calls this while it handles h11's error, which has the status."""
         status = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._on_refused(status)
+        self._keeper.refused(status)
         if self._answering:
             self.cycle.disconnected = True  # what it still sends goes nowhere, without an error
         if self.conn.our_state is not h11.IDLE:
@@ -104,27 +140,45 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up."""
         self._cut_never()
+        self._hears()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self.transport.abort()  # lost by an error, Python 3.10's TLS transport would complain that it is open
-        self._on_closed(self)
+        self._keeper.left(self)
 
     def finish(self) -> None:
         """End after the answer that is being given, at once if there is none."""
         if self._answering:
             self.cycle.keep_alive = False
-        elif self._begun:
+        elif self.begun:
             self.transport.close()
 
     def abort(self) -> None:
         """End now."""
         if self._answering:
             self.cycle.disconnected = True
-        if self._begun:
+        if self.begun:
             self.transport.abort()
 
+    def make_room(self) -> None:
+        """End now, for somebody who may have better manners; also amid the handshake."""
+        if self.begun:
+            self.transport.abort()
+        elif self.greeting is not None:
+            self.greeting.cancel()
+
     @property
-    def _begun(self) -> bool:
+    def waits_for_client(self) -> bool:
+        """Whether it is the client's turn: to agree on TLS, to ask, or to take what was answered."""
+        return not self._answering or self._cut_deaf is not None
+
+    @property
+    def unread_bytes(self) -> int:
+        """What was answered and waits in memory until the client takes it."""
+        return self.transport.get_write_buffer_size() if self.begun else 0
+
+    @property
+    def begun(self) -> bool:
         """Tell whether TLS, if any, is agreed on; uvicorn declares what is None until then as never None."""
         return self.transport is not None
 
@@ -141,3 +195,8 @@ class Connection(H11Protocol):
         if self._cut is not None:
             self._cut.cancel()
             self._cut = None
+
+    def _hears(self) -> None:
+        if self._cut_deaf is not None:
+            self._cut_deaf.cancel()
+            self._cut_deaf = None

@@ -220,14 +220,18 @@ class App:
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
+    def _led_astray(self, request: Request) -> Response | None:
+        """Refuse what a browser sends at the bidding of somebody else's page."""
+        if not self._host_rule.allows(request.headers.get("host", "")):
+            return text(421, "this server does not answer to that host name; see server.allowed_hosts")
+        if cross_origin(request.path, request.headers):
+            return text(403, "a page of another origin asked for this; open the page here, or use a program")
+        return None
+
     def _objection(self, request: Request, web: WebConfig) -> Response | None:
         """Say what is wrong with a request, whoever asks and for whatever."""
         if request.head_bytes > HEAD_BYTES:  # h11 stops only heads that don't come in one piece
             return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
-        if not self._host_rule.allows(request.headers.get("host", "")):
-            return text(421, "this server does not answer to that host name; see server.allowed_hosts")
-        if cross_origin(request.path, request.headers):
-            return text(403, "asked for by a page of another origin; open the page or ask from a program")
         if request.method not in ("GET", "HEAD"):
             return text(405, "only GET and HEAD", {"Allow": "GET, HEAD"})
         if _has_body(request):
@@ -237,7 +241,7 @@ class App:
         return None
 
     async def _answer(self, request: Request, web: WebConfig) -> Response:
-        if objection := self._objection(request, web):
+        if objection := self._led_astray(request) or self._objection(request, web):
             return objection
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization):

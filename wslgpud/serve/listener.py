@@ -11,12 +11,15 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from wslgpud.serve.connection import Connection, Deadlines
+from wslgpud.serve.crowd import network_of, who_leaves
 from wslgpud.serve.http import HEAD_BYTES, App
 from wslgpud.serve.webconfig import WebConfigFile
 
-#: Open connections; more wait in the kernel's queue. Well below the 1,024 files a process may usually open,
+#: Open connections; for one more somebody must leave. Well below the 1,024 files a process may usually open,
 #: for sources must be able to read the machine even while strangers hold connections open.
 CONNECTIONS_MAX = 256
+#: Answers in memory that their clients do not take, together: some of the largest.
+UNREAD_BYTES_MAX = 16 << 20
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger(__name__)
@@ -83,27 +86,50 @@ class Listener:
         greetings: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
         self._count()
         while True:
-            await self._room.wait()
             try:
-                client, _ = await loop.sock_accept(self._socket)
+                client, place = await loop.sock_accept(self._socket)
             except OSError as error:
                 if error.errno in _NO_FILES:
                     _log.error("cannot take a connection: %s", error.strerror)
                     await asyncio.sleep(1)  # or the same error would come at once, again and again
                 continue
-            connection = Connection(
-                self._config, self._state, self._deadlines, self._app.count_refused, self._forget
-            )
+            await self._make_room()
+            connection = Connection(self._config, self._state, self._deadlines, self)
+            connection.network = network_of(str(place[0]))
             self._connections.add(connection)
             self._count()
-            greeting = asyncio.create_task(self._greet(client, connection))
+            greeting = connection.greeting = asyncio.create_task(self._greet(client, connection))
             greetings.add(greeting)
             greeting.add_done_callback(greetings.discard)
 
+    async def _make_room(self) -> None:
+        """Wait for a place; while all are taken, somebody has to leave his."""
+        if not self._room.is_set() and (guest := who_leaves(self._connections)):
+            guest.make_room()
+        await self._room.wait()
+
+    def refused(self, status: int) -> None:
+        """Count what was not HTTP."""
+        self._app.count_refused(status)
+
+    def left(self, connection: Connection) -> None:
+        """Give its place to whoever comes."""
+        self._connections.discard(connection)
+        self._count()
+
+    def unread(self) -> None:
+        """End connections of clients that take no answers, until those still in memory are few enough."""
+        deaf = {connection for connection in self._connections if connection.unread_bytes}
+        while sum(connection.unread_bytes for connection in deaf) > UNREAD_BYTES_MAX and (
+            guest := who_leaves(deaf)
+        ):
+            guest.make_room()
+            deaf.discard(guest)
+
     async def _greet(self, client: socket.socket, connection: Connection) -> None:
-        web = self._web.refresh()
-        connection.client_allowed_sans = web.client_allowed_sans
         try:
+            web = self._web.refresh()
+            connection.client_allowed_sans = web.client_allowed_sans
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
                 client,
@@ -112,11 +138,9 @@ class Listener:
             )
         except OSError as error:  # a client that gave up, or with whom there is no TLS to agree on
             _log.debug("no connection: %s", error)
-            self._forget(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self._count()
+        finally:
+            if not connection.begun:  # whatever it was, the place is free
+                self.left(connection)
 
     def _count(self) -> None:
         for event, holds in (

@@ -1,10 +1,10 @@
 """Which requests come from pages of other origins: they get nothing. Pure.
 
-A page on the web, or of another server on this machine's loopback, can make the browser ask us. It cannot read the
-answers, but it can make us work, with the user's own password, and learn from sizes and times. Browsers say who
-asks: https://w3c.github.io/webappsec-fetch-metadata/; the rule is the resource isolation policy of
-https://web.dev/articles/fetch-metadata. They say it only to addresses that they trust (HTTPS and loopback), so the
-cost of each request must be bounded all the same. Programs (Prometheus, Grafana's server, curl) send none of it.
+A page on the web, or of another server on this machine's loopback, can make the browser ask us. It cannot
+read the answers, but it can make us work, with the user's own password, and learn from sizes and times.
+Browsers say who asks: https://w3c.github.io/webappsec-fetch-metadata/; the rule is the resource isolation
+policy of https://web.dev/articles/fetch-metadata. They say it only to addresses that they trust (HTTPS and
+loopback), so the cost of each request must be bounded all the same. Programs (Prometheus, curl) say nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ def cross_origin(path: str, headers: Mapping[str, str]) -> bool:
 
 
 def _of_another_origin(headers: Mapping[str, str]) -> bool:
-    """Judge by Origin: browsers before fetch metadata send it with CORS requests, all of them with WebSockets."""
+    """Judge by Origin: older browsers send it with CORS requests, all of them with WebSockets."""
     origin = headers.get("origin")
     return origin is not None and origin.rpartition("//")[2].lower() != headers.get("host", "").lower()

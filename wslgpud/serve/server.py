@@ -24,6 +24,8 @@ from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.webconfig import WebConfigFile
 
 _BACKLOG = 1024
+#: The kernel takes twice as much, and up to 4 MiB a connection if it may choose (tcp_wmem).
+_SEND_BUFFER_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,8 @@ class Server:
             ServeError: the address cannot be listened on.
         """
         sock = self._socket or bind(self._settings.address, self._settings.port)
+        # What clients do not read is memory of ours in the kernel, too; connections inherit this.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         sock.listen(_BACKLOG)
         sock.setblocking(False)
         port = int(sock.getsockname()[1])

@@ -83,7 +83,10 @@ class WebConfigFile:
         return self._current
 
     def refresh(self) -> WebConfig:
-        """Load again what has changed; if it became unusable or guards less, say so once and keep what there was."""
+        """Load again what has changed.
+
+        If it became unusable or guards less, say so once and keep what there was.
+        """
         files = self._current.files
         if self._path is None or (stamps := [_stamp(f) for f in files]) == self._stamps:
             return self._current
@@ -122,7 +125,7 @@ def _at_least(old: WebConfig, new: WebConfig, path: Path) -> WebConfig:
         ConfigError: it guards less than ``old``.
     """
     if gone := weaker(old, new):
-        raise ConfigError(f"{path}: {gone} would be gone; put it back, or restart the daemon if that is meant")
+        raise ConfigError(f"{path}: {gone} would be gone; put it back, or restart the daemon if you mean it")
     return new
 
 
@@ -173,15 +176,15 @@ def _parse(path: Path) -> Any:
 
     try:
         text, depth = documents.content(path, _BYTES_MAX).decode(), 0
-        # Before anything is built of it: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
+        # Before it is built: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
-                raise ConfigError(f"{path}: nested too deeply, or with an alias (*name), which is not taken here")
+                raise ConfigError(f"{path}: nested too deeply, or with an alias (*name); write it out")
         return yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(f"server.web_config_file: {path}: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the last three of odd scalars
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
