@@ -166,11 +166,10 @@ class _Api:
 
     def latest(self, request: Request) -> Response:
         """Every value of the last sample."""
-        query = Query(request.query, ("match",))
+        matches = Query(request.query, ("match",)).pattern("match")
         snapshot = self._publisher.latest
         if snapshot is None:
             raise Problem(503, "there is no sample yet; try again in a second")
-        matches = query.pattern("match")
         known = values(snapshot.readings())
         document = {
             "wall": round(snapshot.wall, 3),

@@ -1,0 +1,204 @@
+"""What strangers may ask for costs the real daemon little memory, which it gives back, and little time."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.page.stage import Stage
+from tests.page.test_api import RAM, ask, remember
+from tests.support.daemons import Running, daemon, eventually
+from wslgpud.patterns import shell_pattern
+from wslgpud.serve import api, api_series
+from wslgpud.serve.http import HEAVY_THREADS, Problem
+
+MIB = 1 << 20
+#: what the daemon may keep of all that is asked below; before, 300 patterns alone left 70 MiB
+KEPT_BYTES = 24 * MIB
+#: how many times the time of an innocent request a hostile one may take
+TIMES = 15
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A daemon that has answered each kind of question once, so that what is loaded late is loaded."""
+    # Few samples: what they cost must not be taken for the cost of requests.
+    settings = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "30"}
+    with daemon(tmp_path_factory.mktemp("cost"), settings=settings) as found:
+        eventually(lambda: found.status_of("/-/ready") == 200, "readiness")
+        asked(found, lambda _: "/api/v1/latest", 100)
+        for hostile in HOSTILE.values():
+            asked(found, hostile, 4)
+        yield found
+
+
+def asked(running: Running, path: Callable[[int], str], many: int) -> set[int]:
+    """Ask one after another on one connection; return the statuses that came."""
+    place = urlsplit(running.url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=180)
+    statuses = set()
+    for number in range(many):
+        connection.request("GET", path(number))
+        answer = connection.getresponse()
+        answer.read()
+        statuses.add(answer.status)
+    connection.close()
+    return statuses
+
+
+def pss_bytes(running: Running) -> int:
+    found = re.search(
+        r"^Pss:\s+(\d+) kB", Path(f"/proc/{running.process.pid}/smaps_rollup").read_text(), re.MULTILINE
+    )
+    assert found
+    return int(found[1]) * 1024
+
+
+def cpu_seconds(running: Running) -> float:
+    fields = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def nested(number: int, length: int) -> str:
+    """Return a pattern of its own for each number, with a star before each character."""
+    return quote((f"*{number}" + "*a*[b-y]?" * length)[:length])
+
+
+HOSTILE: dict[str, Callable[[int], str]] = {
+    "long patterns": lambda n: f"/api/v1/latest?match={n}" + "[a-z]*" * 2400,
+    "long patterns for series": lambda n: f"/api/v1/series?match={n}" + "?*" * 6000,
+    "the longest patterns allowed": lambda n: f"/api/v1/latest?match={nested(n, 256)}",
+    "the same for series": lambda n: f"/api/v1/series?match={nested(n, 256)}",
+    "names nearly right": lambda n: f"/api/v1/range?series=wslgpud_memory_availible_bytes{n}",
+    "long names": lambda n: f"/api/v1/range?series={n}" + "wslgpud_memory_available_bytes" * 400,
+    "many names": lambda n: "/api/v1/range?" + "&".join(f"series=x{n}.{i}" for i in range(99)),
+    "unknown parameters": lambda n: "/api/v1/range?" + f"{'s' * 15000}{n}=1",
+    "all of time in steps of odd seconds": lambda n: (
+        f"/api/v1/range?series={RAM}&start=0&end=90000000000&step={2_591_999 - n % 7}"
+    ),
+    "a week of processes": lambda n: f"/api/v1/processes?end={1_800_000_000 + n}&start=1799395201&limit=500",
+    "hosts that there are not": lambda n: "/api/v1/series?host=" + f"{n}" * 3000,
+    "the doctor": lambda _: "/api/v1/doctor",
+    "paths": lambda n: f"/{'x' * 15000}{n}",
+}
+
+
+@pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
+def test_questions_made_to_harm_cost_little_time_and_leave_nothing_behind(
+    running: Running, hostile: Callable[[int], str]
+) -> None:
+    many, before = 30, cpu_seconds(running)
+    asked(running, lambda _: "/api/v1/latest?match=*", many)
+    innocent, held, before = cpu_seconds(running) - before, pss_bytes(running), cpu_seconds(running)
+    statuses = asked(running, hostile, many)
+
+    assert cpu_seconds(running) - before < TIMES * max(innocent, 0.1)
+    assert pss_bytes(running) - held < KEPT_BYTES / 4
+    assert statuses <= {200, 400, 404}
+
+
+def test_hundreds_of_patterns_are_not_kept(running: Running) -> None:
+    held = pss_bytes(running)
+    asked(running, HOSTILE["long patterns"], 300)
+    asked(running, HOSTILE["the longest patterns allowed"], 100)
+
+    assert pss_bytes(running) - held < KEPT_BYTES
+
+
+class Counted:
+    """A text that counts how many of its characters were looked at."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.looked = text, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for character in self.text:
+            self.looked += 1
+            yield character
+
+
+@given(st.text("ab*?[]!-", max_size=256), st.text("ab", max_size=300))
+def test_a_pattern_looks_at_each_character_of_a_name_once_at_most(pattern: str, name: str) -> None:
+    text = Counted(name)
+    shell_pattern(pattern)(cast("str", text))
+
+    assert text.looked <= len(name)
+
+
+def test_a_pattern_that_would_be_tried_in_more_ways_than_there_are_atoms_is_decided_at_once() -> None:
+    assert not shell_pattern("*a" * 127 + "b")("a" * 100_000)
+    assert shell_pattern("*a" * 127 + "b")("a" * 100_000 + "b")
+
+
+@pytest.mark.parametrize("path", ["latest", "series"])
+def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(
+    stage: Stage, path: str
+) -> None:
+    remember(stage, (5, 1))
+    status, _, problem = ask(stage, path, match="*" * 257)
+
+    assert (status, problem["detail"]) == (400, "match may have at most 256 characters")
+    if path == "series":
+        assert ask(stage, path, match="wslgpud_memory_*" + "*" * 200)[2]["series"][0]["name"] == RAM
+
+
+@pytest.mark.parametrize("step", [2_591_999, 86_401, 7 * 86_400 + 60, 61])
+def test_a_step_that_would_take_all_samples_there_are_for_a_few_points_is_refused(step: int) -> None:
+    with pytest.raises(Problem, match=r"leave step out, or ask for \d+ s"):
+        api_series.check_size(4000 * step, step, 1)
+    api_series.check_size(60 * 60, step, 1)
+
+
+def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_not_wait_for_them(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, most, release = [], [], threading.Event()
+
+    def slow(*_: object) -> list[object]:
+        now.append(1)
+        most.append(len(now))
+        release.wait(60)
+        now.pop()
+        return []
+
+    monkeypatch.setattr("wslgpud.archive.Archive.stress_runs", slow)
+    askers = [threading.Thread(target=ask, args=(stage, "stress")) for _ in range(12)]
+    for asker in askers:
+        asker.start()
+    eventually(lambda: stage.server._app._heavy._waiting._value == 64 - len(askers), "all of them")
+    statuses = [ask(stage, path)[0] for path in ("status", "self", "live")]
+    release.set()
+    for asker in askers:
+        asker.join()
+
+    assert statuses == [200, 200, 200]
+    assert max(most) == HEAVY_THREADS
+
+
+def test_a_doctor_who_fails_is_not_sent_for_by_each_who_asks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+
+    def failing() -> list[dict[str, object]]:
+        sent.append(1)
+        raise OSError("no driver")
+
+    monkeypatch.setattr(stage, "checkup", failing)
+    stage.serve()
+    answers = [ask(stage, "doctor")[0] for _ in range(20)]
+    stage.clock.offset += api.CHECKUP_RETRY_SECONDS
+    answers.append(ask(stage, "doctor")[0])
+
+    assert answers == [500, *[503] * 19, 500]
+    assert len(sent) == 2
