@@ -25,8 +25,8 @@ from wslgpud.serve.http import HEAVY_THREADS, Problem
 MIB = 1 << 20
 #: what the daemon may keep of all that is asked below; before, 300 patterns alone left 70 MiB
 KEPT_BYTES = 24 * MIB
-#: how many times the time of an innocent request a hostile one may take
-TIMES = 15
+#: how many times the time of an innocent request a hostile one may take; it was 60 to 100 with patterns
+TIMES = 40
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +97,12 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 def test_questions_made_to_harm_cost_little_time_and_leave_nothing_behind(
     running: Running, hostile: Callable[[int], str]
 ) -> None:
-    many, before = 30, cpu_seconds(running)
-    asked(running, lambda _: "/api/v1/latest?match=*", many)
-    innocent, held, before = cpu_seconds(running) - before, pss_bytes(running), cpu_seconds(running)
-    statuses = asked(running, hostile, many)
+    before = cpu_seconds(running)
+    asked(running, lambda _: "/api/v1/latest?match=*", 60)
+    between, held = cpu_seconds(running), pss_bytes(running)
+    statuses = asked(running, hostile, 30)
 
-    assert cpu_seconds(running) - before < TIMES * max(innocent, 0.1)
+    assert (cpu_seconds(running) - between) / 30 < TIMES * max((between - before) / 60, 0.001)
     assert pss_bytes(running) - held < KEPT_BYTES / 4
     assert statuses <= {200, 400, 404}
 

@@ -62,6 +62,7 @@ class Request:
     query: str
     headers: Mapping[str, str]
     head_bytes: int = 0
+    version: str = "1.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ class App:
             len(scope["raw_path"])
             + len(scope["query_string"])
             + sum(len(k) + len(v) for k, v in scope["headers"]),
+            scope["http_version"],
         )
         web = self._web.current
         try:
@@ -230,6 +232,8 @@ class App:
 
     def _objection(self, request: Request, web: WebConfig) -> Response | None:
         """Say what is wrong with a request, whoever asks and for whatever."""
+        if request.version not in ("1.0", "1.1"):  # h11 takes any
+            return text(505, "only HTTP/1.1", {"Connection": "close"})
         if request.head_bytes > HEAD_BYTES:  # h11 stops only heads that don't come in one piece
             return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
         if request.method not in ("GET", "HEAD"):
