@@ -118,6 +118,22 @@ def test_hundreds_of_bad_clients_do_not_keep_a_good_one_from_its_answer(
     goes_on(running, before)
 
 
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /-/healthy HTTP/1.1\r\nHost: local", GOOD], ids=["", "half a head", "deaf"]
+)
+def test_a_thousand_who_hold_their_connections_hold_none_that_is_needed(
+    running: Running, said: bytes
+) -> None:
+    before = handles(running)
+    clients = connected(running, CLIENTS, said)
+    answers = [answer_of_a_good_one(running) for _ in range(20)]
+    for client in clients:
+        client.close()
+
+    assert all(said.startswith(b"HTTP/1.1 200 OK") for said in answers)
+    goes_on(running, before)
+
+
 def answer_of_a_good_one(running: Running) -> bytes:
     (client,) = connected(running, 1, GOOD)
     return answer(client)

@@ -185,6 +185,28 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
     assert max(most) == HEAVY_THREADS
 
 
+def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_the_queue_are_never_begun(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, release = [], threading.Event()
+
+    def hanging(*_: object) -> list[object]:
+        begun.append(1)
+        release.wait(60)
+        return []
+
+    monkeypatch.setattr("wslgpud.archive.Archive.stress_runs", hanging)
+    monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
+    late = [ask(stage, "stress")[0] for _ in range(4)]
+    others = [ask(stage, path)[0] for path in ("live", "openapi.json")]
+    release.set()
+    eventually(lambda: stage.server._app._heavy._waiting._value == 64, "an end of all")
+
+    assert late == [504] * 4
+    assert others == [200, 200]
+    assert len(begun) == HEAVY_THREADS
+
+
 def test_a_doctor_who_fails_is_not_sent_for_by_each_who_asks(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

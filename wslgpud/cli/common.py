@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from wslgpud.store import Reader
 
 
+#: of a daemon's answer, or of what has taken its port; the largest so far has a hundredth of it
+_ANSWER_BYTES = 16 << 20
+
+
 class Fault(typer.Exit):
     """Something the user can mend: one line on standard error and exit status 2."""
 
@@ -101,7 +105,7 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
 def ask_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        note = documents.parsed((folder / "daemon.json").read_text())
+        note = documents.parsed(documents.content(folder / "daemon.json", 1 << 16))
         url = str(note["url"])
     except (OSError, ValueError, KeyError):
         return None
@@ -115,7 +119,7 @@ def ask_daemon(folder: Path) -> dict[str, Any] | None:
         # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(url + "/api/v1/status", timeout=3) as answer:
-            document = documents.parsed(answer.read())
+            document = documents.parsed(answer.read(_ANSWER_BYTES))
     except PermissionError:
         print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
         return None

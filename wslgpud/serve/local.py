@@ -14,7 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from wslgpud import documents
+
 FILE = "status.sock"
+#: of an answer; the largest so far has a hundredth of it
+ANSWER_BYTES = 16 << 20
 #: a client that does not read must not keep the next one waiting for ever
 TIMEOUT_SECONDS = 5.0
 
@@ -81,11 +85,10 @@ def ask(path: Path) -> dict[str, Any]:
 
     Raises:
         OSError: nobody answers there, or we may not ask.
-        ValueError: the answer is cut short.
+        ValueError: the answer is cut short, or without end.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
         daemon.settimeout(TIMEOUT_SECONDS)
         daemon.connect(str(path))
         with daemon.makefile("rb") as answer:
-            document: dict[str, Any] = json.load(answer)
-    return document
+            return documents.parsed(answer.read(ANSWER_BYTES))
