@@ -17,9 +17,10 @@ CLIENTS = 1000
 GOOD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-@pytest.fixture
-def running(tmp_path: Path):
-    with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.5"}) as found:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory):
+    often = {"WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.5"}
+    with daemon(tmp_path_factory.mktemp("flood"), settings=often) as found:
         eventually(lambda: found.status_of("/-/ready") == 200, "readiness")
         yield found
 

@@ -101,6 +101,9 @@ class Listener:
             greeting = connection.greeting = asyncio.create_task(self._greet(client, connection))
             greetings.add(greeting)
             greeting.add_done_callback(greetings.discard)
+            # One a turn of the loop: a burst would else fill all places, and push out its first clients, before
+            # a single head is read.
+            await asyncio.sleep(0)
 
     async def _make_room(self) -> None:
         """Wait for a place; while all are taken, somebody has to leave his."""
