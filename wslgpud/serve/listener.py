@@ -101,8 +101,8 @@ class Listener:
             greeting = connection.greeting = asyncio.create_task(self._greet(client, connection))
             greetings.add(greeting)
             greeting.add_done_callback(greetings.discard)
-            # One a turn of the loop: a burst would else fill all places, and push out its first clients, before
-            # a single head is read.
+            # One a turn of the loop: a burst would else fill all places, and its first clients be pushed out,
+            # before a single head is read.
             await asyncio.sleep(0)
 
     async def _make_room(self) -> None:
