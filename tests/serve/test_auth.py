@@ -15,7 +15,7 @@ from tests.serve.support import put, receive_answer, wait_until
 from wslgpud import config
 from wslgpud.serve import auth
 from wslgpud.serve.auth import Passwords, parse_basic
-from wslgpud.serve.http import WAITING_MAX
+from wslgpud.serve.http import GUESSES_MAX, WAITING_MAX, Busy, Threads
 
 SECRET = "open sesame"
 
@@ -87,7 +87,7 @@ class Counted:
     def __init__(self):
         self.checks = []
 
-    async def __call__(self, check):
+    async def __call__(self, check, client):
         self.checks.append(check.args[1])
         await asyncio.sleep(0)
         return check()
@@ -156,17 +156,40 @@ def test_guessing_does_not_hold_up_who_knows_the_password(guarded, monkeypatch):
     assert guarded.ask("/metrics", headers=right).status == 200
     finish = threading.Event()
     monkeypatch.setattr(auth, "_matches", lambda *_: finish.wait(60) and False)  # as slow as bcrypt can be
-    guesses = [guarded.connect() for _ in range(WAITING_MAX)]
+    guesses = [guarded.connect() for _ in range(GUESSES_MAX)]
     for number, sock in enumerate(guesses):
         guess = basic("prometheus", f"guess {number}")
         sock.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: {guess}\r\n\r\n".encode())
-    wait_until(lambda: guarded.server._app._bcrypt._waiting._value == 0)
+    bcrypt_thread = guarded.server._app._bcrypt
+    wait_until(lambda: bcrypt_thread._waiting._value == WAITING_MAX - GUESSES_MAX)
     assert guarded.ask("/metrics", headers=right).status == 200
     assert guarded.ask("/metrics", headers={"Authorization": basic("prometheus", "more")}).status == 503
+    # Of another address there is room, so whoever knows a password there gets in after these few.
+    assert bcrypt_thread._of["192.0.2.1"] < GUESSES_MAX
     finish.set()
     for sock in guesses:
         with sock:
             assert receive_answer(sock).startswith(b"HTTP/1.1 401 ")
+
+
+def test_one_client_has_no_more_than_its_share_of_what_waits():
+    release, threads = threading.Event(), Threads(1, "test", 2)
+
+    async def ask(client):
+        try:
+            return await threads.run(lambda: release.wait(60), client)
+        except Busy:
+            return "busy"
+
+    async def ask_all():
+        asking = [asyncio.ensure_future(ask(client)) for client in ("evil", "evil", "evil", "good")]
+        await asyncio.sleep(0)
+        release.set()
+        return [*await asyncio.gather(*asking), await ask("evil")]
+
+    assert asyncio.run(ask_all()) == [True, True, "busy", True, True]
+    assert not threads._of
+    threads.close()
 
 
 @given(st.text(alphabet=st.characters(exclude_characters=":", codec="utf-8")), st.binary(max_size=72))

@@ -33,15 +33,15 @@ def parse_basic(header: str) -> tuple[str, bytes] | None:
 class Passwords:
     """Checks passwords: bcrypt once, afterwards by a keyed digest of what was right."""
 
-    def __init__(self, run: Callable[[Callable[[], bool]], Awaitable[bool]]) -> None:
-        """Use ``run`` for what takes a core for a tenth of a second."""
+    def __init__(self, run: Callable[[Callable[[], bool], str], Awaitable[bool]]) -> None:
+        """Use ``run`` for what takes a core for a tenth of a second; it is told whose it is."""
         self._run = run
         self._key = secrets.token_bytes(32)
         self._right: set[bytes] = set()
         self._checking: dict[bytes, asyncio.Future[bool]] = {}
 
-    async def accept(self, users: Mapping[str, str], header: str) -> bool:
-        """Tell whether ``header`` names one of ``users`` with its password.
+    async def accept(self, users: Mapping[str, str], header: str, client: str = "") -> bool:
+        """Tell whether ``header`` (sent by ``client``) names one of ``users`` with its password.
 
         An unknown user costs the same as a wrong password, or its absence could be measured. The digest
         covers the hash, so a changed password is asked for at once.
@@ -56,7 +56,7 @@ class Passwords:
         digest = hmac.digest(self._key, material, hashlib.sha256)
         if digest in self._right:
             return True
-        right = await self._once(digest, functools.partial(_matches, password, wanted))
+        right = await self._once(digest, functools.partial(_matches, password, wanted), client)
         if right and known:
             if len(self._right) >= _REMEMBERED_MAX:
                 self._right.clear()
@@ -64,10 +64,10 @@ class Passwords:
             return True
         return False
 
-    async def _once(self, digest: bytes, check: Callable[[], bool]) -> bool:
+    async def _once(self, digest: bytes, check: Callable[[], bool], client: str) -> bool:
         """Run ``check`` once for all who wait for the same answer: scrapers begin together."""
         if digest not in self._checking:
-            task = asyncio.ensure_future(self._run(check))
+            task = asyncio.ensure_future(self._run(check, client))
             self._checking[digest] = task
             task.add_done_callback(lambda _: self._checking.pop(digest))
         return await asyncio.shield(self._checking[digest])

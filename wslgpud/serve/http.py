@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from wslgpud.model import Reading
 from wslgpud.serve import health
 from wslgpud.serve.auth import CHALLENGE, Passwords
+from wslgpud.serve.crowd import network_of
 from wslgpud.serve.hosts import HostRule
 from wslgpud.serve.origins import cross_origin
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
@@ -39,6 +40,8 @@ SECURITY_HEADERS = {
 HEAD_BYTES = 16_384
 #: Requests that may wait for a thread at a time; more are told to come back (503).
 WAITING_MAX = 64
+#: Passwords of one client that may wait to be checked: who guesses must not shut out who knows.
+GUESSES_MAX = 8
 #: Threads for handlers that may wait (a lock, a driver), and for those that read much of the database into
 #: memory: as many answers of the largest kind are in the making at a time.
 THREADS = 2
@@ -63,6 +66,8 @@ class Request:
     headers: Mapping[str, str]
     head_bytes: int = 0
     version: str = "1.1"
+    #: the network that it came from, see ``crowd``
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +134,28 @@ class Busy(Exception):  # noqa: N818 - a state, not a fault
 class Threads:
     """A few threads for what would block the server's own, with a bound on what waits for them."""
 
-    def __init__(self, count: int, name: str) -> None:
-        """Prepare; threads start when first needed."""
+    def __init__(self, count: int, name: str, each_max: int = WAITING_MAX) -> None:
+        """Prepare; threads start when first needed. Of one client ``each_max`` may wait."""
+        self._each_max = each_max
+        self._of: Counter[str] = Counter()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._waiting = threading.BoundedSemaphore(WAITING_MAX)
 
-    async def run(self, work: Callable[[], _T]) -> _T:
+    async def run(self, work: Callable[[], _T], client: str = "") -> _T:
         """Return what ``work`` returns.
 
         Raises:
-            Busy: too much is waiting already.
+            Busy: too much is waiting already, of all or of ``client``.
         """
-        if not self._waiting.acquire(blocking=False):
+        if self._of[client] >= self._each_max or not self._waiting.acquire(blocking=False):
             raise Busy
-        future = self._pool.submit(work)
-        future.add_done_callback(lambda _: self._waiting.release())
-        return await asyncio.wrap_future(future)
+        self._of[client] += 1
+        try:
+            future = self._pool.submit(work)
+            future.add_done_callback(lambda _: self._waiting.release())
+            return await asyncio.wrap_future(future)
+        finally:
+            self._of -= Counter((client,))
 
     def close(self) -> None:
         """Start nothing more; what runs is not waited for."""
@@ -172,7 +183,7 @@ class App:
         self._threads = Threads(THREADS, "wslgpud-http")
         self._heavy = Threads(HEAVY_THREADS, "wslgpud-history")
         # One thread: guessing passwords then costs the machine at most one core.
-        self._bcrypt = Threads(1, "wslgpud-bcrypt")
+        self._bcrypt = Threads(1, "wslgpud-bcrypt", GUESSES_MAX)
         self._passwords = Passwords(self._bcrypt.run)
         self._limiter = RateLimiter()
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -193,6 +204,7 @@ class App:
             + len(scope["query_string"])
             + sum(len(k) + len(v) for k, v in scope["headers"]),
             scope["http_version"],
+            network_of(scope["client"][0]) if scope["client"] else "",
         )
         web = self._web.current
         try:
@@ -248,7 +260,7 @@ class App:
         if objection := self._led_astray(request) or self._objection(request, web):
             return objection
         authorization = request.headers.get("authorization", "")
-        if web.users and not await self._passwords.accept(web.users, authorization):
+        if web.users and not await self._passwords.accept(web.users, authorization, request.client):
             return text(401, "user name and password, please", CHALLENGE)
         route = self._route(request.path)
         if route is None:
