@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 LAYERS = (
     ("metrics", "units", "steps", "documents", "extras", "__init__"),
     ("model",),
-    ("config", "host", "palette"),
+    ("config", "host", "outgoing", "palette"),
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs", "running"),

@@ -71,7 +71,7 @@ def check(config: Config) -> None:
         alertmanager.AlertmanagerChannel(url)
     Server(config.server, Publisher(()), ())
     if config.otlp.endpoint:
-        otlp.exporter(config.otlp)
+        otlp.Collector(config.otlp)
     if config.stress.schedule != jobs.OFF:
         jobs.trigger(config.stress)
 

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
-from wslgpud.alerts.texts import clean
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
+from wslgpud.units import one_line
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
     except (NoData, SourceError) as error:
         log.debug("no kernel log of the last boot: %s", error)
         return []
-    return [clean(line, 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
+    return [one_line(line, 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
 
 
 def crash_dumps(host: Host, since_wall: float) -> list[str]:
@@ -139,7 +139,7 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
             ]
         except OSError:
             continue  # another user's, or none
-    return [clean(name, 300) for name in found[:_MOST_LINES]]
+    return [one_line(name, 300) for name in found[:_MOST_LINES]]
 
 
 def examine(
@@ -163,9 +163,9 @@ def examine(
     fatal = [line for line in lines if _FATAL.search(line)]
     facts: dict[str, str | Number] = {("last" if machine else "killed"): _local(ended), "ended_wall": ended}
     if grew:
-        facts["growing"] = f"{clean(grew[0].name, 40)} (pid {grew[0].pid})"
+        facts["growing"] = f"{one_line(grew[0].name, 40)} (pid {grew[0].pid})"
     if trouble := [*(i.headline for i in risky), *fatal[-1:], *dumps[-1:]]:
-        facts["trouble"] = ". ".join(clean(t, 160).rstrip(".") for t in trouble) + "."
+        facts["trouble"] = ". ".join(one_line(t, 160).rstrip(".") for t in trouble) + "."
     now, mono = host.clock.wall(), host.clock.mono()
     # WSL ends its machine without asking anybody as a matter of course: alone that is not worth a warning.
     level = Level.WARNING if trouble else Level.INFO
