@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "steps", "documents", "extras", "__init__"),
+    ("metrics", "units", "steps", "documents", "extras", "ownership", "__init__"),
     ("model",),
     ("config", "host", "outgoing", "palette"),
     ("probes",),

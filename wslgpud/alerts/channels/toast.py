@@ -81,5 +81,8 @@ class ToastChannel:
         text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
         programs.run(
             interop.powershell_command(self._host, SCRIPT), text, self._timeout,
-            cwd=self._host.path(interop.drive(self._host)), environment=interop.environment(self._environ),
+            programs.Setting(
+                self._host.path(interop.drive(self._host)), interop.environment(self._environ)
+            ),
+            guarded=False,  # Linux cannot see the rights on Windows' disk; Windows guards its own folder
         )  # fmt: skip
