@@ -23,8 +23,8 @@ from wslgpud.units import one_line
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-#: of what a server says besides its answer: status line, headers, chunk sizes
-_FRAME_BYTES = 1 << 16
+#: of status lines and headers together; bodies may come in chunks, whose frames take a quarter at most
+_HEAD_BYTES = 1 << 16
 #: characters of a refusal that are kept
 _SAID_CHARACTERS = 200
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -104,13 +104,14 @@ def exchange(
     sent = {"Host": address.place, "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
     if address.authorization:
         sent["Authorization"] = address.authorization
-    wire = _Wire(time.monotonic() + deadline_seconds, 2 * most_bytes + _FRAME_BYTES)
+    wire = _Wire(time.monotonic() + deadline_seconds)
     connection = http.client.HTTPConnection(address.host, address.port)
     connection.sock = wire
     try:
         wire.connect(address)
         connection.request("GET" if data is None else "POST", address.target, data, sent)
         answer = connection.getresponse()
+        wire.allow(most_bytes + most_bytes // 4)
         body = answer.read(most_bytes + 1)
         if not 200 <= answer.status < 300:
             raise Refused(answer.status, _said(answer.status, body, sent))
@@ -143,9 +144,9 @@ def _said(status: int, body: bytes, sent: Mapping[str, str]) -> str:
 class _Wire(io.RawIOBase):
     """Stands in for the socket of ``http.client``: every wait ends at the deadline, bytes are counted."""
 
-    def __init__(self, until_mono: float, most_bytes: int) -> None:
+    def __init__(self, until_mono: float) -> None:
         self._until = until_mono
-        self._bytes_left = most_bytes
+        self._bytes_left = _HEAD_BYTES
         self._socket: socket.socket | None = None
 
     def connect(self, address: Address) -> None:
@@ -170,6 +171,10 @@ class _Wire(io.RawIOBase):
             else:
                 return
         raise failure
+
+    def allow(self, count: int) -> None:
+        """Take so many bytes more."""
+        self._bytes_left += count
 
     def sendall(self, data: Any) -> None:
         left = memoryview(data)

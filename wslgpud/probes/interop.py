@@ -88,7 +88,7 @@ def powershell_command(host: Host, script: str) -> list[str]:
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the little of our environment that starting a Windows program takes.
 
-    ``WSLENV`` would hand more of it to Windows. A socket is named only if it is there and root's or ours: that
+    ``WSLENV`` would hand more to Windows. A socket is named only if it is there and root's or ours: that
     of a session that has ended is of no use, and the folder of sockets may be open to everybody. Without one
     WSL looks for its own.
     """
