@@ -18,9 +18,10 @@ from typing import Any
 
 from wslgpud import extras
 from wslgpud.alerts.channels import DeliveryError, postman, programs
-from wslgpud.alerts.message import body
+from wslgpud.alerts.message import MOST_CHARACTERS, body
 from wslgpud.config import ConfigError
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.units import one_line
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -73,7 +74,7 @@ class AppriseChannel:
         Raises:
             DeliveryError: the service cannot be reached or refuses it.
         """
-        headline = inert(str(message.get("headline", "")))
+        headline = inert(one_line(str(message.get("headline", ""))))
         letter = {
             "url": self._url,
             "title": headline,
@@ -113,7 +114,8 @@ def inert(text: str) -> str:
 
     Names of programs are anybody's choice: ``<!channel>``, ``@everyone``, ``[update](http://...)``.
     """
-    return text.translate(_INERT).replace("](", "] (")
+    lines = (one_line(line, MOST_CHARACTERS) for line in text.split("\n"))
+    return "\n".join(lines).translate(_INERT).replace("](", "] (")
 
 
 def _unknown(urls: Sequence[str]) -> bool:
