@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import ssl
 import tracemalloc
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.daemons import eventually
 from tests.support.hostile import (
     BOMB,
     ELSEWHERE,
@@ -26,9 +28,13 @@ from tests.support.hostile import (
     hostile,
     says,
 )
+from tests.support.receivers import webhook
+from tests.support.servers import alertmanager as real_alertmanager
 from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
+from wslgpud.cli import common
+from wslgpud.cli.live import looks
 from wslgpud.config import Config, Otlp, Windows
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec
@@ -268,3 +274,43 @@ def test_an_address_keeps_its_password_to_itself():
     assert (address.place, address.target) == ("[::1]:9093", "/am?x=1")
     assert SECRET not in repr(address)
     assert ssl.create_default_context().check_hostname  # what the client relies on
+
+
+@pytest.mark.parametrize("name", ["status", "monitor"])
+@pytest.mark.parametrize(
+    "behaviour",
+    [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]],
+    ids=["drip", "flood", "escapes"],
+)
+def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(
+    name, behaviour, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(common, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(common, "_SECONDS", HASTY)
+    monkeypatch.setattr(looks, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(looks, "TIMEOUT_SECONDS", HASTY)
+    with hostile(behaviour) as server:
+        (tmp_path / "daemon.json").write_text(json.dumps({"url": server.url}))
+        if name == "status":
+            assert common.ask_daemon(tmp_path) is None
+            said = capsys.readouterr().err.rstrip("\n")
+        else:
+            with pytest.raises(looks.NoLookError) as caught:
+                looks.DaemonFeed(server.url).look()
+            said = str(caught.value)
+
+    assert "does not answer: " in said
+    assert said.isprintable()
+
+
+@pytest.mark.servers
+def test_a_template_in_a_name_is_text_to_a_real_alertmanager(tmp_path):
+    name = '{{ .ExternalURL }}{{ printf "%s" .Status }} <script> @everyone\x1b[2J'
+    with webhook() as receiver, real_alertmanager(tmp_path, receiver.url) as real:
+        AlertmanagerChannel(real.url).send(
+            {"level": "critical", "rule": "oom_kill", "resource": f"cgroup:/{name}", "headline": name}
+        )
+        (alert,) = eventually(real.alerts, "the alert")
+
+    assert alert["labels"]["resource"] == f"cgroup:/{name}"
+    assert alert["annotations"]["summary"] == name
