@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,12 @@ from tests.support.receivers import smtp, webhook
 from wslgpud.alerts.channels import DeliveryError, postman, programs
 from wslgpud.alerts.channels.apprise import AppriseChannel, inert, understood
 from wslgpud.alerts.channels.journal import Journal
+from wslgpud.alerts.channels.postoffice import PostOffice
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.message import digest, payload
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
+from wslgpud.probes.supervisor import clean_environment, python_command
 
 SECRET = "hunter2-hunter2"
 #: for what never ends, above the time that a start of Python takes on a busy machine
@@ -84,6 +87,24 @@ def failed(channel: AppriseChannel) -> str:
     assert SECRET not in said
     assert not caught.value.permanent  # it stays queued
     return said
+
+
+def living_in(home: Path) -> list[int]:
+    """Return the processes whose home this is: a test's own, also when their parents are gone."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"HOME={home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+def own_bytes(pid: int) -> int:
+    """Return the memory that a process shares with nobody, and its part of what it shares."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return 0
 
 
 def picked(table: Mapping[str, Any], *names: str) -> pytest.MarkDecorator:
@@ -149,7 +170,8 @@ class TestApprise:
 
         assert not other.asked
 
-    def test_the_child_s_command_line_and_environment_hold_no_secret(self, monkeypatch):
+    def test_the_child_s_command_line_and_environment_hold_no_secret(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("HOME", str(tmp_path))
         monkeypatch.setenv("WSLGPUD_ALERTS__URLS", SECRET)
         seen: list[str] = []
 
@@ -172,15 +194,47 @@ class TestApprise:
         assert seen
         assert SECRET not in "".join(seen)
 
-    def test_the_child_ends_by_itself_when_nobody_is_left_to_end_it(self):
+    def test_what_sends_ends_by_itself_when_nobody_is_left_to_end_it(self, tmp_path):
         with hostile(ENDLESS["silence"]) as server:
             letter = {"url": webhook_url(server.place), "title": "", "body": "x", "type": "info"}
-            command = ["-c", f"from {postman.__name__} import main; main()"]
-            ended = programs.ended(
-                [sys.executable, *command], json.dumps({**letter, "seconds": 0.1}), PATIENCE_SECONDS
-            )
+            line = json.dumps({**letter, "seconds": 0.1, "number": 0}) + "\n"
+            setting = programs.Setting("/", {**clean_environment(), "HOME": str(tmp_path)})
+            command = python_command(postman.__name__)
+            assert programs.ended(command, line, PATIENCE_SECONDS, setting).status == 0  # no more letters
+            eventually(lambda: not living_in(tmp_path), "the end of the one that hangs")
 
-        assert ended.status == -14  # SIGALRM
+    def test_twenty_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with hostile(ENDLESS["a dripping body"]) as bad, webhook() as good:
+            url = f"{webhook_url(bad.place)}&rto=180"
+            hanging = [AppriseChannel(f"{url}&x={i}", PATIENCE_SECONDS) for i in range(20)]
+            threads = [threading.Thread(target=failed, args=(channel,)) for channel in hanging]
+            for thread in threads:
+                thread.start()
+            eventually(lambda: len(bad.asked) == 20, "all of them to hang")
+            AppriseChannel(good.url.replace("http", "json"), PATIENCE_SECONDS).send(MESSAGE)
+
+            assert all(thread.is_alive() for thread in threads)
+            assert sum(own_bytes(pid) for pid in living_in(tmp_path)) < 200 << 20  # the unit has 256 MB
+            for pid in living_in(tmp_path):
+                os.kill(pid, signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+
+    def test_a_process_that_dies_is_a_failure_at_once_and_the_next_message_has_another(self, tmp_path):
+        office = PostOffice(["/bin/false"])
+        with pytest.raises(DeliveryError, match="has died"):
+            office.ask({"urls": []}, PATIENCE_SECONDS)
+        office._command = python_command(postman.__name__)
+
+        assert office.ask({"urls": []}, PATIENCE_SECONDS) == postman.TAKEN
+
+    def test_a_process_that_reads_nothing_is_a_failure_and_holds_up_nobody(self):
+        office = PostOffice(["/bin/sleep", "600"])
+        with pytest.raises(DeliveryError, match="has died"):
+            office.ask({"title": "x" * (2 << 20)}, PATIENCE_SECONDS)
 
     def test_many_urls_of_which_one_is_nonsense_are_told_apart(self):
         understood([webhook_url("127.0.0.1:1"), "mailto://u:p@example.org"])

@@ -187,7 +187,7 @@ class TestApprise:
             channel = AppriseChannel(address, PATIENCE_SECONDS)
             channel.send(message("显存将满 <b>&"))
             (mail,) = mailbox.mails
-            assert mail["Subject"].endswith("显存将满 ‹b›&")
+            assert mail["Subject"].endswith("显存将满 \u2039b\u203a&")
             assert "do this" in mail.get_body(("plain", "html")).get_content()
             mailbox.mood = "refuse"
             with pytest.raises(DeliveryError) as refused:

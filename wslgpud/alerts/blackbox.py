@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,7 @@ _NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing"
 _JOURNAL_SECONDS = 20.0
 _MOST_LINES = 40
 _MOST_USERS = 20
+_MOST_DUMPS = 1000
 #: WSL writes dumps of programs that crash and the texts of kernel panics there, see wsl2's crash collection:
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
@@ -134,9 +136,8 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
     for name in names:
         folder = Path(host.path(f"{users}/{name}/{_DUMPS}"))
         try:
-            found += [
-                f"{folder}/{file.name}" for file in folder.iterdir() if file.stat().st_mtime >= since_wall
-            ]
+            files = islice(folder.iterdir(), _MOST_DUMPS)
+            found += [f"{folder}/{file.name}" for file in files if file.lstat().st_mtime >= since_wall]
         except OSError:
             continue  # another user's, or none
     return [one_line(name, 300) for name in found[:_MOST_LINES]]

@@ -1,7 +1,8 @@
 """Everything that Apprise reaches by a URL: ntfy, e-mail, Slack, Discord, Telegram, Gotify, webhooks, ...
 
 Apprise reads answers of any size for as long as they take, and so do the libraries below it. Each message
-is therefore sent by a child (``postman``) with a deadline and a limit of memory; the daemon never imports it.
+is therefore sent by a process of its own with a deadline and a limit of memory (``postman``, ``postoffice``);
+the daemon never imports it.
 """
 
 from __future__ import annotations
@@ -9,34 +10,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import json
-import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from wslgpud import extras
-from wslgpud.alerts.channels import DeliveryError, postman, programs
+from wslgpud import documents, extras
+from wslgpud.alerts.channels import DeliveryError, postman
+from wslgpud.alerts.channels.postoffice import OFFICE
 from wslgpud.alerts.message import MOST_CHARACTERS, body
 from wslgpud.config import ConfigError
-from wslgpud.probes.supervisor import clean_environment, python_command
 from wslgpud.units import one_line
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
-#: how a network is reached is a matter of the machine; the rest of our environment is none of the child's
-_PASSED = frozenset(
-    {
-        "http_proxy",
-        "https_proxy",
-        "all_proxy",
-        "no_proxy",
-        "requests_ca_bundle",
-        "ssl_cert_file",
-        "ssl_cert_dir",
-    }
-)
 _INERT = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "\uff20"})
 _TYPES = {"ok": "success", "info": "info", "warning": "warning"}
 
@@ -50,7 +36,7 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     if not file:
         return list(urls)
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = documents.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"alerts.urls_file: cannot read {file}: {error}") from error
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
@@ -81,7 +67,7 @@ class AppriseChannel:
             "body": inert(body(message)) or headline,
             "type": _TYPES.get(str(message.get("level")), "failure"),
         }
-        status = _ask(letter, self._timeout)
+        status = OFFICE.ask(letter, self._timeout)
         if status is None:
             raise DeliveryError(f"no answer within {self._timeout:g} s")
         if status:  # no word of the child's is passed on
@@ -121,22 +107,10 @@ def inert(text: str) -> str:
 def _unknown(urls: Sequence[str]) -> bool:
     """Tell whether Apprise does not know one of these; a machine too busy to be asked proves nothing."""
     with contextlib.suppress(DeliveryError):
-        return _ask({"urls": urls}, TIMEOUT_SECONDS) == postman.UNKNOWN_URL
+        return OFFICE.ask({"urls": list(urls)}, TIMEOUT_SECONDS) == postman.UNKNOWN_URL
     return False
 
 
 def _kind(url: str) -> str:
     scheme = re.match(r"[a-z0-9]{1,20}(?=:)", url)
     return scheme[0] if scheme is not None else "?"
-
-
-def _ask(letter: Mapping[str, Any], timeout_seconds: float) -> int | None:
-    """Return the exit status of a child; None where it took too long.
-
-    Raises:
-        DeliveryError: it cannot be started.
-    """
-    document = json.dumps({**letter, "seconds": timeout_seconds})
-    kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
-    setting = programs.Setting("/", {**clean_environment(), **kept})
-    return programs.ended(python_command(postman.__name__), document, timeout_seconds, setting).status

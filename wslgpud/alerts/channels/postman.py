@@ -1,22 +1,29 @@
-"""Sends one message by Apprise, in a process of its own: a service that answers without end ends only that.
+"""Sends messages by Apprise, each in a fork of its own: a service that answers without end ends only that.
 
-The message comes as JSON on standard input, so that no secret of a URL stands in a command line. The outcome
-is the exit status and nothing else: what Apprise and the service say may repeat the secrets.
+Letters come as lines of JSON on standard input, so that no secret of a URL stands in a command line. For each
+goes a line to standard output: its number and how it went. Nothing else is said: what Apprise and the service
+say may repeat the secrets.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import logging
+import os
 import resource
 import signal
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
-#: Apprise with all it loads takes 60 MB; a mail with attachments is none of ours
-_MOST_BYTES = 256 << 20
+#: Apprise with all it loads takes 46 MB; what an answer may add must fit into the unit's MemoryMax=
+_MOST_BYTES = 112 << 20
+#: whom the kernel ends first where several take all that they may
+_OOM_SCORE = "900"
 
-REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = 10, 11, 12, 13
+TAKEN, REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = range(5)
 PROBLEMS = {
     REFUSED: "the service cannot be reached or refused it",
     UNKNOWN_URL: "Apprise does not know the URL",
@@ -34,18 +41,18 @@ def limited(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
 
 
 def deliver(letter: dict[str, Any]) -> int:
-    """Send a message, or only see that ``urls`` are understood; return the exit status."""
-    import apprise  # noqa: PLC0415 - limits come first
+    """Send a message, or only see that ``urls`` are understood; return how it went."""
+    import apprise  # noqa: PLC0415 - the daemon reads this module's words, and must not load it
     import requests  # noqa: PLC0415 - Apprise brings it
 
-    # It writes URLs, answers and passwords into the log when something fails.
-    logging.disable(logging.CRITICAL)
     if "urls" in letter:
         known = all(apprise.Apprise.instantiate(url) is not None for url in letter["urls"])
-        return 0 if known else UNKNOWN_URL
+        return TAKEN if known else UNKNOWN_URL
     redirects = []
 
     def refuse(self: object, response: requests.Response) -> None:  # noqa: ARG001 - a method of a session
@@ -66,21 +73,35 @@ def deliver(letter: dict[str, Any]) -> int:
         body_format=apprise.NotifyFormat.TEXT,
     )
     if taken:
-        return 0
+        return TAKEN
     return REDIRECTED if any(redirects) else REFUSED
 
 
-def main() -> NoReturn:
-    """Do it."""
-    letter = json.load(sys.stdin)
-    limited(letter["seconds"])
+def _deliver_and_end(letter: dict[str, Any]) -> NoReturn:
     try:
+        limited(letter["seconds"])
         status = deliver(letter)
     except MemoryError:
         status = TOO_LARGE
     except Exception:  # noqa: BLE001 - its text may hold a secret
         status = REFUSED
-    sys.exit(status)
+    os.write(1, f"{letter['number']} {status}\n".encode())
+    os._exit(0)
+
+
+def main() -> None:
+    """Fork for each letter until there are no more."""
+    import apprise  # noqa: PLC0415 - see above
+
+    # It writes URLs, answers and passwords into the log when something fails.
+    logging.disable(logging.CRITICAL)
+    apprise.Apprise.instantiate("json://127.0.0.1")  # loads all services, once
+    gc.freeze()  # what the forks share stays shared
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody is to wait for them
+    for line in sys.stdin.buffer:
+        letter = json.loads(line)
+        if os.fork() == 0:
+            _deliver_and_end(letter)
 
 
 if __name__ == "__main__":
