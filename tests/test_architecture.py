@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "steps", "documents", "extras", "patterns", "__init__"),
+    ("metrics", "units", "steps", "documents", "extras", "ownership", "patterns", "__init__"),
     ("model",),
-    ("config", "host", "palette"),
+    ("config", "host", "outgoing", "palette"),
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs", "running"),

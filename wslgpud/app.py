@@ -65,13 +65,12 @@ def check(config: Config) -> None:
     alerts = config.alerts
     build.manners(alerts)
     policy.channel_levels(alerts)
-    for url in apprise.urls_from(alerts.urls, alerts.urls_file):
-        apprise.AppriseChannel(url)
+    apprise.understood(apprise.urls_from(alerts.urls, alerts.urls_file))
     for url in alerts.alertmanager_urls:
         alertmanager.AlertmanagerChannel(url)
     Server(config.server, Publisher(()), ())
     if config.otlp.endpoint:
-        otlp.exporter(config.otlp)
+        otlp.Collector(config.otlp)
     if config.stress.schedule != jobs.OFF:
         jobs.trigger(config.stress)
 

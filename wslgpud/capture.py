@@ -86,9 +86,13 @@ class Recorder(Host):
             self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
         return names
 
-    def folders(self, path: str) -> list[str]:
+    def owner(self, path: str) -> int:
+        """Return the user whom a folder belongs to."""
+        return self._host.owner(path)
+
+    def folders(self, path: str, most: int = 10_000) -> list[str]:
         """Return the names of the folders in a folder."""
-        return self._host.folders(path)
+        return self._host.folders(path, most)
 
     def link(self, path: str) -> str | None:
         """Return and remember where a link points."""

@@ -14,13 +14,18 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[int]:
+def opened(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[int]:
     """Open a file in a folder to which everybody may write; yield its descriptor.
+
+    Args:
+        path: the file.
+        follow: it may be a link.
 
     Raises:
         OSError: it cannot be read, or is a link (into somebody's home) or a pipe (that nobody writes to).
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    links = 0 if follow else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | links)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a plain file", str(path))
@@ -29,19 +34,17 @@ def opened(path: str | os.PathLike[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def content(path: str | os.PathLike[str], most_bytes: int) -> bytes:
-    """Return a small file that an administrator made; a link is followed, a pipe never waited for.
+def contents(path: str | os.PathLike[str], most_bytes: int = 1 << 20, *, follow: bool = False) -> bytes:
+    """Return all of a small file.
 
     Raises:
-        OSError: it cannot be read, is no plain file, or has more than ``most_bytes``.
+        OSError: it cannot be read, is no plain file or, unless ``follow``, a link, or is larger.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        if len(found := file.read(most_bytes + 1)) > most_bytes:
-            raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
-    return found
+    with opened(path, follow=follow) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
+    return data
 
 
 def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:

@@ -12,11 +12,14 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wslgpud import documents
+from wslgpud.units import one_line
 
+_MOST_CHARACTERS = 500
 _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
@@ -42,12 +45,20 @@ def unprotected(command: Sequence[str]) -> list[str]:
     return ["/bin/sh", "-c", _UNPROTECT, "sh", *command] if protected else list(command)
 
 
+#: of 64 KiB at most that are read of one file
+MOST_CHUNKS = 1024
+
+
 class NoData(Exception):  # noqa: N818 - absence is an answer, not an error
     """The machine lacks the thing (no PSI, no GPU): nothing is wrong and nothing is known."""
 
 
 class SourceError(Exception):
     """The thing is there and could not be read; the message names it and, where known, the remedy."""
+
+    def __init__(self, text: str) -> None:
+        """Keep one line: part of it may be the words of a server or a program that is not ours."""
+        super().__init__(one_line(text, _MOST_CHARACTERS))
 
 
 class Clock(Protocol):
@@ -112,14 +123,17 @@ class Host:
             SourceError: it exists and cannot be read.
         """
         try:
-            # Plain os calls: half the cost of open(), and this runs dozens of times a second.
-            descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC)
+            # Plain os calls: half the cost of open(), and this runs dozens of times a second. O_NONBLOCK for
+            # a pipe in the place of a file, which on Windows' drives anybody can put there.
+            descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 chunks = [os.read(descriptor, 1 << 16)]
                 # To the end, always: /proc hands out whole lines, and stops short of a page (4 KiB) where
                 # the next line does not fit, so no length says that this was all.
                 while chunk := os.read(descriptor, 1 << 16):
                     chunks.append(chunk)
+                    if len(chunks) > MOST_CHUNKS:
+                        raise SourceError(f"{path} does not end")
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
@@ -146,8 +160,19 @@ class Host:
         except OSError as error:
             raise SourceError(f"cannot list {path}: {error.strerror}") from error
 
-    def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, links left out.
+    def owner(self, path: str) -> int:
+        """Return the user whom a folder belongs to.
+
+        Raises:
+            NoData: it does not exist.
+        """
+        try:
+            return os.stat(self.root + path).st_uid
+        except OSError as error:
+            raise NoData(f"{path} is not there") from error
+
+    def folders(self, path: str, most: int = 10_000) -> list[str]:
+        """Return the names of the folders in a folder, links left out; of more than ``most`` entries some.
 
         Raises:
             NoData: the folder does not exist.
@@ -155,7 +180,7 @@ class Host:
         """
         try:
             with os.scandir(self.root + path) as entries:
-                return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                return [e.name for e in islice(entries, most) if e.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoData(f"{path} is not there") from error
         except OSError as error:
@@ -269,6 +294,10 @@ class RecordedHost(Host):
         """Return the file with NVML's answers, if this machine has any."""
         path = self.folder / "nvml.json"
         return path if path.exists() else None
+
+    def owner(self, path: str) -> int:  # noqa: ARG002 - owners are not recorded
+        """Return root, whom all that was recorded is taken to belong to."""
+        return 0
 
     def exists(self, path: str) -> bool:
         """Tell whether ``path`` is there."""

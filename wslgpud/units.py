@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 #: a cgroup is known by the end of its path
 LONGEST_PATH = 24
 
@@ -32,6 +34,19 @@ def duration(seconds: float) -> str:
 def printable(text: str) -> str:
     """Return a name that others chose, harmless to print: it may hold what a terminal obeys."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """Return foreign text fit for one line of a log, a database or a message.
+
+    Whatever controls terminals, breaks lines or cannot be encoded becomes a space; ``most`` is in characters.
+    """
+    kept = "".join(
+        " " if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp", "Co", "Cf"} else c
+        for c in text[: 4 * most]
+    )
+    line = " ".join(kept.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def resource_name(resource: str) -> str:

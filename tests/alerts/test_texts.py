@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.alerts.ticks import START, oom_kill, transition
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.rules import RULES
-from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, clean, compose, language
+from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, compose, language
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk.wording import headline
+from wslgpud.units import one_line
 
 WARNING = Forecast(
     "ram", Level.WARNING, int(3.1 * 2**30), 24 << 30, 310 * 2**20 / 60, 120.0, 240.0, 420.0, {300: 0.7},
@@ -87,7 +88,7 @@ def test_the_first_line_is_one_line_of_at_most_90_characters(tongue: str, victim
 @given(st.text())
 def test_foreign_text_cannot_turn_the_line_or_the_terminal(text: str) -> None:
     assert not re.search(
-        r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u2028\u2029]", clean(text)
+        r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\u2028\u2029]", one_line(text)
     )
 
 

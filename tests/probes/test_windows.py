@@ -181,9 +181,9 @@ def test_a_socket_of_a_session_that_has_ended_is_not_passed_on(
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        ('Der Befehl "x" ist entweder falsch geschrieben'.encode("cp850") + b"\n", "what is not JSON"),
-        ("此时不应有".encode("gbk") + b"\n", "what is not JSON"),
-        (b"[1, 2]\n", "what is not an object"),
+        ('Der Befehl "x" ist entweder falsch geschrieben'.encode("cp850") + b"\n", "what is no JSON object"),
+        ("此时不应有".encode("gbk") + b"\n", "what is no JSON object"),
+        (b"[1, 2]\n", "what is no JSON object"),
         (b"{}\n", "Windows tells nothing of itself: no reason given"),
         (
             json.dumps({"missing": {"memory": "Ungültige Klasse", "gpu": "无效类"}}).encode() + b"\n",

@@ -12,15 +12,16 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
-from wslgpud.alerts.texts import clean
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
+from wslgpud.units import one_line
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ _NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing"
 _JOURNAL_SECONDS = 20.0
 _MOST_LINES = 40
 _MOST_USERS = 20
+_MOST_DUMPS = 1000
 #: WSL writes dumps of programs that crash and the texts of kernel panics there, see wsl2's crash collection:
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
@@ -120,7 +122,7 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
     except (NoData, SourceError) as error:
         log.debug("no kernel log of the last boot: %s", error)
         return []
-    return [clean(line, 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
+    return [one_line(line, 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
 
 
 def crash_dumps(host: Host, since_wall: float) -> list[str]:
@@ -134,12 +136,11 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
     for name in names:
         folder = Path(host.path(f"{users}/{name}/{_DUMPS}"))
         try:
-            found += [
-                f"{folder}/{file.name}" for file in folder.iterdir() if file.stat().st_mtime >= since_wall
-            ]
+            files = islice(folder.iterdir(), _MOST_DUMPS)
+            found += [f"{folder}/{file.name}" for file in files if file.lstat().st_mtime >= since_wall]
         except OSError:
             continue  # another user's, or none
-    return [clean(name, 300) for name in found[:_MOST_LINES]]
+    return [one_line(name, 300) for name in found[:_MOST_LINES]]
 
 
 def examine(
@@ -163,9 +164,9 @@ def examine(
     fatal = [line for line in lines if _FATAL.search(line)]
     facts: dict[str, str | Number] = {("last" if machine else "killed"): _local(ended), "ended_wall": ended}
     if grew:
-        facts["growing"] = f"{clean(grew[0].name, 40)} (pid {grew[0].pid})"
+        facts["growing"] = f"{one_line(grew[0].name, 40)} (pid {grew[0].pid})"
     if trouble := [*(i.headline for i in risky), *fatal[-1:], *dumps[-1:]]:
-        facts["trouble"] = ". ".join(clean(t, 160).rstrip(".") for t in trouble) + "."
+        facts["trouble"] = ". ".join(one_line(t, 160).rstrip(".") for t in trouble) + "."
     now, mono = host.clock.wall(), host.clock.mono()
     # WSL ends its machine without asking anybody as a matter of course: alone that is not worth a warning.
     level = Level.WARNING if trouble else Level.INFO

@@ -7,7 +7,7 @@ from functools import partial
 
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
-from wslgpud.alerts.channels.apprise import AppriseChannel, urls_from
+from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
 from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.toast import ToastChannel
@@ -33,7 +33,9 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     local = host.live and not found and desktop.available()
     if settings.desktop == "on" or (settings.desktop == "auto" and local):
         found.append(desktop)
-    found += [AppriseChannel(url) for url in urls_from(settings.urls, settings.urls_file)]
+    urls = urls_from(settings.urls, settings.urls_file)
+    understood(urls)
+    found += map(AppriseChannel, urls)
     found += [AlertmanagerChannel(url) for url in settings.alertmanager_urls]
     if settings.command:
         found.append(CommandChannel(settings.command, settings.command_timeout_seconds))

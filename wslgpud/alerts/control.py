@@ -40,7 +40,7 @@ class Control:
 
 def _read(path: Path) -> Control:
     try:
-        document = documents.parsed(path.read_text(encoding="utf-8"))
+        document = documents.parsed(documents.contents(path))
         return Control(
             tuple(
                 Silence(str(s["rule"]), str(s["resource"]), float(s["until_wall"]))

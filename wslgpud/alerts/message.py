@@ -9,8 +9,9 @@ from typing import Any
 
 from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import Incident, kind_of
-from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, Text, clean
+from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, Text
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.units import one_line
 
 Message = Mapping[str, Any]
 
@@ -50,7 +51,7 @@ def payload(
         "evidence": (text.evidence or None) if text is not None else None,
         "advice": (text.advice or None) if text is not None else None,
         "runbook": runbook.command(transition.rule),
-        "facts": {k: clean(v) if isinstance(v, str) else v for k, v in transition.facts.items()} or None,
+        "facts": {k: one_line(v) if isinstance(v, str) else v for k, v in transition.facts.items()} or None,
         **(forecast_payload(transition.forecast) if transition.forecast is not None else {}),
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -84,7 +85,7 @@ def digest(messages: Sequence[Message], language: str) -> dict[str, Any]:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     return {
         **worst,
-        "headline": clean(
+        "headline": one_line(
             words.digest.format(count=len(messages), headline=worst.get("headline", "")), HEADLINE_CHARACTERS
         ),
         "evidence": "\n".join(lines),

@@ -10,8 +10,9 @@ from wslgpud.alerts.incidents import Incident, fold
 from wslgpud.alerts.message import iso
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm, lead_seconds
-from wslgpud.alerts.texts import clean, compose
+from wslgpud.alerts.texts import compose
 from wslgpud.model import Event, Level, Transition
+from wslgpud.units import one_line
 
 BEFORE_SECONDS = 600.0
 AFTER_SECONDS = 60.0
@@ -150,7 +151,7 @@ def _about(rows: Rows, incident: Incident, start: float, end: float) -> Rows:
 
 def _shown(row: Transition) -> dict[str, Any] | None:
     """Return what the rule saw; names of programs may hold anything, and JSON ends up in terminals."""
-    return {k: clean(v) if isinstance(v, str) else v for k, v in row.facts.items()} or None
+    return {k: one_line(v) if isinstance(v, str) else v for k, v in row.facts.items()} or None
 
 
 def _step(row: Transition) -> dict[str, Any]:

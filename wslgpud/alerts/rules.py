@@ -11,6 +11,7 @@ Not here: ``OTHERS``, whose levels other parts decide.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -33,6 +34,11 @@ OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS)
 OOM_KILL = "oom_kill"
 #: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
 FORGET_SECONDS = 3600.0
+
+
+#: news of what happens at moments in one part of the machine, within ``FLOOD_SECONDS``; more is a flood that
+#: somebody makes (a loop of programs that run into a limit of their own). The metrics count all of them.
+MOST_NEWS, FLOOD_SECONDS = 20, 600.0
 
 
 class Step(NamedTuple):
@@ -151,6 +157,7 @@ class RuleEngine:
         """
         self._remembered = measures.Remembered(state_folder, since_wall)
         self._states: dict[tuple[str, str], _State] = {}
+        self._news: dict[tuple[str, str], deque[float]] = {}
 
     def resume(
         self,
@@ -183,13 +190,30 @@ class RuleEngine:
         for name, resource in self._states:
             known.setdefault(name, set()).add(resource)
         for rule in RULES:
-            signals = {s.resource: s for s in rule.measure(look)}
+            signals = {s.resource: s for s in rule.measure(look) if self._is_news(rule, s, snapshot.mono)}
             for resource in sorted(signals.keys() | known.get(rule.name, ())):
                 change = self._step(rule, resource, signals.get(resource), snapshot.mono)
                 if change is not None:
                     changes.append(change)
         self._remembered.remember(snapshot)
         return changes
+
+    def _is_news(self, rule: Rule, signal: Signal, now: float) -> bool:
+        """Tell whether a signal is to be looked at; a flood in one part hides nothing of another.
+
+        Parts are the branches at the top of the tree of cgroups: ``/user.slice/user-1001.slice`` is all that
+        a user can be in.
+        """
+        if not rule.momentary or not signal.resource.startswith("cgroup:"):
+            return True
+        part = "/".join(signal.resource.split("/")[:3])
+        if (rule.name, part) not in self._news:  # containers come and go
+            self._news = {k: t for k, t in self._news.items() if now - t[-1] < FLOOD_SECONDS}
+        times = self._news.setdefault((rule.name, part), deque(maxlen=MOST_NEWS))
+        if len(times) == MOST_NEWS and now - times[0] < FLOOD_SECONDS:
+            return False
+        times.append(now)
+        return True
 
     def _step(self, rule: Rule, resource: str, signal: Signal | None, now: float) -> Change | None:
         key = (rule.name, resource)

@@ -135,6 +135,8 @@ def send(  # noqa: PLR0911 - one line for each reason not to
         handle = os.pidfd_open(pid)
     except OSError as error:
         return f"{error.strerror}"
+    except OverflowError:  # of a note that others wrote
+        return "no process has such a number"
     try:
         # Only now: from here on the handle is of one process for ever, so what is found out of it holds.
         start, uid, caught = _identity(pid)

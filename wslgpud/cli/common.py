@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import os
 import sys
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wslgpud import config as configuration
-from wslgpud import daemon, documents, logs
+from wslgpud import daemon, documents, logs, outgoing
 from wslgpud.host import Host
+
+#: of a status; one with hundreds of processes has 200 kB
+_MOST_BYTES = 16 << 20
+_SECONDS = 3.0
 
 if TYPE_CHECKING:
     from wslgpud.store import Reader
-
-
-#: of a daemon's answer, or of what has taken its port; the largest so far has a hundredth of it
-_ANSWER_BYTES = 16 << 20
 
 
 class Fault(typer.Exit):
@@ -105,7 +103,7 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
 def ask_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        note = documents.parsed(documents.content(folder / "daemon.json", 1 << 16))
+        note = documents.parsed(documents.contents(folder / "daemon.json", 1 << 16))
         url = str(note["url"])
     except (OSError, ValueError, KeyError):
         return None
@@ -116,14 +114,15 @@ def ask_daemon(folder: Path) -> dict[str, Any] | None:
             known = ask(folder / str(note["socket"]))
             known.pop("metrics", None)  # for those who want what /metrics says
             return {"seen_by": "daemon", "url": url, **known}
-        # The address is the one our own daemon wrote; a proxy of the user's knows nothing of it.
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(url + "/api/v1/status", timeout=3) as answer:
-            document = documents.parsed(answer.read(_ANSWER_BYTES))
+        # The port may be somebody else's by now: our daemon is gone, and anybody may take it.
+        address = outgoing.parsed(url + "/api/v1/status")
+        document = documents.parsed(
+            outgoing.exchange(address, deadline_seconds=_SECONDS, most_bytes=_MOST_BYTES)
+        )
     except PermissionError:
         print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
         return None
-    except (OSError, ValueError, http.client.HTTPException) as error:
+    except (OSError, ValueError, outgoing.Refused, outgoing.Unreachable) as error:
         # It was killed or hangs, or another program has its port: not the same as that none was ever started.
         print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
         return None

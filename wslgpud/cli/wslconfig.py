@@ -186,7 +186,7 @@ def restore(
     if chosen is None:
         raise Fault(f"there is no backup of {place}: none was ever changed by us")
     try:
-        new = files.decoded(chosen.read_bytes())
+        new = files.read(chosen)
     except OSError as error:
         raise Fault(f"cannot read {chosen}: {error.strerror}") from error
     print(f"from {chosen}")
@@ -222,7 +222,7 @@ def _document(host: Host, place: str, file: Path | None, *, missing: bool = Fals
     """Return the file's text; one that is not there is empty where that may be."""
     source = file or Path(host.path(place))
     try:
-        return files.decoded(source.read_bytes())
+        return files.read(source)
     except FileNotFoundError as error:
         if missing:
             return Document("")
@@ -245,7 +245,7 @@ def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
     if not yes and not typer.confirm("Write it?", default=False):
         print("nothing was written")
         raise typer.Exit(1)
-    if target.exists() and target.read_bytes() != old.data:
+    if target.exists() and files.read(target).data != old.data:
         raise Fault(f"{target} has been changed by somebody else meanwhile; nothing was written, try again")
     try:
         backup = files.replace(target, new, datetime.now().astimezone())

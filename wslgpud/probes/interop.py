@@ -7,13 +7,18 @@ each trap stands beside the line that avoids it. Nothing here starts anything.
 from __future__ import annotations
 
 import base64
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
 
 BINFMT = "/proc/sys/fs/binfmt_misc"
+#: the socket of the first process, which lives as long as the distribution
+SOCKET = "/run/WSL/1_interop"
+_PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
 #: what to say where ``works`` is False
@@ -81,8 +86,23 @@ def powershell_command(host: Host, script: str) -> list[str]:
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return our variables without the socket of a session that has ended: WSL then finds its own."""
-    kept = dict(environ)
-    if not Path(kept.get("WSL_INTEROP", "/")).exists():
-        del kept["WSL_INTEROP"]
+    """Return the little of our environment that starting a Windows program takes.
+
+    ``WSLENV`` would hand more to Windows. A socket is named only if it is there and root's or ours: that
+    of a session that has ended is of no use, and the folder of sockets may be open to everybody. Without one
+    WSL looks for its own.
+    """
+    kept = {n: v for n, v in environ.items() if n in _PASSED or n.startswith("WSL_")}
+    kept.pop("WSL_INTEROP", None)
+    for place in (environ.get("WSL_INTEROP", ""), SOCKET):
+        if _trusted_socket(place):
+            return {**kept, "WSL_INTEROP": place}
     return kept
+
+
+def _trusted_socket(place: str) -> bool:
+    try:
+        found = Path(place).lstat()
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid in (0, os.geteuid())

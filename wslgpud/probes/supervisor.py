@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from wslgpud import documents
+from wslgpud.units import one_line
+
 LONGEST_DELAY_SECONDS = 60.0
 #: A child that lived so long was well: the next restart is quick again.
 HEALTHY_SECONDS = 60.0
@@ -176,6 +179,13 @@ class Supervisor:
         return child.epitaph()
 
 
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # one of the real-time signals has no name
+        return f"signal {number}"
+
+
 class _Hung(Exception):  # noqa: N818
     """No answer in time."""
 
@@ -238,12 +248,9 @@ class _Child:
             if len(received) > LARGEST_ANSWER:
                 raise _Gone(f" (answered more than {LARGEST_ANSWER} bytes)")
         try:
-            answer = json.loads(received)
+            return documents.parsed(received)
         except ValueError as error:
-            raise _Gone(f" (answered what is not JSON: {received[:80]!r})") from error
-        if not isinstance(answer, dict):
-            raise _Gone(f" (answered what is not an object: {received[:80]!r})")
-        return answer
+            raise _Gone(f" (answered what is no JSON object: {received[:80]!r})") from error
 
     def end(self, *, kill: bool) -> bool:
         """End the process: its input ends, then SIGTERM, then SIGKILL. Tell whether it is gone."""
@@ -271,7 +278,7 @@ class _Child:
         if code is None:
             how = "does not end"
         elif code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
+            how = f"was ended by {_signal_name(-code)}"
         else:
             how = f"ended with status {code}"
         return f"{how}: {self._complaint}" if self._complaint else how
@@ -288,4 +295,4 @@ class _Child:
             said = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
         except BlockingIOError:
             return ""
-        return said.splitlines()[-1][:300] if said else ""
+        return one_line(said.splitlines()[-1], 300) if said else ""

@@ -12,20 +12,22 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__, extras
+from wslgpud import __version__, extras, outgoing
 from wslgpud.config import ConfigError, Otlp
 from wslgpud.host import Clock, SystemClock
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
+from wslgpud.units import one_line
 
 if TYPE_CHECKING:
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
 
 log = logging.getLogger(__name__)
 
-#: how long one push may take, its own retries included
+#: how long one push may take; one that fails is not repeated: the next carries newer values of the same
 TIMEOUT_SECONDS = 10.0
+#: a collector answers with a status and at most a few counts
+_MOST_BYTES = 1 << 16
 #: of UCUM, as OpenTelemetry asks for: https://ucum.org/ucum
 _UNITS = {
     "": "", "bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J",
@@ -37,28 +39,39 @@ PUSHES = MetricSpec(
 )  # fmt: skip
 
 
-class _LastWord(logging.Handler):
-    """Keeps what the exporter says of a failure, which it tells nobody else."""
+class Collector:
+    """Where the pushes go."""
 
-    text = ""
+    def __init__(self, settings: Otlp, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Understand the configuration; nothing is sent yet.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        Raises:
+            ConfigError: the library is missing, or the address or a header is none.
+        """
+        try:
+            from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # noqa: PLC0415 - see above
+        except ImportError as error:
+            raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
+        try:
+            self._address = outgoing.parsed(settings.endpoint)
+        except ValueError as error:
+            raise ConfigError(f"otlp.endpoint: {error} but with the path, like .../v1/metrics") from error
+        self.place = self._address.place
+        self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}
+        self._encode = metrics_encoder.encode_metrics
+        self._timeout = timeout_seconds
 
+    def send(self, data: MetricsData) -> None:
+        """Push once.
 
-def exporter(settings: Otlp) -> OTLPMetricExporter:
-    """Return what sends; nothing is sent yet.
-
-    Raises:
-        ConfigError: the library is missing, or a header is none.
-    """
-    try:
-        from opentelemetry.exporter.otlp.proto.http import metric_exporter  # noqa: PLC0415 - only for this
-    except ImportError as error:
-        raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
-    return metric_exporter.OTLPMetricExporter(
-        settings.endpoint, headers=dict(map(_header, settings.headers)), timeout=TIMEOUT_SECONDS
-    )
+        Raises:
+            outgoing.Refused: the collector does not want it.
+            outgoing.Unreachable: it cannot be reached or does not answer in time.
+        """
+        body = self._encode(data).SerializeToString()
+        outgoing.exchange(
+            self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES
+        )
 
 
 class Push:
@@ -73,10 +86,7 @@ class Push:
             ConfigError: the library is missing, or a header is none.
         """
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
-        self._exporter = exporter(settings)
-        self._said, its_log = _LastWord(), logging.getLogger("opentelemetry")
-        its_log.addHandler(self._said)
-        its_log.propagate = False
+        self._collector = Collector(settings)
         self._stop = threading.Event()
         self._error = ""
         self.outcomes = {"sent": 0, "failed": 0}
@@ -91,7 +101,6 @@ class Push:
     def close(self, timeout_seconds: float) -> None:
         """End, without waiting for a collector that does not answer."""
         self._stop.set()
-        self._exporter.shutdown(timeout_millis=0)
         self._thread.join(timeout_seconds)
 
     def _loop(self) -> None:
@@ -99,18 +108,18 @@ class Push:
             self._push()
 
     def _push(self) -> None:
-        self._said.text, error = "", ""
+        error = ""
         try:
-            result = self._exporter.export(message(self._readings(), self._clock.wall()))
-            if result.name != "SUCCESS":
-                error = self._said.text or "refused"
+            self._collector.send(message(self._readings(), self._clock.wall()))
+        except (outgoing.Refused, outgoing.Unreachable) as problem:
+            error = str(problem)
         except Exception as fault:  # noqa: BLE001 - a library's fault must not end the pushes for good
-            error = repr(fault)
+            error = one_line(repr(fault))
         self.outcomes["failed" if error else "sent"] += 1
         if error and error != self._error and not self._stop.is_set():
-            log.warning("no push to %s: %s", self._settings.endpoint, error)
+            log.warning("no push to %s: %s", self._collector.place, error)
         elif self._error and not error:
-            log.info("pushed to %s again", self._settings.endpoint)
+            log.info("pushed to %s again", self._collector.place)
         self._error = error
 
 

@@ -215,7 +215,7 @@ def _set_client_auth(context: ssl.SSLContext, words: _Words) -> tuple[Path, ...]
 
 def _readable(file: Path, name: str, words: _Words) -> str:
     try:
-        return documents.content(file, FILE_BYTES).decode("ascii", "replace")
+        return documents.contents(file, FILE_BYTES, follow=True).decode("ascii", "replace")
     except OSError as error:
         raise words.error(f"{name}: {file}: {error.strerror}") from error
 

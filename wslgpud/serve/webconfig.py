@@ -175,7 +175,7 @@ def _parse(path: Path) -> Any:
     import yaml  # noqa: PLC0415 - only where such a file is configured
 
     try:
-        text, depth = documents.content(path, _BYTES_MAX).decode(), 0
+        text, depth = documents.contents(path, _BYTES_MAX, follow=True).decode(), 0
         # Before it is built: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Mapping
+from itertools import zip_longest
 from typing import ClassVar, NamedTuple
 
 from wslgpud.config import Config
@@ -59,7 +61,8 @@ class Tree(NamedTuple):
     version: int
 
 
-#: our own unit limits us; to forecast our own end would only puzzle people
+#: our own unit limits us; to forecast our own end would only puzzle people. Of a name like that in somebody's
+#: realm the owner is the only one who misses anything.
 _OURS = "/wslgpud.service"
 
 
@@ -132,34 +135,70 @@ def find_tree(host: Host) -> Tree:
 
 
 def scan(host: Host, tree: Tree) -> list[Limited]:
-    """Return the cgroups with a limit that can bite, least room first; looks at up to a thousand."""
+    """Return the cgroups with a limit that can bite, at most twenty, least room first; of up to a thousand.
+
+    Who has been given a part of the tree makes cgroups there as they like. So each part is a realm, known by
+    the first folder on the way that is not root's: realms take turns at being looked through and at a place
+    in the list, root's own goes first in the latter, and nobody's cgroups displace another's.
+    """
     try:
         memory = whole(table(host.read("/proc/meminfo")).get("MemTotal"))
     except (NoData, SourceError):
         memory = None
-    found: list[Limited] = []
-    waiting = deque([""])
+    found: dict[str, list[Limited]] = {}
+    waiting = {"": deque([""])}
     looked = 0
     while waiting and looked < _MOST_FOLDERS:
-        path = waiting.popleft()
-        looked += 1
-        if path.endswith(_OURS):
-            continue
-        try:
-            limited = _limited(host, tree, path)
-        except (NoData, SourceError):
-            if path and tree.version == 2:
-                continue  # v2 hands controllers down: where there is none, there is none below
-            limited = None
-        # A limit above what the machine has (docker run -m 512g) is none.
-        if limited is not None and (memory is None or limited.limit < memory * 1024):
-            found.append(limited)
-        try:
-            waiting.extend(f"{path}/{name}" for name in host.folders(tree.root + path))
-        except (NoData, SourceError):
-            continue
-    found.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
-    return found[:_MOST_CGROUPS]
+        for realm in list(waiting):
+            path = waiting[realm].popleft()
+            looked += 1
+            limited, below = _look(host, tree, path)
+            # A limit above what the machine has (docker run -m 512g) is none.
+            if limited is not None and (memory is None or limited.limit < memory * 1024):
+                found.setdefault(realm, []).append(limited)
+            for child in below:
+                waiting.setdefault(realm or _realm(host, tree, child), deque()).append(child)
+            if not waiting[realm]:
+                del waiting[realm]
+    return _chosen(found)
+
+
+def _look(host: Host, tree: Tree, path: str) -> tuple[Limited | None, list[str]]:
+    """Return a cgroup if it has a limit, and the paths of those below it that may have one."""
+    if path.endswith(_OURS):
+        return None, []
+    limited = None
+    try:
+        limited = _limited(host, tree, path)
+    except (NoData, SourceError):
+        if path and tree.version == 2:
+            return None, []  # v2 hands controllers down: where there is none, there is none below
+    try:
+        return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MOST_FOLDERS)]
+    except (NoData, SourceError):
+        return limited, []
+
+
+def _realm(host: Host, tree: Tree, path: str) -> str:
+    try:
+        return path if host.owner(tree.root + path) else ""
+    except NoData:
+        return ""
+
+
+def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
+    """Return root's cgroups, then of each other realm in turn the one with the least room left, up to twenty.
+
+    A quarter of the places is kept for the other realms where root's own are many.
+    """
+    for realm in found.values():
+        realm.sort(key=lambda cgroup: (cgroup.path not in _ALWAYS, cgroup.limit - cgroup.current))
+    own = found.get("", [])
+    turns = zip_longest(*(realm for name, realm in sorted(found.items()) if name))
+    others = [cgroup for turn in turns for cgroup in turn if cgroup is not None]
+    places = max(_MOST_CGROUPS - len(others), _MOST_CGROUPS - _MOST_CGROUPS // 4)
+    kept = own[:places]
+    return kept + others[: _MOST_CGROUPS - len(kept)]
 
 
 def _limited(host: Host, tree: Tree, path: str) -> Limited | None:

@@ -11,9 +11,13 @@ from wslgpud.units import size
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
-_CONSTRAINT = re.compile(r"oom-kill:constraint=(\w+),(.*)")
+# All of them hold from the beginning of a line: names of programs, of cgroups and of mount options, which are
+# anybody's choice, come after it.
+_CONSTRAINT = re.compile(r"oom-kill:constraint=(\w{1,40}),(.*),task=.*,pid=(\d{1,10}),uid=\d{1,10}$")
+_GROUP = re.compile(r",(?:oom_memcg|task_memcg)=(/.*?)(?:,task_memcg=/.*)?$")
 _KILLED = re.compile(
-    r": Killed process (\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
+    r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Killed process "
+    r"(\d{1,10}) \((.*)\),? total-vm:(\d{1,15})kB, anon-rss:(\d{1,15})kB, "
     r"file-rss:(\d{1,15})kB(?:, shmem-rss:(\d{1,15})kB)?"
 )
 # drivers/hv/dxgkrnl: DXG_ERR prints the function before the text.
@@ -114,33 +118,41 @@ class Story:
 
     def __init__(self) -> None:
         """Begin with nothing heard."""
-        self._constraint = ""
-        self._details: dict[str, str] = {}
+        self._constraint = self._group = self._pid = ""
 
     def add(self, text: str) -> OomKill | DxgError | Xid | None:
         """Return what the line tells, if it completes something that matters."""
-        if match := _CONSTRAINT.search(text):
-            self._constraint = match[1]
-            self._details = dict(part.partition("=")[::2] for part in match[2].split(","))
+        if match := _CONSTRAINT.match(text):
+            self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
             return None
-        if match := _KILLED.search(text):
+        if match := _KILLED.match(text):
             return self._kill(match)
-        if match := _DXG.search(text):
+        if match := _DXG.match(text):
             number = abs(int(match[2]))
             return DxgError(match[1], errno.errorcode.get(number, str(number)))
-        if match := _XID.search(text):
+        if match := _XID.match(text):
             return Xid(match[1], match[2])
         return None
 
     def _kill(self, match: re.Match[str]) -> OomKill:
-        constraint, details = self._constraint, self._details
-        self._constraint, self._details = "", {}
+        constraint, group, pid = self._constraint, self._group, self._pid
+        self._constraint = self._group = self._pid = ""
         # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
-        if details.get("pid") != match[1]:
-            details = {}
+        if pid != match[1]:
+            group = ""
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         return OomKill(
-            int(match[1]), match[2], constraint, details.get("oom_memcg") or details.get("task_memcg", ""),
-            anon, file, shmem, virtual,
+            int(match[1]), match[2], constraint, group, anon, file, shmem, virtual,
         )  # fmt: skip
+
+
+def _group(details: str) -> str:
+    """Return the cgroup whose limit was hit, or else that of the victim; nothing where it cannot be told.
+
+    Names of cgroups may hold commas and whatever looks like the next detail.
+    """
+    if any(details.count(f",{name}=") > 1 for name in ("oom_memcg", "task_memcg", "mems_allowed")):
+        return ""
+    match = _GROUP.search(details)
+    return match[1] if match is not None else ""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from wslgpud import outgoing
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
 from wslgpud.metrics import MetricSpec
@@ -27,8 +24,9 @@ TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
 RENEW_SECONDS = 6 * 3600.0
 #: how often to look whether interop has come back
 LOOK_AGAIN_SECONDS = 60.0
-_EXPORTER_SECONDS = 4.0
-_MOST_BYTES = 8 << 20
+EXPORTER_SECONDS = 4.0
+#: a page with all collectors on a busy server has about 2 MB
+MOST_BYTES = 8 << 20
 
 
 def _bytes(name: str, help: str, *labels: str) -> MetricSpec:  # noqa: A002 - the field's word for it
@@ -176,21 +174,20 @@ class WindowsSource(Source):
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
         try:
-            scheme, place = urllib.parse.urlsplit(url)[:2]
+            address = outgoing.parsed(url)
         except ValueError:  # half an IPv6 address
-            scheme = place = ""
-        if scheme not in ("http", "https") or "@" in place:
+            address = None
+        if address is None or address.authorization:
             raise SourceError(
                 "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
             )
         try:
-            # It is this machine's own Windows: a proxy knows nothing of it.
-            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with direct.open(url, timeout=_EXPORTER_SECONDS) as answer:
-                text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise SourceError(f"windows_exporter at {url} cannot be read: {reason}") from error
+            page = outgoing.exchange(address, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
+        except outgoing.Unreachable as error:
+            raise SourceError(f"windows_exporter at {url} cannot be read: {error}") from error
+        except outgoing.Refused as refused:
+            raise SourceError(f"windows_exporter at {url} {refused}") from refused
+        text = page.decode("utf-8", "replace")
         facts = from_exporter(text)
         if facts == Facts():
             raise SourceError(

@@ -7,11 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wslgpud.units import one_line
+
 _KIB = 1024
 _INSTANCE = re.compile(r"luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
 _LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
 _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# From the beginning of a name only: with any place to begin, a long word without "=" takes quadratic time,
+# in which no other thread of Python runs.
+_LABEL = re.compile(r'(?<!\w)(\w{1,60})="((?:[^"\\]|\\.)*)"')
+#: no line of windows_exporter is as long; a name of Windows has 255 characters at most
+_LONGEST_LINE = 4000
+#: cards with a name or a use; each becomes five series that are kept for years
+_MOST_ADAPTERS = 16
+_NAME_CHARACTERS = 80
 _VM_NAMES = ("vmmemwsl", "vmmem")
 
 
@@ -85,7 +94,7 @@ def from_exporter(text: str) -> Facts:
     cards: dict[tuple[int, int], dict[str, Any]] = {}
     held: dict[tuple[str, str], int] = {}
     for line in text.splitlines():
-        match = _SAMPLE.fullmatch(line)
+        match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
         if match is None:
             continue
         name, value = match["name"], _whole(match["value"])
@@ -131,11 +140,13 @@ def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
     cards (Windows' own software renderer).
     """
     seen: dict[str, int] = {}
-    found = []
+    found: list[tuple[str, Adapter]] = []
     for adapter in sorted(adapters, key=lambda a: a.luid):
         if not adapter.name and not adapter.dedicated and not adapter.shared:
             continue
-        name = adapter.name or f"luid 0x{adapter.luid[0]:x}_0x{adapter.luid[1]:x}"
+        if len(found) == _MOST_ADAPTERS:
+            break
+        name = one_line(adapter.name, _NAME_CHARACTERS) or f"luid 0x{adapter.luid[0]:x}_0x{adapter.luid[1]:x}"
         seen[name] = seen.get(name, 0) + 1
         found.append((name if seen[name] == 1 else f"{name} #{seen[name]}", adapter))
     return found

@@ -147,8 +147,7 @@ class Look:
         except files.NotFound as error:
             return WslConfig(error=str(error))
         try:
-            with open(self.host.path(path), "rb") as stream:  # noqa: PTH123 - a path of the host
-                text = files.decoded(stream.read()).text
+            text = files.read(self.host.path(path)).text
         except FileNotFoundError:
             return WslConfig(path)
         except OSError as error:

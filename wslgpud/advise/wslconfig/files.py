@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import tempfile
@@ -9,10 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.disk import mounts
 
 NAME = ".wslconfig"
+#: one with every key and a comment on each has 10 kB
+MOST_BYTES = 1 << 20
 #: WSL's C runtime looks at these before it takes a file for UTF-8
 _MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"))
 _NOT_PEOPLE = frozenset({"Public", "Default", "Default User", "All Users", "WsiAccount", "defaultuser0"})
@@ -104,28 +109,44 @@ def windows_size(host: Host) -> tuple[int, int] | None:
     return None
 
 
+def read(path: str | os.PathLike[str]) -> Document:
+    """Return the file's text.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or far larger than any .wslconfig.
+    """
+    return decoded(documents.contents(path, MOST_BYTES, follow=True))
+
+
 def replace(path: Path, document: Document, now: datetime) -> Path | None:
     """Write the file in one step and return the backup of what was there (None when nothing was).
 
-    A link stays one: it is what it leads to that is written, in a folder of dotfiles for one.
+    A link stays one: it is what it leads to that is written, in a folder of dotfiles for one. It leads only
+    into a folder of its own owner's: under Windows' drives everybody may make links, and root may run this.
 
     Raises:
         OSError: the folder cannot be written, or is full; the old file is then as it was.
     """
     backup = None
     if path.exists():
-        backup = _free_name(path, now)
-        backup.write_bytes(path.read_bytes())
+        backup = _kept(path, documents.contents(path, MOST_BYTES, follow=True), now)
     target = path.resolve()
-    descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=target.parent)
-    temporary = Path(name)
+    # By its descriptor: nobody can put another folder in its place after the look at its owner.
+    folder = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(document.data)
-        temporary.replace(target)
-    except OSError:
-        temporary.unlink()
-        raise
+        if path.is_symlink() and path.lstat().st_uid not in {0, os.geteuid(), os.fstat(folder).st_uid}:
+            raise OSError(errno.EPERM, f"it is another user's link into {target.parent}", str(path))
+        descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=f"/proc/self/fd/{folder}")
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(document.data)
+            temporary.replace(temporary.parent / target.name)
+        except OSError:
+            temporary.unlink()
+            raise
+    finally:
+        os.close(folder)
     return backup
 
 
@@ -135,10 +156,14 @@ def backups(path: Path) -> list[Path]:
     return sorted((f for f in beside if _STAMP.fullmatch(f.name[len(path.name) :])), reverse=True)
 
 
-def _free_name(path: Path, now: datetime) -> Path:
+def _kept(path: Path, data: bytes, now: datetime) -> Path:
+    """Write a backup under a name that was free, and return it: never through a link that waits there."""
     stamp = f"{path.name}.{now:%Y%m%d-%H%M%S}"
-    names = [stamp, *(f"{stamp}-{i}" for i in range(1, 100))]
-    return next(path.parent / name for name in names if not (path.parent / name).exists())
+    for name in (stamp, *(f"{stamp}-{i}" for i in range(1, 100))):
+        with contextlib.suppress(FileExistsError), (path.parent / name).open("xb") as stream:
+            stream.write(data)
+            return path.parent / name
+    raise OSError(errno.EEXIST, "there are a hundred backups of this second", str(path))
 
 
 def _ask_windows(host: Host) -> str:

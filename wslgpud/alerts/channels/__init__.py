@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from wslgpud.units import one_line
+
+_MOST_CHARACTERS = 300
+
 
 class DeliveryError(Exception):
     """The channel did not take the warning; it is tried again later unless ``permanent``."""
 
     def __init__(self, text: str, *, permanent: bool = False) -> None:
-        """Say what went wrong and whether another try could help."""
-        super().__init__(text)
+        """Say what went wrong and whether another try could help.
+
+        Much of ``text`` may be the server's or program's own: it goes to the log and into the database.
+        """
+        super().__init__(one_line(text, _MOST_CHARACTERS))
         self.permanent = permanent
 
 

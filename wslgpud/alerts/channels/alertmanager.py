@@ -6,18 +6,18 @@ https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 from __future__ import annotations
 
 import json
-import urllib.error
-import urllib.parse
-import urllib.request
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.config import ConfigError
 
 TIMEOUT_SECONDS = 10.0
+#: it answers a post with nothing, or with a sentence
+_MOST_BYTES = 1 << 16
 #: as often as Prometheus itself says that an alert still fires
 REFRESH_SECONDS = 60.0
 #: an alert that is not renewed ends after so many of these: the daemon died
@@ -39,31 +39,22 @@ class AlertmanagerChannel:
     human = False
     refresh_seconds = REFRESH_SECONDS
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """Keep the address; a user and password in it are sent as such and shown nowhere.
 
         Raises:
             ConfigError: it is no HTTP address.
         """
         try:
-            parts = urllib.parse.urlsplit(url)
-            host, port = parts.hostname, parts.port
-        except ValueError:  # a port that is no number, half an IPv6 address
-            host = None
-        if not host or parts.scheme not in ("http", "https"):
-            raise ConfigError("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")
-        place = host if port is None else f"{host}:{port}"
-        self.name = f"alertmanager-{place}"
-        bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-        self._url = bare.rstrip("/") + "/api/v2/alerts"
-        self._headers = {"Content-Type": "application/json"}
-        if parts.username is not None:
-            pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-            self._headers["Authorization"] = "Basic " + b64encode(pair.encode()).decode()
-        # A proxy of the user's leads into the net, not to an Alertmanager on this machine.
-        here = host == "localhost" or host.startswith("127.")
-        proxies = urllib.request.ProxyHandler({} if here else None)
-        self._open = urllib.request.build_opener(proxies).open
+            address = outgoing.parsed(url)
+        except ValueError as error:  # also a port that is no number, half an IPv6 address
+            raise ConfigError(
+                "alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093"
+            ) from error
+        self.name = f"alertmanager-{address.place}"
+        path = address.target.partition("?")[0].rstrip("/")
+        self._address = replace(address, target=f"{path}/api/v2/alerts")
+        self._timeout = timeout_seconds
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Fire, change or resolve the alert of an incident.
@@ -111,17 +102,16 @@ class AlertmanagerChannel:
         }
 
     def _post(self, alerts: list[dict[str, Any]]) -> None:
-        request = urllib.request.Request(  # noqa: S310 - http and https only, checked above
-            self._url, json.dumps(alerts).encode(), self._headers, method="POST"
-        )
         try:
-            with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
-                answer.read(1000)
-        except urllib.error.HTTPError as error:
-            with error:
-                said = error.read(200).decode("utf-8", "replace").strip()
+            outgoing.exchange(
+                self._address,
+                json.dumps(alerts).encode(),
+                {"Content-Type": "application/json"},
+                deadline_seconds=self._timeout,
+                most_bytes=_MOST_BYTES,
+            )
+        except outgoing.Refused as refused:
             # 400 is about this very message; all else may be mended at the other end
-            raise DeliveryError(f"answered {error.code}: {said}", permanent=error.code == 400) from error
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise DeliveryError(f"cannot be reached: {reason}") from error
+            raise DeliveryError(str(refused), permanent=refused.status == 400) from refused
+        except outgoing.Unreachable as error:
+            raise DeliveryError(f"cannot be reached: {error}") from error

@@ -1,19 +1,29 @@
-"""Everything that Apprise reaches by a URL: ntfy, e-mail, Slack, Discord, Telegram, Gotify, webhooks, ..."""
+"""Everything that Apprise reaches by a URL: ntfy, e-mail, Slack, Discord, Telegram, Gotify, webhooks, ...
+
+Apprise reads answers of any size for as long as they take, and so do the libraries below it. Each message
+is therefore sent by a process of its own with a deadline and a limit of memory (``postman``, ``postoffice``);
+the daemon never imports it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import logging
+import importlib.util
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wslgpud import extras
-from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.message import body
+from wslgpud import documents, extras
+from wslgpud.alerts.channels import DeliveryError, postman
+from wslgpud.alerts.channels.postoffice import OFFICE
+from wslgpud.alerts.message import MOST_CHARACTERS, body
 from wslgpud.config import ConfigError
+from wslgpud.units import one_line
 
+#: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
+TIMEOUT_SECONDS = 60.0
+_INERT = str.maketrans({"<": "\u2039", ">": "\u203a", "@": "\uff20"})
 _TYPES = {"ok": "success", "info": "info", "warning": "warning"}
 
 
@@ -26,7 +36,7 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     if not file:
         return list(urls)
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = documents.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"alerts.urls_file: cannot read {file}: {error}") from error
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
@@ -37,30 +47,12 @@ class AppriseChannel:
 
     human = True
 
-    def __init__(self, url: str) -> None:
-        """Understand the URL.
-
-        Raises:
-            ConfigError: Apprise is not installed, or does not know such a URL. The URL itself, which holds
-                secrets, is never shown.
-        """
-        try:
-            import apprise  # noqa: PLC0415 - 28 MB of memory that only a URL needs
-        except ImportError as error:
-            raise ConfigError(f"alerts.urls needs Apprise: {extras.remedy('apprise')}") from error
-        # It writes URLs, answers and passwords into the log when something fails.
-        logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
-        scheme = re.match(r"[a-z0-9]{1,20}(?=:)", url)
-        shown = scheme[0] if scheme is not None else "?"
-        service = apprise.Apprise.instantiate(url)
-        if service is None:
-            raise ConfigError(
-                f"alerts.urls: Apprise cannot use a URL of the kind {shown}://; "
-                "https://github.com/caronc/apprise/wiki has the forms"
-            )
-        self._service = service
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Keep the URL; ``understood`` says whether it is one."""
+        self._url = url
+        self._timeout = timeout_seconds
         # The name must stay the same over restarts, for what waits, and must not betray the URL.
-        self.name = f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+        self.name = f"{_kind(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Hand it over.
@@ -68,10 +60,57 @@ class AppriseChannel:
         Raises:
             DeliveryError: the service cannot be reached or refuses it.
         """
-        taken = self._service.notify(
-            title=str(message.get("headline", "")),
-            body=body(message) or str(message.get("headline", "")),
-            notify_type=_TYPES.get(str(message.get("level")), "failure"),
-        )
-        if not taken:
-            raise DeliveryError("the service cannot be reached or refused it")
+        headline = inert(one_line(str(message.get("headline", ""))))
+        letter = {
+            "url": self._url,
+            "title": headline,
+            "body": inert(body(message)) or headline,
+            "type": _TYPES.get(str(message.get("level")), "failure"),
+        }
+        status = OFFICE.ask(letter, self._timeout)
+        if status is None:
+            raise DeliveryError(f"no answer within {self._timeout:g} s")
+        if status:  # no word of the child's is passed on
+            raise DeliveryError(postman.PROBLEMS.get(status, postman.PROBLEMS[postman.REFUSED]))
+
+
+def understood(urls: Sequence[str]) -> None:
+    """See that Apprise can use each URL; nothing is sent.
+
+    Raises:
+        ConfigError: Apprise is not installed, or does not know such a URL. The URL itself, which holds
+            secrets, is never shown.
+    """
+    if not urls:
+        return
+    if importlib.util.find_spec("apprise") is None:
+        raise ConfigError(f"alerts.urls needs Apprise: {extras.remedy('apprise')}")
+    if not _unknown(urls):
+        return
+    for url in urls:
+        if _unknown([url]):
+            raise ConfigError(
+                f"alerts.urls: Apprise cannot use a URL of the kind {_kind(url)}://; "
+                "https://github.com/caronc/apprise/wiki has the forms"
+            )
+
+
+def inert(text: str) -> str:
+    """Return a text without what chats and mails take for mentions, markup and links with another label.
+
+    Names of programs are anybody's choice: ``<!channel>``, ``@everyone``, ``[update](http://...)``.
+    """
+    lines = (one_line(line, MOST_CHARACTERS) for line in text.split("\n"))
+    return "\n".join(lines).translate(_INERT).replace("](", "] (")
+
+
+def _unknown(urls: Sequence[str]) -> bool:
+    """Tell whether Apprise does not know one of these; a machine too busy to be asked proves nothing."""
+    with contextlib.suppress(DeliveryError):
+        return OFFICE.ask({"urls": list(urls)}, TIMEOUT_SECONDS) == postman.UNKNOWN_URL
+    return False
+
+
+def _kind(url: str) -> str:
+    scheme = re.match(r"[a-z0-9]{1,20}(?=:)", url)
+    return scheme[0] if scheme is not None else "?"

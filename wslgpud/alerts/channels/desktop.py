@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
 
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
+#: sessions spoken to at the same time
+_MOST_AT_ONCE = 16
+#: All of our environment that a user's session sees: /proc shows it to them, and ours may hold secrets.
+_PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR")
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
+
+
+class _Session(NamedTuple):
+    """A session's bus, and user and group to be for it (None: as we are)."""
+
+    bus: str
+    user: tuple[int, int] | None = None
 
 
 class DesktopChannel:
@@ -22,8 +34,14 @@ class DesktopChannel:
     name = "desktop"
     human = True
 
-    def __init__(self, environ: Mapping[str, str], runtime_folders: Path = RUNTIME_FOLDERS) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        runtime_folders: Path = RUNTIME_FOLDERS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         """Keep the session that we run in, if any, and where those of others are found."""
+        self._timeout = timeout_seconds
         self._environ = environ
         self._folders = runtime_folders
 
@@ -44,29 +62,34 @@ class DesktopChannel:
         # The body may hold markup, the summary may not; -- ends the options: texts begin with anything.
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")
         words = [f"--urgency={urgency}", "--app-name=wslgpud", "--", str(message.get("headline", "")), text]
-        failures = []
-        for address, user in sessions:
-            try:
-                programs.run(
-                    ["notify-send", *words],
-                    "",
-                    TIMEOUT_SECONDS,
-                    environment={**self._environ, "DBUS_SESSION_BUS_ADDRESS": address},
-                    user=user,
-                )
-            except DeliveryError as error:
-                failures.append(error)
+        # At the same time: the bus is a program of that user's, which need not answer.
+        with ThreadPoolExecutor(min(len(sessions), _MOST_AT_ONCE)) as pool:
+            failures = [f for f in pool.map(lambda session: self._show(session, words), sessions) if f]
         if len(failures) == len(sessions):
             raise failures[0]
 
-    def _sessions(self) -> list[tuple[str, int | None]]:
-        """Return (bus, user to be) of each session we may speak to: a session's bus refuses even root."""
+    def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
+        own = {name: self._environ[name] for name in _PASSED if name in self._environ}
+        try:
+            programs.run(
+                ["notify-send", *words],
+                "",
+                self._timeout,
+                programs.Setting(None, {**own, "DBUS_SESSION_BUS_ADDRESS": session.bus}, session.user),
+            )
+        except DeliveryError as error:
+            return error
+        return None
+
+    def _sessions(self) -> list[_Session]:
+        """Return each session we may speak to: a session's bus refuses even root."""
         if own := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
-            return [(own, None)]
+            return [_Session(own)]
         us = os.geteuid()
-        found: list[tuple[str, int | None]] = []
+        found = []
         for bus in sorted(self._folders.glob("*/bus")):
             number = bus.parent.name
-            if number.isdigit() and us in (0, int(number)):
-                found.append((f"unix:path={bus}", int(number) if us == 0 else None))
+            if number.isdecimal() and us in (0, int(number)):
+                user = (int(number), bus.parent.stat().st_gid) if us == 0 else None
+                found.append(_Session(f"unix:path={bus}", user))
         return found

@@ -1,69 +1,187 @@
-"""Running a program for a channel: bounded in time, with its children, without a shell."""
+"""Running a program for a channel: bounded in time and in what is kept of its words, without a shell."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.host import unprotected
+from wslgpud.ownership import program, replaceable
+
+#: of what a program says, its end is kept
+_KEPT_BYTES = 4096
+#: for a killed process to be gone; one that hangs in the kernel is left to itself
+_DEATH_SECONDS = 2.0
 
 
-def run(  # noqa: PLR0913 - how a program runs has so many sides
+class Ended(NamedTuple):
+    """How a program ended."""
+
+    status: int | None
+    """Its exit status, negative for a signal; None where it was stopped after its time."""
+    said: str
+    """The end of what it wrote to its standard error."""
+
+
+class Setting(NamedTuple):
+    """Where and as whom a program runs; by default as we do."""
+
+    cwd: str | None = None
+    environment: Mapping[str, str] | None = None
+    """All of its variables."""
+    user: tuple[int, int] | None = None
+    """User and group, without further groups; for root only."""
+
+
+#: as ours
+OURS = Setting()
+
+
+def run(
     command: Sequence[str],
     text: str,
     timeout_seconds: float,
+    setting: Setting = OURS,
     *,
-    cwd: str | None = None,
-    environment: Mapping[str, str] | None = None,
-    user: int | None = None,
+    guarded: bool = True,
 ) -> None:
-    """Run ``command`` with ``text`` on its standard input, to its end.
+    """Run a program to its end, and see that it succeeded.
 
     Args:
         command: program and arguments, as they stand.
         text: what it gets to read.
-        timeout_seconds: when it and its children are killed.
-        cwd: where it runs.
-        environment: its variables instead of ours.
-        user: as whom it runs, instead of us (for root only).
+        timeout_seconds: when it and the children in its process group are killed.
+        setting: where and as whom it runs.
+        guarded: run it only where nobody but us and root can replace it.
 
     Raises:
-        DeliveryError: it cannot be started, fails, or takes longer than it may.
+        DeliveryError: it cannot be started, others could replace it, it fails, or takes longer than it may.
     """
     name = command[0]
-    if shutil.which(name, path=(environment or os.environ).get("PATH")) is None:
-        # Not for good: its drive may be away for a while, as that of Windows after sleep.
-        raise DeliveryError(f"cannot start {name}: {_why_not(name)}")
+    found = _found(name, setting.environment, guarded=guarded)
+    how = ended([found, *command[1:]], text, timeout_seconds, setting)
+    if how.status is None:
+        raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped")
+    if how.status:
+        raise DeliveryError(f"{name} ended with {how.status}: {how.said}")
+
+
+def ended(command: Sequence[str], text: str, timeout_seconds: float, setting: Setting = OURS) -> Ended:
+    """Run a program, given by its path, and return how it ended; the arguments are those of ``run``.
+
+    Children of the program that outlive it are not waited for, whatever they hold open.
+
+    Raises:
+        DeliveryError: it cannot be started.
+    """
     try:
         process = subprocess.Popen(
             unprotected(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            bufsize=0,
             start_new_session=True,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            cwd=cwd,
-            env=environment,
-            user=user,
+            cwd=setting.cwd,
+            env=setting.environment,
+            user=setting.user and setting.user[0],
+            group=setting.user and setting.user[1],
+            extra_groups=setting.user and [],
         )
     except OSError as error:
-        raise DeliveryError(f"cannot start {name}: {error.strerror}") from error
-    with process:
-        try:
-            _, said = process.communicate(text, timeout=timeout_seconds)
-        except subprocess.TimeoutExpired as error:
-            # The whole group: a script's children would hold its pipes open and us with them.
-            os.killpg(process.pid, signal.SIGKILL)
-            raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped") from error
-    if process.returncode:
-        raise DeliveryError(f"{name} ended with {process.returncode}: {said.strip()[-200:]}")
+        raise DeliveryError(f"cannot start {command[0]}: {error.strerror}") from error
+    said = _Words()
+    try:
+        in_time = _converse(process, text.encode(), said, time.monotonic() + timeout_seconds)
+        if not in_time:
+            # The whole group. It may have become another user's (sudo) and beyond our reach.
+            with contextlib.suppress(PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_DEATH_SECONDS)
+    finally:
+        for pipe in (process.stdin, process.stderr):
+            if pipe is not None:
+                pipe.close()
+    return Ended(process.returncode if in_time else None, said.last)
+
+
+def _found(name: str, environment: Mapping[str, str] | None, *, guarded: bool) -> str:
+    path = (os.environ if environment is None else environment).get("PATH")
+    place = program(name, path) or shutil.which(name, path=path)
+    if place is None:
+        # Not for good: its drive may be away for a while, as that of Windows after sleep.
+        raise DeliveryError(f"cannot start {name}: {_why_not(name)}")
+    if guarded and (problem := replaceable(Path(place))):
+        raise DeliveryError(f"{name} is not started, for others could replace it: {problem}")
+    return place
+
+
+class _Words:
+    """The end of what a program says."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def take(self, pipe: IO[bytes]) -> bool:
+        """Read what there is, at most a pipe's fill; tell whether more may come."""
+        data = os.read(pipe.fileno(), 1 << 16)
+        self._kept = (self._kept + data)[-_KEPT_BYTES:]
+        return bool(data)
+
+    @property
+    def last(self) -> str:
+        return self._kept.decode("utf-8", "replace").strip()[-200:]
+
+
+def _converse(process: subprocess.Popen[bytes], data: bytes, said: _Words, until_mono: float) -> bool:
+    """Write and read until the process has ended; tell whether it did so in time.
+
+    Its end shows on a pidfd and not as the end of its pipes, which a child of its own may keep open.
+    """
+    assert process.stdin is not None  # noqa: S101 - for mypy; asked for above
+    assert process.stderr is not None  # noqa: S101
+    os.set_blocking(process.stdin.fileno(), False)
+    os.set_blocking(process.stderr.fileno(), False)
+    end = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        poll.register(process.stderr, select.POLLIN)
+        poll.register(process.stdin, select.POLLOUT)
+        while (left := until_mono - time.monotonic()) > 0:
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * left + 1)}
+            if process.stderr.fileno() in ready and not said.take(process.stderr):
+                poll.unregister(process.stderr)
+            if end in ready:
+                return True
+            if not process.stdin.closed and process.stdin.fileno() in ready:
+                data = _written(process.stdin, data)
+                if not data:
+                    poll.unregister(process.stdin)
+                    process.stdin.close()
+        return False
+    finally:
+        os.close(end)
+
+
+def _written(pipe: IO[bytes], data: bytes) -> bytes:
+    """Return what is still to be written; nothing where nobody reads any more."""
+    try:
+        return data[os.write(pipe.fileno(), data) :]
+    except BlockingIOError:
+        return data
+    except OSError:
+        return b""
 
 
 def _why_not(name: str) -> str:

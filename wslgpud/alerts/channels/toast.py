@@ -14,10 +14,10 @@ from typing import Any
 
 from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
-from wslgpud.alerts.texts import clean
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.sources.wsl import generation
+from wslgpud.units import one_line
 
 #: a start of PowerShell takes half a second, with a cold disk several; a dead interop never answers
 TIMEOUT_SECONDS = 20.0
@@ -73,13 +73,16 @@ class ToastChannel:
             raise DeliveryError(interop.OFF)
         level = str(message.get("level"))
         alert = {
-            "title": clean(str(message.get("headline", "")), _TITLE_CHARACTERS),
-            "body": clean(body(message), _BODY_CHARACTERS),
+            "title": one_line(str(message.get("headline", "")), _TITLE_CHARACTERS),
+            "body": one_line(body(message), _BODY_CHARACTERS),
             "tag": str(message.get("incident", "test"))[:16],
             "urgent": level in ("critical", "emergency"),
         }
         text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
         programs.run(
             interop.powershell_command(self._host, SCRIPT), text, self._timeout,
-            cwd=self._host.path(interop.drive(self._host)), environment=interop.environment(self._environ),
+            programs.Setting(
+                self._host.path(interop.drive(self._host)), interop.environment(self._environ)
+            ),
+            guarded=False,  # Linux cannot see the rights on Windows' disk; Windows guards its own folder
         )  # fmt: skip

@@ -7,7 +7,6 @@ trouble. Which of a rule's sentences is used depends on what is known: the first
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,13 +15,11 @@ from wslgpud.alerts.rules import MEMORY
 from wslgpud.alerts.texts import chinese, english
 from wslgpud.alerts.texts.words import Words
 from wslgpud.model import Forecast, Level, Number, Transition
-from wslgpud.units import duration, size, speed
+from wslgpud.units import duration, one_line, size, speed
 
 #: what a lock screen, a toast's first line and a mail's subject show without cutting
 HEADLINE_CHARACTERS = 90
 LANGUAGES: Mapping[str, Words] = {"en": english.WORDS, "zh": chinese.WORDS}
-#: facts that come from programs: their names may be anything
-_FOREIGN_CHARACTERS = 200
 _BLANK = re.compile(r"\{(\w+)\}")
 
 
@@ -71,7 +68,7 @@ def filled(sentences: tuple[str, ...], facts: Mapping[str, str | Number], words:
 def shown(name: str, value: str | Number, words: Words) -> str:
     """Write a fact the way people do; its name tells the unit."""
     if isinstance(value, str):
-        return clean(value)
+        return one_line(value)
     if name.endswith("bytes_per_second"):
         # A rate of growth has a sign; of what goes through swap the words say in which direction.
         return words.units(speed(value) if name == "rate_bytes_per_second" else speed(value)[1:])
@@ -84,18 +81,8 @@ def shown(name: str, value: str | Number, words: Words) -> str:
     return f"{value:g}"
 
 
-def clean(text: str, most: int = _FOREIGN_CHARACTERS) -> str:
-    """Make foreign text fit for one line: what controls terminals or cannot be encoded becomes a space."""
-    kept = "".join(
-        " " if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp", "Co", "Cf"} else c
-        for c in text[: 4 * most]
-    )
-    line = " ".join(kept.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
 def _first_line(text: str) -> str:
-    return clean(text, HEADLINE_CHARACTERS)
+    return one_line(text, HEADLINE_CHARACTERS)
 
 
 def _rule(transition: Transition, words: Words) -> Text:
@@ -143,7 +130,7 @@ def _memory_headline(forecast: Forecast, words: Words) -> str:
         facts["rate_bytes_per_second"] = rate
     start, end = filled(words.memory.starts, facts, words), filled(words.memory.ends, facts, words)
     room = HEADLINE_CHARACTERS - len(start) - len(end) - 1
-    who = "" if forecast.cause == "paused" else clean(forecast.who)
+    who = "" if forecast.cause == "paused" else one_line(forecast.who)
     if len(who) > room:
         who = who[: room - 1] + "…" if room > 8 else ""
     return _first_line(f"{start}{who} {end}" if who else start + end)

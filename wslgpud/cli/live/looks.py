@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import math
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wslgpud import documents
+from wslgpud import documents, outgoing
 from wslgpud import status as summary
 from wslgpud.advise.drives import READERS, open_there, windows_points
 from wslgpud.catalogue import catalogue
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from wslgpud.cli.live.trail import Trail
 
 TIMEOUT_SECONDS = 3.0
+#: of an answer; a year of a hundred series has 10 MB
+_MOST_BYTES = 64 << 20
 #: a data set stays where it is
 DRIVES_SECONDS = 10.0
 _CATALOGUE = catalogue()
@@ -114,11 +114,10 @@ class DaemonFeed:
 
     def _get(self, path: str) -> str:
         try:
-            # The address comes from our own daemon or from who runs us; a proxy knows nothing of it.
-            direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-            with direct.open(self._url + path, timeout=TIMEOUT_SECONDS) as answer:
-                return str(answer.read().decode())
-        except (OSError, ValueError, http.client.HTTPException) as error:  # the last: ended amid an answer
+            address = outgoing.parsed(self._url + path)
+            answer = outgoing.exchange(address, deadline_seconds=TIMEOUT_SECONDS, most_bytes=_MOST_BYTES)
+            return answer.decode()
+        except (ValueError, outgoing.Refused, outgoing.Unreachable) as error:
             raise NoLookError(f"{self._url} does not answer: {error}") from error
 
 

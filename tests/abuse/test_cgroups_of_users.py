@@ -1,0 +1,157 @@
+"""Somebody who was given a part of the tree of cgroups neither hides other groups nor floods with alerts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.alerts.ticks import oom_kill, tick
+from wslgpud.alerts.rules import FLOOD_SECONDS, MOST_NEWS, OOM_KILL, RuleEngine
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.model import Level
+from wslgpud.sources import cgroups
+from wslgpud.sources.cgroups import CgroupSource, Tree, scan
+
+MIB = 1 << 20
+NOBODY = 65534
+root = pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away, which only root can")
+TREE = Tree("/sys/fs/cgroup", 2)
+USER = "/user.slice/user-1001.slice/user@1001.service"
+OTHER = "/user.slice/user-1002.slice/user@1002.service"
+
+
+def group(machine: Path, path: str, limit: int = 100 * MIB, left: int = 50 * MIB, owner: int = 0) -> None:
+    folder = machine / f"sys/fs/cgroup{path}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for parent in (folder, *folder.parents):
+        if parent == machine / "sys/fs/cgroup":
+            break
+        if not (parent / "memory.max").exists():
+            (parent / "memory.max").write_text("max\n")
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{limit - left}\n")
+    (folder / "memory.stat").write_text("inactive_file 0\n")
+    (folder / "memory.events").write_text("max 0\noom_kill 0\n")
+    os.chown(folder, owner, -1)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n")
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {64 * 1024 * 1024} kB\n")
+    return tmp_path
+
+
+def give(machine: Path, path: str, owner: int) -> None:
+    """Give a part of the tree away, as systemd does with that of ``user@1001.service``."""
+    folder = machine / f"sys/fs/cgroup{path}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text("max\n")
+    for parent in folder.parents:
+        if parent == machine / "sys/fs/cgroup":
+            break
+        if not (parent / "memory.max").exists():
+            (parent / "memory.max").write_text("max\n")
+    os.chown(folder, owner, -1)
+
+
+def shown(machine: Path) -> list[str]:
+    return [found.path for found in scan(Host(machine), TREE)]
+
+
+@root
+def test_a_hundred_full_groups_of_a_user_hide_neither_root_s_nor_another_user_s(machine):
+    group(machine, "/system.slice/docker-a.scope", left=40 * MIB)
+    give(machine, USER, 1001)
+    give(machine, OTHER, 1002)
+    group(machine, f"{OTHER}/training", left=30 * MIB, owner=1002)
+    for i in range(100):
+        group(machine, f"{USER}/tiny{i:03}", limit=MIB, left=0, owner=1001)
+
+    found = shown(machine)
+    assert found[0] == "/system.slice/docker-a.scope"
+    assert f"{OTHER}/training" in found
+    assert len(found) == 20
+
+
+@root
+def test_groups_given_on_to_many_users_count_as_their_first_owner_s(machine):
+    """A user with subordinate ids can be many."""
+    give(machine, USER, 1001)
+    give(machine, OTHER, 1002)
+    group(machine, f"{OTHER}/training", owner=1002)
+    for i in range(100):
+        group(machine, f"{USER}/tiny{i:03}", limit=MIB, left=0, owner=100_000 + i)
+
+    assert f"{OTHER}/training" in shown(machine)
+
+
+@root
+def test_root_s_many_leave_a_place_to_a_user(machine):
+    for i in range(40):
+        group(machine, f"/system.slice/docker-{i:02}.scope", left=i * MIB)
+    give(machine, USER, 1001)
+    group(machine, f"{USER}/training", owner=1001)
+
+    found = shown(machine)
+    assert f"{USER}/training" in found
+    assert len(found) == 20
+    assert found[:19] == [f"/system.slice/docker-{i:02}.scope" for i in range(19)]
+
+
+@root
+def test_a_wide_tree_of_a_user_s_uses_up_nobody_else_s_looks(machine, monkeypatch):
+    monkeypatch.setattr(cgroups, "_MOST_FOLDERS", 100)
+    give(machine, USER, 1001)
+    give(machine, OTHER, 1002)
+    for i in range(300):
+        group(machine, f"{USER}/wide{i:03}", owner=1001)
+    group(machine, f"{OTHER}/a/b/c/training", left=MIB, owner=1002)
+    group(machine, "/kubepods.slice/burstable/pod1/container", left=MIB)
+
+    found = shown(machine)
+    assert f"{OTHER}/a/b/c/training" in found
+    assert "/kubepods.slice/burstable/pod1/container" in found
+
+
+@root
+def test_who_calls_a_group_as_our_service_hides_only_that(machine):
+    give(machine, USER, 1001)
+    group(machine, f"{USER}/wslgpud.service", owner=1001)
+    group(machine, f"{USER}/wslgpud.service/below", owner=1001)
+    group(machine, f"{USER}/training", owner=1001)
+
+    assert shown(machine) == [f"{USER}/training"]
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;owned\x07", "a,b=c\n", "\udce9", "x" * 255, "wslgpud\u202e"])
+def test_any_name_is_a_label_that_can_be_stored(name, machine):
+    group(machine, f"/{name}", owner=os.geteuid())
+
+    labels = {r.labels[0] for r in CgroupSource(Host(machine), Config()).read().readings}
+    assert len(labels) == 1
+    assert labels.pop().encode()  # UTF-8, as the database wants it
+
+
+def news(engine: RuleEngine, mono: float, groups: list[str]) -> list[str]:
+    """Return the groups of whose kills it is told at a tick."""
+    kills = [oom_kill(cgroup=name) for name in groups]
+    changes = engine.observe(tick(mono, events=tuple(kills)))
+    return [c.resource for c in changes if c.rule == OOM_KILL and c.new > Level.OK]
+
+
+def test_a_loop_of_kills_in_one_s_own_groups_is_told_twenty_times_and_another_s_kill_all_the_same():
+    engine = RuleEngine(since_wall=0.0)
+    told = []
+    for second in range(100):
+        told += news(engine, 1000.0 + second, [f"{USER}/loop{second}-{i}" for i in range(10)])
+    assert len(told) == MOST_NEWS
+
+    assert news(engine, 1200.0, [f"{OTHER}/training"]) == [f"cgroup:{OTHER}/training"]
+    assert news(engine, 1201.0, ["/system.slice/docker-a.scope"])
+    assert news(engine, 1202.0, ["/system.slice/docker-a.scope"]), "a second victim"
+    assert news(engine, 1100.0 + FLOOD_SECONDS + 10, [f"{USER}/loop"]), "when the flood is over"

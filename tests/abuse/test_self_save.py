@@ -1,0 +1,144 @@
+"""Nobody has another user's process signalled, by no name, number or note."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.alerts.test_selfsave import IDLE, program, start_ticks, state
+from tests.alerts.ticks import START
+from tests.support.daemons import eventually, wslgpud
+from wslgpud.alerts.selfsave import SelfSave, culprit, send
+from wslgpud.alerts.stopped import Stopped, StoppedFile
+from wslgpud.config import Alerts
+from wslgpud.model import Forecast, Level, ProcessSample, Transition
+
+NOBODY = 65534
+root = pytest.mark.skipif(os.geteuid() != 0, reason="runs programs of two users, which only root can")
+
+
+def blamed(who: str, kind: str = "process") -> Transition:
+    forecast = Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind)
+    return Transition(START, 1.0, "ram", "memory_exhaustion", Level.OK, Level.CRITICAL, "", forecast)
+
+
+@contextmanager
+def of_another_user() -> Iterator[subprocess.Popen[str]]:
+    command = ["/bin/sh", "-c", "echo ready; exec sleep 600"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, cwd="/"
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", ["python (pid {victim})", "(pid {victim})", "x (pid {victim}) "])
+def test_a_number_in_a_name_is_not_the_number_of_the_process(name):
+    victim, attacker = ProcessSample(4242, 1, "python", 1, 0), ProcessSample(999, 1, "x", 1, 0)
+    who = f"{name.format(victim=4242)} (pid 999)"
+
+    assert culprit(blamed(who), [victim, attacker]) == attacker
+
+
+@pytest.mark.parametrize("kind", ["group", "unknown", "pool", "cache"])
+@pytest.mark.parametrize("who", ["several: python (pid 4242)", "3 x python (pid 4242)", "python (pid 4242)"])
+def test_only_one_process_that_is_known_is_ever_asked(kind, who):
+    assert culprit(blamed(who, kind), [ProcessSample(4242, 1, "python", 1, 0)]) is None
+
+
+@root
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT])
+def test_another_user_s_process_is_not_signalled(number, tmp_path):
+    with of_another_user() as other:
+        said = send((other.pid, start_ticks(other.pid)), number, os.geteuid())
+
+        assert said == "it is another user's"
+        assert other.poll() is None
+        assert state(other.pid) != "T"
+
+
+@root
+def test_a_root_daemon_without_a_user_asks_only_root_s(tmp_path):
+    saver = SelfSave(Alerts(save_signal="SIGSTOP"), tmp_path)
+    with of_another_user() as other:
+        sample = ProcessSample(other.pid, start_ticks(other.pid), "x", 1, 0)
+        said = saver.note(blamed(f"x (pid {other.pid})"), [sample])
+
+        assert said.endswith("it is another user's")
+        assert state(other.pid) != "T"
+    assert not (tmp_path / "stopped.json").exists()
+
+
+def test_a_number_used_again_is_another_process(tmp_path):
+    with program(IDLE) as process:
+        stale = (process.pid, start_ticks(process.pid) - 1)
+
+        assert send(stale, signal.SIGSTOP, os.geteuid()) == "its pid belongs to another process now"
+        assert state(process.pid) != "T"
+
+
+@pytest.mark.parametrize("pid", [0, 1, os.getpid(), -1, 2**31, 2**63])
+def test_no_number_reaches_a_group_the_system_or_ourselves(pid):
+    with suppress(OverflowError):
+        assert send((pid, 1), signal.SIGCONT, os.geteuid())
+
+
+def note(folder: Path, *stopped: Stopped, boot: str = "") -> None:
+    boot = boot or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (folder / "stopped.json").write_text(json.dumps({"boot_id": boot, "stopped": stopped}))
+
+
+@root
+def test_a_forged_note_wakes_at_most_what_it_names_exactly(tmp_path):
+    """Who can write the daemon's folder can name processes: they must be named exactly, and get SIGCONT."""
+    with of_another_user() as other:
+        os.kill(other.pid, signal.SIGSTOP)
+        eventually(lambda: state(other.pid) == "T", "the stop")
+        start = start_ticks(other.pid)
+        note(tmp_path, Stopped(other.pid, start, 0), Stopped(other.pid, start + 1, NOBODY), Stopped(1, 0, 0))
+        done = wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path)
+
+        assert "goes on" not in done.stdout
+        assert state(other.pid) == "T"
+        os.kill(other.pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"boot_id": "BOOT", "stopped": [[-1, 0, 0], [0, 0, 0]]}',
+        '{"boot_id": "BOOT", "stopped": [[1e400, 0, 0]]}',
+        '{"boot_id": "BOOT", "stopped": [[999999999999999999999, 0, 0]]}',
+        '{"boot_id": "BOOT", "stopped": ' + "[" * 100_000,
+        '{"boot_id": "BOOT", "stopped": [["1; reboot", "x", null]]}',
+        '{"boot_id": "BOOT", "stopped": {"a": 1}}',
+        '{"boot_id": ["BOOT"]}',
+    ],
+    ids=["groups", "infinite", "huge", "deep", "words", "object", "boot"],
+)
+def test_a_note_made_to_harm_wakes_nobody_and_is_no_traceback(text, tmp_path):
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (tmp_path / "stopped.json").write_text(text.replace("BOOT", boot))
+
+    assert SelfSave(Alerts(), tmp_path).released == []
+    done = wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_note_is_not_read_through_a_link(tmp_path):
+    (tmp_path / "state").mkdir()
+    note(tmp_path, Stopped(os.getpid(), 1, os.geteuid()))
+    (tmp_path / "state/stopped.json").symlink_to(tmp_path / "stopped.json")
+
+    assert StoppedFile(tmp_path / "state").read() == set()

@@ -1,0 +1,213 @@
+"""HTTP requests to servers that may be hostile: the only client for everything this process fetches or posts.
+
+A request is bounded as a whole, in time and in bytes, however slowly or endlessly the server answers. It goes
+to the configured address and nowhere else: no redirect is followed, no proxy of the environment is asked, and
+nothing is decompressed.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import time
+import urllib.parse
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wslgpud.units import one_line
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+#: of status lines and headers together; bodies may come in chunks, whose frames take a quarter at most
+_HEAD_BYTES = 1 << 16
+#: characters of a refusal that are kept
+_SAID_CHARACTERS = 200
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+#: headers whose values are no secret even when a server sends them back
+_PUBLIC = frozenset({"accept-encoding", "connection", "content-type", "host", "user-agent"})
+
+
+class Unreachable(Exception):  # noqa: N818 - a state of the network
+    """No usable answer came; one line that says why."""
+
+
+class Refused(Exception):  # noqa: N818 - the server's answer
+    """The server answered with a status that is no success."""
+
+    def __init__(self, status: int, said: str) -> None:
+        """Keep the status, and what the server said as one line."""
+        super().__init__(f"answered {status}: {said}" if said else f"answered {status}")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An HTTP address, its user and password apart from what may be shown."""
+
+    scheme: str
+    host: str
+    port: int | None
+    target: str
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def place(self) -> str:
+        """Return host and port as the address has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+def parsed(url: str) -> Address:
+    """Understand an address.
+
+    Raises:
+        ValueError: it is none of HTTP. The message does not repeat it, for it may hold a password.
+    """
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ValueError("not an address like http://127.0.0.1:9093")
+    authorization = ""
+    if parts.username is not None:
+        pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        authorization = "Basic " + b64encode(pair.encode()).decode()
+    target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
+    return Address(parts.scheme, parts.hostname, parts.port, target, authorization)
+
+
+def exchange(
+    address: Address,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    deadline_seconds: float,
+    most_bytes: int,
+) -> bytes:
+    """Send a GET, or a POST where there is ``data``, and return the body of the answer.
+
+    Args:
+        address: where it goes.
+        data: the body.
+        headers: more headers.
+        deadline_seconds: time for everything from the connection to the last byte (only the resolver of
+            names has a limit of its own).
+        most_bytes: the largest body that is taken.
+
+    Raises:
+        Refused: the server answered anything but a success; redirects count as that.
+        Unreachable: there was no whole answer in time, or it is too large or no HTTP.
+    """
+    sent = {"Host": address.place, "Accept-Encoding": "identity", "Connection": "close", **(headers or {})}
+    if address.authorization:
+        sent["Authorization"] = address.authorization
+    wire = _Wire(time.monotonic() + deadline_seconds)
+    connection = http.client.HTTPConnection(address.host, address.port)
+    connection.sock = wire
+    try:
+        wire.connect(address)
+        connection.request("GET" if data is None else "POST", address.target, data, sent)
+        answer = connection.getresponse()
+        wire.allow(most_bytes + most_bytes // 4)
+        body = answer.read(most_bytes + 1)
+        if not 200 <= answer.status < 300:
+            raise Refused(answer.status, _said(answer.status, body, sent))
+        if len(body) > most_bytes:
+            raise Unreachable(f"answers more than {most_bytes} bytes")
+        if answer.length:
+            raise Unreachable("ended amid its answer")
+    except TimeoutError as error:
+        raise Unreachable(f"no whole answer within {deadline_seconds:g} s") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Unreachable(one_line(why)) from error
+    finally:
+        wire.hang_up()
+    return body
+
+
+def _said(status: int, body: bytes, sent: Mapping[str, str]) -> str:
+    """Return what a refusal says, without what we sent in confidence: some servers send it back."""
+    if 300 <= status < 400:
+        return "it redirects, which is not followed; configure the address that it leads to"
+    said = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")
+    for name, value in sent.items():
+        if name.lower() not in _PUBLIC:
+            for secret in (value, *value.split()):
+                said = said.replace(secret, "***")
+    return one_line(said, _SAID_CHARACTERS)
+
+
+class _Wire(io.RawIOBase):
+    """Stands in for the socket of ``http.client``: every wait ends at the deadline, bytes are counted."""
+
+    def __init__(self, until_mono: float) -> None:
+        self._until = until_mono
+        self._bytes_left = _HEAD_BYTES
+        self._socket: socket.socket | None = None
+
+    def connect(self, address: Address) -> None:
+        port = address.port or _DEFAULT_PORTS[address.scheme]
+        failure = OSError("has no address")
+        for family, kind, protocol, _, place in socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM):
+            plain = socket.socket(family, kind, protocol)
+            try:
+                plain.settimeout(self._seconds_left())
+                plain.connect(place)
+                self._socket = plain
+                if address.scheme == "https":
+                    plain.settimeout(self._seconds_left())
+                    context = ssl.create_default_context()
+                    self._socket = context.wrap_socket(plain, server_hostname=address.host)
+            except TimeoutError:
+                plain.close()
+                raise
+            except OSError as error:
+                plain.close()
+                failure = error
+            else:
+                return
+        raise failure
+
+    def allow(self, count: int) -> None:
+        """Take so many bytes more."""
+        self._bytes_left += count
+
+    def sendall(self, data: Any) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._ready().send(left) :]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        count = self._ready().recv_into(buffer)
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise OSError("sends too much")
+        return count
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def close(self) -> None:
+        """Stay open: ``http.client`` closes the socket before the answer is read."""
+
+    def hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def _ready(self) -> socket.socket:
+        assert self._socket is not None  # noqa: S101 - for mypy; connected before anything is sent
+        self._socket.settimeout(self._seconds_left())
+        return self._socket
+
+    def _seconds_left(self) -> float:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
