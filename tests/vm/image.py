@@ -201,7 +201,8 @@ def _install(tree: Path) -> None:
 
 def _made_of() -> bytes:
     """Return what makes a release beside the wheel."""
-    return b"".join(path.read_bytes() for path in (PINS, BUILD, REPOSITORY / "pyproject.toml"))
+    locked = sorted((REPOSITORY / "deploy").rglob("*.txt"))
+    return b"".join(path.read_bytes() for path in (*locked, REPOSITORY / "pyproject.toml"))
 
 
 def _pack(tree: Path, disk: Path) -> None:
