@@ -140,13 +140,7 @@ READS = {
     "read the configuration", "read the addresses of channels", "read the history", "list the state folder",
 }  # fmt: skip
 #: An alert command is as trusted as the service itself: it can end it, and is ended with it.
-OWN = {
-    "change the history",
-    "add to the state folder",
-    "end it",
-    "have it killed first",
-    "limit what it may use",
-}
+OWN = {"change the history", "add to the state folder", "end it", "limit what it may use"}
 #: What root keeps apart from all this, and finds unchanged.
 TREASURE = "/srv/treasure"
 KEEP_TREASURE = f"""
