@@ -63,7 +63,7 @@ unpacked_packages() {
 # Python it was made with: the environment may be about to be replaced.
 find_python() {
     for python in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
-        "$python" -c 'import sys
+        "$python" -I -c 'import sys
 sys.version_info < (3, 10) and sys.exit(1)
 print(sys._base_executable or sys.executable)' 2>/dev/null && return
     done
@@ -73,15 +73,40 @@ print(sys._base_executable or sys.executable)' 2>/dev/null && return
 
 # with_venv PYTHON: see to it that it can make virtual environments.
 with_venv() {
+    # -I, here and below: else Python takes a module of that name from the folder that sudo was typed in.
     # Debian splits venv and pip off; Python's own message would not say what to do.
-    "$1" -c 'import ensurepip, venv' 2>/dev/null ||
-        debian_packages "$("$1" -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')"
+    "$1" -I -c 'import ensurepip, venv' 2>/dev/null ||
+        debian_packages "$("$1" -I -c 'import sys; print(f"python3.{sys.version_info.minor}-venv")')"
+}
+
+# install_locked ENVIRONMENT FILE...: install what the lock files name. Only files that were hashed when they were
+# locked, and no source archives: to build one, pip would fetch whatever that asks for.
+install_locked() {
+    pip=$1/bin/pip
+    shift
+    for file in "$@"; do
+        set -- "$@" --requirement "$file"
+        shift
+    done
+    quietly "$pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: "$@"
+}
+
+# install_ours ENVIRONMENT REPOSITORY OPTION...: install the repository's own package. What builds it is locked as
+# well, and does not stay; pip's own isolated build would fetch the newest of everything.
+install_ours() {
+    backend=$1/backend pip=$1/bin/pip repository=$2
+    shift 2
+    quietly "$pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: \
+        --target "$backend" --requirement "$repository/deploy/build.txt" &&
+        quietly env PYTHONPATH="$backend" "$pip" install --quiet --disable-pip-version-check \
+            --no-index --no-deps --no-build-isolation "$@" "$repository" &&
+        rm -rf "$backend"
 }
 
 # make_environment FOLDER REPOSITORY REQUIREMENTS...: a virtual environment with exactly these packages and
 # the repository's own in editable form. Does nothing, and needs no network, when it is up to date.
 make_environment() {
-    folder=$1 repository=$2
+    environment=$1 repository=$2
     shift 2
     python=$(find_python) || return
     stamp=$({
@@ -89,25 +114,20 @@ make_environment() {
         echo "$repository"
         cat "$repository/pyproject.toml" "$@"
     } | sha256sum)
-    [ "$(cat "$folder/stamp" 2>/dev/null)" = "$stamp" ] && return
+    [ "$(cat "$environment/stamp" 2>/dev/null)" = "$stamp" ] && return
     if ! [ -w "$repository" ]; then
-        echo "$(id -un) may not write to $repository, where $folder is to be made: clone it to a folder of yours" >&2
+        echo "$(id -un) may not write to $repository, to make $environment: clone it to a folder of yours" >&2
         return 1
     fi
     with_venv "$python" || return
-    echo "preparing $folder (once, about half a minute)" >&2
-    rm -rf "$folder"
-    "$python" -m venv "$folder" || return
-    for requirements in "$@"; do
-        set -- "$@" -r "$requirements"
-        shift
-    done
-    if ! quietly "$folder/bin/pip" install --quiet --disable-pip-version-check "$@" ||
-        ! quietly "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --editable "$repository"; then
+    echo "preparing $environment (once, about half a minute)" >&2
+    rm -rf "$environment"
+    "$python" -I -m venv "$environment" || return
+    if ! install_locked "$environment" "$@" || ! install_ours "$environment" "$repository" --editable; then
         echo "the packages above could not be installed; the first run needs the network, later ones do not" >&2
         return 1
     fi
-    echo "$stamp" >"$folder/stamp"
+    echo "$stamp" >"$environment/stamp"
 }
 
 # release_of REPOSITORY EXTRAS: print the name of a release, which says what is in it.
@@ -117,26 +137,27 @@ release_of() {
         cd "$1" && {
             "$python" -VV
             echo "$2"
-            find pyproject.toml deploy/requirements.txt wslgpud -type f ! -name '*.pyc' -exec sha256sum {} + |
-                LC_ALL=C sort
+            find pyproject.toml deploy/requirements.txt deploy/build.txt deploy/extras wslgpud \
+                -type f ! -name '*.pyc' -exec sha256sum {} + | LC_ALL=C sort
         } | sha256sum | cut -c1-12
     )"
 }
 
 # make_release FOLDER REPOSITORY EXTRAS: an environment with a copy of the program in it, which stays as it is
-# whatever becomes of the repository. EXTRAS like "apprise,plots", or nothing.
+# whatever becomes of the repository. EXTRAS like "apprise plots", or nothing.
 make_release() {
     [ -e "$1/complete" ] && return
     python=$(find_python) && with_venv "$python" || return
     echo "preparing $1 (once, about half a minute)" >&2
-    rm -rf "$1" && mkdir -p "$1" && "$python" -m venv "$1" || return
-    set -- "$1" "$2" "${3:+[$3]}"
-    if ! quietly "$1/bin/pip" install --quiet --disable-pip-version-check \
-        --requirement "$2/deploy/requirements.txt" ||
-        ! quietly "$1/bin/pip" install --quiet --disable-pip-version-check \
-            --constraint "$2/deploy/requirements.txt" "$2$3"; then
+    rm -rf "$1" && mkdir -p "$1" && "$python" -I -m venv "$1" || return
+    release=$1 repository=$2 extras=$3
+    set -- "$repository/deploy/requirements.txt"
+    for extra in $extras; do
+        set -- "$@" "$repository/deploy/extras/$extra.txt"
+    done
+    if ! install_locked "$release" "$@" || ! install_ours "$release" "$repository"; then
         echo "the packages above could not be installed; this needs the network, a second time it does not" >&2
         return 1
     fi
-    touch "$1/complete"
+    touch "$release/complete"
 }

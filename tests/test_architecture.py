@@ -17,7 +17,7 @@ LAYERS = (
     ("config", "host", "outgoing", "palette"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs", "running"),
+    ("observe", "capture", "systemd", "logs", "running", "secrecy"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),

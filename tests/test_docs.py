@@ -24,7 +24,7 @@ from wslgpud.cli import app
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = sorted(
-    path for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))
+    path for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))
 ) + sorted(path for folder in ("wslgpud", "deploy", "grafana") for path in (ROOT / folder).rglob("*.md"))
 STORY_BYTES = 150_000
 
@@ -34,6 +34,18 @@ def test_every_table_of_the_readme_is_made_of_what_it_tells_about() -> None:
     assert tables.found(README) == {name: make() for name, make in tables.TABLES.items()}
     by_hand = re.sub(r"<!-- \w+: generated.*?<!-- end -->", "", README, flags=re.DOTALL)
     assert re.findall(r"^\|.*", by_hand, re.MULTILINE) == []
+
+
+def test_each_claim_of_the_security_page_names_a_test_that_is_there() -> None:
+    page = (ROOT / "SECURITY.md").read_text()
+    _, _, *rows = re.findall(r"^\|.*", page, re.MULTILINE)
+    named = [re.search(r"`(tests/[\w/]+\.py)` `(test_\w+)` \|$", row) for row in rows]
+
+    assert "(SECURITY.md)" in README
+    assert len(rows) > 5
+    assert [row for row, test in zip(rows, named, strict=True) if test is None] == []
+    for test in filter(None, named):
+        assert f"def {test[2]}(" in (ROOT / test[1]).read_text(), test[0]
 
 
 def _drawn(name: str, picture: str) -> None:

@@ -277,8 +277,14 @@ def user_file(environ: Mapping[str, str]) -> Path:
 
 
 def find_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that applies without ``--config``, if there is one."""
-    return next((f for f in (SYSTEM_FILE, user_file(environ)) if _may_be_there(f)), None)
+    """Return the configuration file that applies without ``--config``, if there is one.
+
+    The service's file holds secrets and is closed to ordinary users, for whom it does not apply. The service
+    itself, which systemd gives a state folder, never goes on without it: reading it names what is wrong.
+    """
+    theirs = "STATE_DIRECTORY" not in environ and not os.access(SYSTEM_FILE, os.R_OK)
+    places = (user_file(environ),) if theirs else (SYSTEM_FILE, user_file(environ))
+    return next((f for f in places if _may_be_there(f)), None)
 
 
 def _may_be_there(file: Path) -> bool:

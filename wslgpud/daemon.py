@@ -11,11 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from wslgpud import config, logs
+from wslgpud import config, logs, secrecy
 from wslgpud.host import Host, RecordedHost
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
+
+log = logging.getLogger(__name__)
 
 
 class NoRecording(Exception):  # noqa: N818 - a mistake of who named the folder
@@ -38,8 +40,11 @@ def main(order: str) -> int:
 
     file, state, root = (None if path is None else Path(path) for path in json.loads(order))
     try:
-        found = config.load(file, os.environ).config
+        loaded = config.load(file, os.environ)
+        found = loaded.config
         logs.set_up(found.log.level)
+        for path in secrecy.exposed(found, loaded.file):
+            log.warning("every user can read %s, which holds secrets: %s", path, secrecy.remedy(path))
         folder = state or config.state_folder(os.environ)
         daemon = Daemon(found, host_at(root), folder, os.environ)
 

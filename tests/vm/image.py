@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from pathlib import Path
 GUEST = Path(__file__).parent / "guest"
 SUITE = "bookworm"
 REPOSITORY = Path(__file__).parents[2]
-PINS = REPOSITORY / "deploy" / "requirements.txt"
+PINS, BUILD = (REPOSITORY / "deploy" / name for name in ("requirements.txt", "build.txt"))
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 GUEST_PYTHON = "3.11"  # of the suite: the wheels outside are chosen for it
 PACKAGES = (
@@ -115,7 +114,7 @@ def image(wheel: Path | None = None, packages: tuple[str, ...] = ()) -> Image:
             shutil.rmtree(f"{tree}{PROGRAM}.releases", ignore_errors=True)
             shutil.rmtree(f"{tree}{SOURCE}", ignore_errors=True)
             if wheel:
-                _install(wheel, tree)
+                _install(tree)
             _pack(tree, disk)
         os.utime(disk)
         for old in sorted(base.glob("*.img"), key=lambda path: path.stat().st_mtime)[:-KEPT_IMAGES]:
@@ -142,34 +141,30 @@ def wheel_of(repository: Path, folder: Path) -> Path:
 
 def backend() -> Path:
     """Return a folder with the wheels of what builds ours, also in editable form; downloaded once."""
-    return _downloaded("backend", "hatchling", "editables")
+    return _downloaded("backend", BUILD)
 
 
-def wheelhouse(wheel: Path) -> Path:
-    """Return a folder with the wheels that ``wheel`` depends on, for the guest's Python; downloaded once.
+def wheelhouse() -> Path:
+    """Return a folder with the wheels that the program depends on, for the guest's Python; downloaded once.
 
     Also what a test of an installer copies into a machine, which has no network.
     """
-    with zipfile.ZipFile(wheel) as archive:
-        metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = archive.read(metadata).decode().splitlines()
-    needed = [line.partition(": ")[2] for line in lines if line.startswith("Requires-Dist:")]
     platforms = [f"--platform=manylinux{version}_x86_64" for version in ("_2_34", "_2_28", "_2_17", "2014")]
-    return _downloaded(
-        "wheels", *platforms, f"--python-version={GUEST_PYTHON}",
-        *(["-c", str(PINS)] if PINS.exists() else []), *(need for need in needed if "extra ==" not in need),
-    )  # fmt: skip
+    return _downloaded("wheels", PINS, *platforms, f"--python-version={GUEST_PYTHON}")
 
 
-def _downloaded(name: str, *arguments: str) -> Path:
-    """Return a folder of wheels that ``pip download`` fetched for these arguments, now or earlier."""
-    key = "\n".join(arguments) + (PINS.read_text(encoding="utf-8") if str(PINS) in arguments else "")
+def _downloaded(name: str, locked: Path, *options: str) -> Path:
+    """Return a folder with the wheels that a lock file names, fetched now or earlier."""
+    key = "\n".join(options) + locked.read_text(encoding="utf-8")
     folder = cache_folder() / f"{name}-{_sha256(key.encode())}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
         if not folder.exists():
             partial = _fresh(folder.with_suffix(".partial"))
-            _run(*PIP, "download", "--quiet", "--only-binary=:all:", f"--dest={partial}", *arguments)
+            _run(
+                *PIP, "download", "--quiet", "--require-hashes", "--only-binary=:all:", f"--dest={partial}",
+                f"--requirement={locked}", *options,
+            )  # fmt: skip
             partial.rename(folder)
     return folder
 
@@ -186,14 +181,14 @@ def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
     partial.rename(tree)
 
 
-def _install(wheel: Path, tree: Path) -> None:
+def _install(tree: Path) -> None:
     wheels = tree / "opt/wheels"
     source = Path(f"{tree}{SOURCE}")
     for name in ("wslgpud", "deploy"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source)
-    for folder in (wheelhouse(wheel), backend()):
+    for folder in (wheelhouse(), backend()):
         shutil.copytree(folder, wheels, dirs_exist_ok=True)
     try:
         _run(
@@ -206,7 +201,8 @@ def _install(wheel: Path, tree: Path) -> None:
 
 def _made_of() -> bytes:
     """Return what makes a release beside the wheel."""
-    return b"".join(path.read_bytes() for path in (PINS, REPOSITORY / "pyproject.toml"))
+    locked = sorted((REPOSITORY / "deploy").rglob("*.txt"))
+    return b"".join(path.read_bytes() for path in (*locked, REPOSITORY / "pyproject.toml"))
 
 
 def _pack(tree: Path, disk: Path) -> None:

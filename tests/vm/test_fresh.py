@@ -62,7 +62,7 @@ class Newcomer:
 
 
 @pytest.fixture
-def newcomer(able_to_boot: None, tmp_path: Path, wheel: Path) -> Newcomer:
+def newcomer(able_to_boot: None, tmp_path: Path) -> Newcomer:
     tree = image().kernel.parents[1]
     one = Newcomer(tmp_path, tree)
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "wslgpud", "deploy"]
@@ -71,7 +71,7 @@ def newcomer(able_to_boot: None, tmp_path: Path, wheel: Path) -> Newcomer:
         target = tmp_path / f"upper{CLONE}" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, target)
-    for folder in (wheelhouse(wheel), backend()):
+    for folder in (wheelhouse(), backend()):
         shutil.copytree(folder, tmp_path / "upper/wheels", dirs_exist_ok=True)
     return one
 

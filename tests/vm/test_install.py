@@ -39,6 +39,7 @@ exit 0
 """
 WINDOWS = "mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 NOBODY = 65534
+SECRET = '[alerts]\nalertmanager_urls = ["http://me:word@127.0.0.1:9093"]\n'
 PATHS = {"PATH": "/stand-ins:/usr/sbin:/usr/bin:/sbin:/bin", "PIP_FIND_LINKS": "/wheels"}
 
 
@@ -69,6 +70,14 @@ class Admin:
     def has(self, path: str) -> bool:
         file = self.folder / "upper" / path
         return file.exists() or file.is_symlink()
+
+    def access(self, file: Path) -> str:
+        """Return whose it is there, and for whom."""
+        groups = (self.folder / "upper/etc/group").read_text().splitlines()
+        names = {int(line.split(":")[2]): line.split(":")[0] for line in groups}
+        found = file.stat()
+        owner = "root" if found.st_uid == 0 else found.st_uid
+        return f"{owner}:{names[found.st_gid]} {found.st_mode & 0o7777:o}"
 
     def release(self) -> str:
         """Return the name that the release of the clone has."""
@@ -153,7 +162,8 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
     new = admin.release()
     for release, more in (("before", "complete"), (new, "complete"), (new, "broken")):
         admin.put(f"opt/wslgpud.releases/{release}/{more}")
-        admin.put(f"opt/wslgpud.releases/{release}/bin/wslgpud", "#!/bin/sh\n")
+        init = '[ "$1 $2" != "config init" ] || : >"$3"'
+        admin.put(f"opt/wslgpud.releases/{release}/bin/wslgpud", f"#!/bin/sh\n{init}\n")
     (admin.folder / "upper/opt/wslgpud").symlink_to("/opt/wslgpud.releases/before")
     admin.put("etc/systemd/system/wslgpud.service", "the unit before", 0o644)
     done = admin.does("install")
@@ -190,6 +200,17 @@ def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when
     in_wsl.does("uninstall")
     assert in_wsl.read("asked").splitlines()[-1] == "remove Ubuntu-24.04"
     assert not in_wsl.has("etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf")
+
+
+def test_a_configuration_that_everybody_could_read_is_closed_by_an_upgrade(admin: Admin) -> None:
+    admin.put("etc/wslgpud/wslgpud.toml", SECRET, 0o644)
+    admin.does("install")
+    file = admin.folder / "upper/etc/wslgpud/wslgpud.toml"
+
+    assert admin.access(file) == "root:wslgpud 640"
+    assert admin.access(file.parent) == "root:wslgpud 750"
+    assert file.read_text() == SECRET
+    assert "would do:\n  nothing" in admin.does("install", "--dry-run").stdout
 
 
 def test_what_somebody_has_changed_for_himself_is_left_alone(admin: Admin) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ app = typer.Typer(help="Show, check or write the configuration.", no_args_is_hel
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show every key with its value and where that comes from."""
-    found = loaded(config)
+    found = _loaded(config)
     rows = []
     for key in configuration.declared_keys():
         value = getattr(getattr(found.config, key.section), key.name)
@@ -47,7 +48,7 @@ def check(config: ConfigOption = None) -> None:
     """Check the configuration; exit status 2 and one line if it cannot be used."""
     from wslgpud import app as daemon  # noqa: PLC0415 - all that it is made of: only here
 
-    found = loaded(config)
+    found = _loaded(config)
     try:
         daemon.check(found.config)
     except configuration.ConfigError as error:
@@ -61,14 +62,39 @@ def init(
 ) -> None:
     """Write a configuration file in which every key stands with its help, commented out."""
     target = file or (configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ))
-    if target.exists():
-        raise Fault(f"{target} exists already; it is left as it is")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(sample_file())
+        target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        _create(target, sample_file())
+    except FileExistsError:
+        raise Fault(f"{target} exists already; it is left as it is") from None
     except OSError as error:
         raise Fault(f"cannot write {target}: {error.strerror}") from error
     print(f"wrote {target}")
+
+
+def _loaded(config: Path | None) -> configuration.Loaded:
+    """Load the configuration, and say so where the service has another that this user may not read."""
+    found = loaded(config)
+    service = configuration.SYSTEM_FILE
+    if config is None and service.parent.is_dir() and not os.access(service, os.R_OK):
+        print(f"wslgpud: the service has a configuration that you may not read: {service}", file=sys.stderr)
+    return found
+
+
+def _create(file: Path, text: str) -> None:
+    """Write a new file that is closed to others from the first byte on, since secrets will be put into it.
+
+    Raises:
+        FileExistsError: something has that name, be it a link that leads nowhere.
+        OSError: it cannot be written; there is none then.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except BaseException:
+        file.unlink()
+        raise
 
 
 def _without_password(value: Any) -> Any:

@@ -80,7 +80,7 @@ def test_ids_never_change_once_they_are_out():
         "memory.killed", "kernel.swappiness", "kernel.overcommit", "kernel.max_map_count", "kernel.inotify",
         "kernel.pressure", "kernel.memory_cgroup", "memory.limited", "data.windows_drive", "disk.state",
         "disk.space", "disk.windows", "clock.daemons", "clock.skew", "docker.nvidia", "rights.kernel_log",
-        "rights.processes", "service.runs",
+        "rights.processes", "rights.secrets", "service.runs",
     }  # fmt: skip
     assert len({c.id for c in CHECKS}) == len(CHECKS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wslgpud import documents
+from wslgpud import documents, secrecy
 from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.drives import READERS, open_there
@@ -202,6 +202,20 @@ def processes(look: Look) -> Outcome:
             "hidden from this user (hidepid)", "the service may see them: sudo systemctl enable --now wslgpud"
         )
     return good("visible")
+
+
+@check(
+    "rights.secrets",
+    "Our secrets",
+    "Who can read the address of a channel reads your warnings, and sends some in your name.",
+)
+def secrets(look: Look) -> Outcome:
+    """No file of ours with secrets in it is open to everybody."""
+    if not look.host.live:
+        return not_applicable("this is a recording")
+    for path in look.exposed:
+        return problem(f"every user can read {path}", secrecy.remedy(path))
+    return good("for us alone")
 
 
 @check("service.runs", "The daemon", "Nothing warns while it does not run.")

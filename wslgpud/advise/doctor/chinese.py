@@ -56,6 +56,7 @@ CHECKS: Mapping[str, tuple[str, str]] = {
     "docker.nvidia": ("Docker 的 GPU", "容器只有通过 NVIDIA 运行时或 CDI 文件才能看到显卡。"),
     "rights.kernel_log": ("内核日志", "谁被杀死、GPU 驱动说了什么，只记录在那里。"),
     "rights.processes": ("其他用户的进程", "只有能看到的进程，才能说出是谁占用了内存。"),
+    "rights.secrets": ("我们的机密", "谁能读到通知渠道的地址，谁就能读到你的预警，还能以你的名义发送。"),
     "service.runs": ("守护进程", "它不运行，就没有人预警。"),
 }  # fmt: skip
 
@@ -174,6 +175,8 @@ PHRASES: Mapping[str, str] = {
     "hidden from this user (hidepid)": "此用户看不到 (hidepid)",
     "visible": "可见",
     "this is a recording": "这是录制的机器",
+    "every user can read {}": "所有用户都能读取 {}",
+    "for us alone": "只有我们能读",
     "it answers at {}": "在 {} 应答",
     "it does not run": "没有运行",
     # the host, and what a machine lacks for a check

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
+from wslgpud import secrecy
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.advise.wslconfig import compare, files
 from wslgpud.advise.wslconfig.parse import Parsed, parse
-from wslgpud.config import Config
+from wslgpud.config import Config, find_file
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, ProcessSample, Reading
 from wslgpud.sources import gpu as gpu_source
@@ -158,6 +160,11 @@ class Look:
     def settings_seen(self) -> list[compare.Row]:
         """The settings of .wslconfig beside what the machine has."""
         return compare.rows(self.wslconfig.parsed or Parsed(), self.host)
+
+    @cached_property
+    def exposed(self) -> list[Path]:
+        """Our files with secrets that everybody can read."""
+        return secrecy.exposed(self.config, find_file(os.environ))
 
     @property
     def is_root(self) -> bool:
