@@ -17,7 +17,7 @@ LAYERS = (
     ("config", "host", "palette"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs", "running"),
+    ("observe", "capture", "systemd", "logs", "running", "output"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),

@@ -29,9 +29,18 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h"
 
 
-def printable(text: str) -> str:
-    """Return a name that others chose, harmless to print: it may hold what a terminal obeys."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def printable(text: str, layout: str = "") -> str:
+    """Return text that others chose, harmless to print: what a terminal obeys or hides is shown as U+FFFD.
+
+    These are control characters (C0, DEL, C1), marks that turn the direction of writing, zero-width ones,
+    separators of lines and paragraphs, lone surrogates. ``layout`` names characters that stay all the same.
+    """
+    rest = text
+    for kept in layout:
+        rest = rest.replace(kept, "")
+    if rest.isprintable():  # nearly always, and a hundred times as quick as to look at each
+        return text
+    return "".join(c if c.isprintable() or c in layout else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def resource_name(resource: str) -> str:

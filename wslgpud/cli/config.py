@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
+from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
 
 _PASSWORD = re.compile(r"(://[^/@:]*:)[^@]*(@)")
 
-app = typer.Typer(help="Show, check or write the configuration.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
 
 
 @app.command()
@@ -30,8 +30,9 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
         return
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
+
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("key", "value", "from", "meaning"):
@@ -39,7 +40,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
         table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
-    Console().print(table, markup=False)  # a path may hold brackets
+    Console().print(table)
 
 
 @app.command()

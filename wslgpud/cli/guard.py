@@ -17,7 +17,7 @@ import typer
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
 from wslgpud.running import Note
-from wslgpud.units import duration, size
+from wslgpud.units import duration, printable, size
 
 if TYPE_CHECKING:
     from wslgpud.advise.guard.announce import Announcement
@@ -307,4 +307,4 @@ def _clock(seconds: float) -> str:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
-        os.write(2, f"[guard] {text}\n".encode(errors="backslashreplace"))
+        os.write(2, f"[guard] {printable(text)}\n".encode())
