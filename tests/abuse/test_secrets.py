@@ -116,6 +116,6 @@ def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], trai
     assert not {where: around(text) for where, text in outputs.items() if MARK in text}
 
 
-def around(text: str) -> str:
-    place = text.index(MARK)
+def around(text: str, mark: str = MARK) -> str:
+    place = text.index(mark)
     return text[max(0, place - 60) : place + 40]

@@ -18,10 +18,9 @@ from wslgpud.sources.wsl import generation
 from wslgpud.units import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from wslgpud.advise.fit.estimate import Estimate, Plan
     from wslgpud.advise.fit.shape import Shape
+    from wslgpud.cli.console import Console
     from wslgpud.config import Config
     from wslgpud.model import GpuSample
     from wslgpud.store import Reader
