@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
     ("metrics", "units", "steps", "documents", "extras", "__init__"),
-    ("model",),
+    ("model", "masking"),
     ("config", "host", "palette"),
     ("probes",),
     ("sources",),

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 
+from wslgpud.masking import masked
 from wslgpud.units import printable
 
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
@@ -21,10 +22,10 @@ class _JournalFormatter(logging.Formatter):
 
 
 class _OneLine(logging.Filter):
-    """Keeps an event on one line: a line feed in a foreign name would forge another, with any priority."""
+    """Keeps an event on one line, and secrets out: a line feed in a foreign name would forge an event."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = printable(record.getMessage()), ()
+        record.msg, record.args = masked(printable(record.getMessage())), ()
         return True
 
 

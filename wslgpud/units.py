@@ -29,18 +29,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h"
 
 
-def printable(text: str, layout: str = "") -> str:
-    """Return text that others chose, harmless to print: what a terminal obeys or hides is shown as U+FFFD.
+def printable(text: str, layout: str = "", instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    """Return text that others chose, harmless to print: without what a terminal obeys or hides.
 
     These are control characters (C0, DEL, C1), marks that turn the direction of writing, zero-width ones,
-    separators of lines and paragraphs, lone surrogates. ``layout`` names characters that stay all the same.
+    separators of lines and paragraphs, lone surrogates. ``layout`` names characters that stay all the
+    same, ``instead`` takes the place of the others.
     """
     rest = text
     for kept in layout:
         rest = rest.replace(kept, "")
     if rest.isprintable():  # nearly always, and a hundred times as quick as to look at each
         return text
-    return "".join(c if c.isprintable() or c in layout else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() or c in layout else instead for c in text)
 
 
 def resource_name(resource: str) -> str:

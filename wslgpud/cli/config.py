@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +11,6 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
-
-_PASSWORD = re.compile(r"(://[^/@:]*:)[^@]*(@)")
 
 app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
 
@@ -26,7 +23,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     for key in configuration.declared_keys():
         value = getattr(getattr(found.config, key.section), key.name)
         origin = found.origins.get(key.path, "default")
-        rows.append((key, "(secret)" if key.secret and value else _without_password(value), origin))
+        rows.append((key, key.shown(value), origin))
     if as_json:
         print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
         return
@@ -70,11 +67,6 @@ def init(
     except OSError as error:
         raise Fault(f"cannot write {target}: {error.strerror}") from error
     print(f"wrote {target}")
-
-
-def _without_password(value: Any) -> Any:
-    """Return a value fit for a bug report: the address of a database may hold a password."""
-    return _PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
 
 
 def sample_file() -> str:

@@ -129,8 +129,9 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
         if peak > free.get(what, peak):
             where = "memory" if what == "ram" else "VRAM"
             _say(f"in an earlier run it came to {size(peak)} of {where}; {size(free[what])} are free now")
-    who = f"{plan.short_name(order.command)} (guard {os.getpid()})"
-    noted = Note(folder, host, "guard", shlex.join(order.command), shared=True)
+    name = plan.short_name(order.command)
+    who = f"{name} (guard {os.getpid()})"
+    noted = Note(folder, host, "guard", name, shared=True)
     with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement, noted as note:
 
         def show(account: Account, left: Room, run: Run) -> None:

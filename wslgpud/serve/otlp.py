@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wslgpud import __version__, extras
 from wslgpud.config import ConfigError, Otlp
 from wslgpud.host import Clock, SystemClock
+from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 
@@ -108,9 +109,10 @@ class Push:
             error = repr(fault)
         self.outcomes["failed" if error else "sent"] += 1
         if error and error != self._error and not self._stop.is_set():
-            log.warning("no push to %s: %s", self._settings.endpoint, error)
+            told = without(error, parts(self._settings.endpoint))
+            log.warning("no push to %s: %s", address(self._settings.endpoint), told)
         elif self._error and not error:
-            log.info("pushed to %s again", self._settings.endpoint)
+            log.info("pushed to %s again", address(self._settings.endpoint))
         self._error = error
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop, windows_probe
@@ -190,11 +191,13 @@ class WindowsSource(Source):
                 text = answer.read(_MOST_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise SourceError(f"windows_exporter at {url} cannot be read: {reason}") from error
+            told = without(str(reason), parts(url))
+            raise SourceError(f"windows_exporter at {address(url)} cannot be read: {told}") from error
         facts = from_exporter(text)
         if facts == Facts():
             raise SourceError(
-                f"{url} shows no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?"
+                f"{address(url)} shows no memory, gpu or process metrics;"
+                " is it windows_exporter 0.31 or newer?"
             )
         return facts
 

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from wslgpud import extras
+from wslgpud.masking import address
 from wslgpud.store.errors import (
     LockedError,
     MissingDriverError,
@@ -59,8 +60,8 @@ def sqlite_path(target: str) -> Path | None:
 
 
 def shown(target: str) -> str:
-    """Return ``target`` without its password."""
-    return make_url(target).render_as_string(hide_password=True) if is_url(target) else target
+    """Return where ``target`` lies: neither user nor password, nor what a query tells the driver."""
+    return address(target, path=True)
 
 
 def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:

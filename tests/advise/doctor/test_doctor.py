@@ -307,8 +307,8 @@ def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_pat
     assert "machine/root/mnt/c/Users/user/.wslconfig" in names
     assert [(name, s) for name, text in texts.items() for s in secrets if s in name + text] == []
     assert re.search(r'"id": "wsl.kernel"', texts["wslgpud-doctor/doctor.json"])
-    assert "[boot]\nsystemd=true\ncommand = (set)\n" in texts["wslgpud-doctor/machine/root/etc/wsl.conf"]
-    assert '"alerts.urls": "(set)"' in texts["wslgpud-doctor/configuration.json"]
+    assert "[boot]\nsystemd=true\ncommand = (secret)\n" in texts["wslgpud-doctor/machine/root/etc/wsl.conf"]
+    assert '"alerts.urls": "(secret)"' in texts["wslgpud-doctor/configuration.json"]
 
 
 def test_the_machine_in_the_archive_can_be_looked_at_again(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.host import unprotected
+from wslgpud.masking import parts, without
 
 
 def run(  # noqa: PLR0913 - how a program runs has so many sides
@@ -63,7 +64,9 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
             os.killpg(process.pid, signal.SIGKILL)
             raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped") from error
     if process.returncode:
-        raise DeliveryError(f"{name} ended with {process.returncode}: {said.strip()[-200:]}")
+        # It may quote its arguments, and a token among them.
+        told = without(said.strip(), (part for word in command[1:] for part in parts(word)))[-200:]
+        raise DeliveryError(f"{name} ended with {process.returncode}: {told}")
 
 
 def _why_not(name: str) -> str:

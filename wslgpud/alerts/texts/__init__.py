@@ -7,7 +7,6 @@ trouble. Which of a rule's sentences is used depends on what is known: the first
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from wslgpud.alerts.rules import MEMORY
 from wslgpud.alerts.texts import chinese, english
 from wslgpud.alerts.texts.words import Words
 from wslgpud.model import Forecast, Level, Number, Transition
-from wslgpud.units import duration, size, speed
+from wslgpud.units import duration, printable, size, speed
 
 #: what a lock screen, a toast's first line and a mail's subject show without cutting
 HEADLINE_CHARACTERS = 90
@@ -86,11 +85,7 @@ def shown(name: str, value: str | Number, words: Words) -> str:
 
 def clean(text: str, most: int = _FOREIGN_CHARACTERS) -> str:
     """Make foreign text fit for one line: what controls terminals or cannot be encoded becomes a space."""
-    kept = "".join(
-        " " if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp", "Co", "Cf"} else c
-        for c in text[: 4 * most]
-    )
-    line = " ".join(kept.split())
+    line = " ".join(printable(text[: 4 * most], instead=" ").split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
