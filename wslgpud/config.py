@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from wslgpud.masking import Shown, masked, visible
+from wslgpud.masking import MaskedError, Shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,12 +27,8 @@ SYSTEM_STATE = Path("/var/lib/wslgpud")
 ENVIRONMENT_PREFIX = "WSLGPUD_"
 
 
-class ConfigError(Exception):
+class ConfigError(MaskedError):
     """The configuration cannot be used; one line: where, what, and what to do."""
-
-    def __init__(self, text: str) -> None:
-        """Say it, without what looks like a secret."""
-        super().__init__(masked(text))
 
 
 def key(  # noqa: PLR0913 - one declaration, all its facets
@@ -258,10 +254,6 @@ class Key:
     def environment(self) -> str:
         """Name of the environment variable that overrides it."""
         return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
-
-    def shown(self, value: Any, *, to_stranger: bool = False) -> Any:
-        """Return of a value of this key as much as may be shown, in the same form."""
-        return visible(value, self.shows, to_stranger=to_stranger)
 
 
 def sections() -> dict[str, Any]:

@@ -61,6 +61,14 @@ def _hidden(found: re.Match[str]) -> str:
     return f"{kept}{quote}{SECRET}{quote}"
 
 
+class MaskedError(Exception):
+    """An error that is shown, logged or kept, and may quote others: what looks like a secret is gone."""
+
+    def __init__(self, text: str) -> None:
+        """Say what is wrong."""
+        super().__init__(masked(text))
+
+
 @functools.lru_cache(maxsize=2048)
 def named(text: str) -> str:
     """Return a name that others chose (of a program, a command, a device) as it may enter what we know.
@@ -104,7 +112,8 @@ def parts(url: str) -> list[str]:
     """Return what of a URL ``address`` does not show, as errors of other programs may quote it."""
     try:
         found = urllib.parse.urlsplit(url)
-        secret = [found.username, found.password, found.path, found.fragment]
+        # Where a password holds an @, others take its end for a part of the host.
+        secret = [*re.split("[:@]", found.netloc.rpartition("@")[0]), found.path, found.fragment]
     except ValueError:
         return [url]
     pairs = [value for _, value in urllib.parse.parse_qsl(found.query)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import fcntl
 import io
 import json
 import logging
@@ -22,8 +23,11 @@ from tests.abuse.hostile import ATTACK, MARK
 from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
-from wslgpud import logs, output
+from wslgpud import logs, output, running
 from wslgpud.cli.console import Console
+from wslgpud.host import Host
+from wslgpud.sources import announced
+from wslgpud.sources.processes import parse_stat
 from wslgpud.units import printable
 
 ROOT = Path(__file__).parent.parent.parent
@@ -173,6 +177,27 @@ def test_a_name_with_a_line_feed_forges_no_line_of_the_log(
     assert [line.partition("source")[2] for line in lines[:2]] == [
         " x\ufffd<0>kernel: all is lost\ufffd<0>y\ufffd]0;t\ufffd"
     ] * 2
+
+
+def test_nor_do_announcements_and_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) -> None:
+    place, host = tmp_path / announced.PLACES[0].lstrip("/"), Host()
+    place.mkdir(parents=True)
+    ticks = parse_stat(host.read(f"/proc/{os.getpid()}/stat"))
+    assert ticks is not None
+    note = {"kind": "guard", "what": ATTACK, "phase": ATTACK, "pid": os.getpid(), "began_mono": 0.0}
+    (tmp_path / running.FOLDER).mkdir()
+    (tmp_path / running.FOLDER / "guard-1.json").write_text(
+        json.dumps({**note, "start_ticks": ticks.start_ticks})
+    )
+    with (place / f"{announced.PREFIX}1{announced.SUFFIX}").open("wb+") as file:
+        file.write(announced.text(ATTACK, {"ram": 1 << 30}, {"ram": 1}, (7,)))
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        [expected] = announced.expected(Host(tmp_path))
+    [noted] = [one for one in running.running(tmp_path, host) if MARK in one["what"]]
+
+    assert MARK in expected.who
+    assert all(text.isprintable() for text in (expected.who, noted["what"], noted["phase"]))
 
 
 @pytest.mark.parametrize("kept", ["", "\n\t"])

@@ -11,6 +11,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
+from wslgpud.masking import visible
 
 app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
 
@@ -23,7 +24,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     for key in configuration.declared_keys():
         value = getattr(getattr(found.config, key.section), key.name)
         origin = found.origins.get(key.path, "default")
-        rows.append((key, key.shown(value), origin))
+        rows.append((key, visible(value, key.shows), origin))
     if as_json:
         print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
         return

@@ -16,6 +16,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
+from wslgpud.masking import masked
 from wslgpud.running import Note
 from wslgpud.units import duration, printable, size
 
@@ -308,4 +309,4 @@ def _clock(seconds: float) -> str:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
-        os.write(2, f"[guard] {printable(text)}\n".encode())
+        os.write(2, f"[guard] {printable(masked(text))}\n".encode())

@@ -149,5 +149,5 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"otlp.headers: {name!r} is no header: write name=value")
+        raise ConfigError("otlp.headers: one of them is no header: write name=value")
     return name.strip(), value.strip()

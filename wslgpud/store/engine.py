@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from wslgpud import extras
-from wslgpud.masking import address
+from wslgpud.masking import address, parts, without
 from wslgpud.store.errors import (
     LockedError,
     MissingDriverError,
@@ -302,6 +302,8 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
     said = error.orig if isinstance(error, DBAPIError) else error
     text, name = " ".join(str(said).split()), shown(target)
+    if is_url(target):
+        text = without(text, parts(target))
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:

@@ -18,7 +18,7 @@ from wslgpud.advise.wslconfig import files
 from wslgpud.capture import Mask, capture
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.masking import SECRET
+from wslgpud.masking import SECRET, visible
 
 WSL_CONF = "/etc/wsl.conf"
 #: its user, its machine's name, and a command line, which may hold a token
@@ -72,7 +72,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
 def _settings(config: Config) -> dict[str, Any]:
     """Return the configuration, of each key as much as a stranger may see."""
     values = ((key, getattr(getattr(config, key.section), key.name)) for key in declared_keys())
-    return {key.path: key.shown(value, to_stranger=True) for key, value in values}
+    return {key.path: visible(value, key.shows, to_stranger=True) for key, value in values}
 
 
 def _masked(mask: Mask, value: Any) -> Any:

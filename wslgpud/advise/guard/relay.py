@@ -13,6 +13,7 @@ import termios
 from types import TracebackType
 from typing import BinaryIO
 
+from wslgpud.masking import masked
 from wslgpud.units import printable
 
 _CHUNK_BYTES = 1 << 16
@@ -108,7 +109,7 @@ class Relay:
         """Replace the live line."""
         if not self._live:
             return
-        new = printable(line).encode()
+        new = printable(masked(line)).encode()
         if self._at_start:
             self._write(2, (_CLEAR if self._line else b"") + new)
             self._line = new

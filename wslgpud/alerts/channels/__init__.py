@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from wslgpud.masking import masked
+from wslgpud.masking import MaskedError
 
 
-class DeliveryError(Exception):
+class DeliveryError(MaskedError):
     """The channel did not take the warning; it is tried again later unless ``permanent``."""
 
     def __init__(self, text: str, *, permanent: bool = False) -> None:
-        """Say what went wrong, without what looks like a secret, and whether another try could help."""
-        super().__init__(masked(text))
+        """Say what went wrong and whether another try could help."""
+        super().__init__(text)
         self.permanent = permanent
 
 
