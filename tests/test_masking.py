@@ -37,11 +37,12 @@ def test_what_has_the_form_of_a_secret_is_masked(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "tokenizer.json",
         "python3 train.py", "-m torch.distributed.run", "make -j8 all", "kworker/0:1-events",
         "train_llama3_70b_instruct_lora_r16_alpha32_v2_final.py", "GPU-12345678-1234-1234-1234-123456789abc",
         "see https://github.com/caronc/apprise/wiki", "memory: 24684096 kB", "GPU 0 full in ~13 s (9-21)",
         "key server.foo is unknown; did you mean server.port?", "/mnt/c/Users/me/x@2x.png", "a=b c=d",
-        "source gpu: NVML probe ended with status 1", "http://127.0.0.1:9655/metrics", "训练 模型", "tokenizer.json",
+        "source gpu: NVML probe ended with status 1", "http://127.0.0.1:9655/metrics", "训练 模型",
     ],
 )  # fmt: skip
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
