@@ -13,11 +13,11 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
     ("metrics", "units", "steps", "documents", "extras", "ownership", "patterns", "__init__"),
-    ("model",),
+    ("model", "masking"),
     ("config", "host", "outgoing", "palette"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs", "running", "secrecy"),
+    ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "jobs", "status", "history", "export", "curves", "archive"),

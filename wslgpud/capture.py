@@ -19,6 +19,7 @@ from typing import Any
 
 from wslgpud.config import Config
 from wslgpud.host import DiskSpace, Host, NoData, SourceError
+from wslgpud.masking import masked
 from wslgpud.model import Sample
 from wslgpud.probes.interop import BINFMT
 from wslgpud.probes.supervisor import clean_environment, python_command
@@ -179,11 +180,11 @@ class Mask:
         return _HOME.sub(r"\1user", text)
 
     def words(self, text: str) -> str:
-        """Return the text with the machine's name replaced as well.
+        """Return the text with the machine's name replaced as well, and what looks like a secret.
 
         Only for what people have named: a machine called "swap" must not spoil the kernel's tables.
         """
-        text = self.numbers(text)
+        text = masked(self.numbers(text))
         return self._name.sub("host", text) if self._name else text
 
     def _number(self, match: re.Match[str]) -> int:

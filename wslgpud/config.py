@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from wslgpud.masking import MaskedError, Shown
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -25,7 +27,7 @@ SYSTEM_STATE = Path("/var/lib/wslgpud")
 ENVIRONMENT_PREFIX = "WSLGPUD_"
 
 
-class ConfigError(Exception):
+class ConfigError(MaskedError):
     """The configuration cannot be used; one line: where, what, and what to do."""
 
 
@@ -36,13 +38,13 @@ def key(  # noqa: PLR0913 - one declaration, all its facets
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
-    secret: bool = False,
+    shows: Shown = "all",
 ) -> Any:
-    """Declare a key: its default, what it means, what it may be, and whether it must never be shown."""
+    """Declare a key: its default, what it means, what it may be, and how much of its value is ever shown."""
     return field(
         default=default,
         metadata={
-            "help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "secret": secret,
+            "help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "shows": shows,
         },
     )  # fmt: skip
 
@@ -76,6 +78,7 @@ class Windows:
     exporter_url: str = key(
         "",
         "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
+        shows="address",
     )
     every_seconds: float = key(10.0, "time between two questions to Windows", minimum=1, maximum=600)
 
@@ -84,7 +87,9 @@ class Windows:
 class StoreSettings:
     """Where history lies and how much of it is kept."""
 
-    path: str = key("", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder")
+    path: str = key(
+        "", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder", shows="address"
+    )
     commit_seconds: float = key(
         10.0, "samples are written together this often while memory is calm", minimum=1, maximum=300
     )
@@ -118,9 +123,11 @@ class Otlp:
     """Metrics pushed to an OpenTelemetry collector, beside the scrape."""
 
     endpoint: str = key(
-        "", "like http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs ./deploy/install --extra otlp"
+        "",
+        "like http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs ./deploy/install --extra otlp",
+        shows="address",
     )
-    headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", secret=True)
+    headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", shows="set")
     interval_seconds: float = key(15.0, "time between two pushes", minimum=0.1, maximum=3600)
 
 
@@ -148,14 +155,16 @@ class Alerts:
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
     windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
     urls: tuple[str, ...] = key(
-        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs ./deploy/install --extra apprise", secret=True
+        (), "Apprise URLs (ntfy, e-mail, Slack, ...); needs ./deploy/install --extra apprise", shows="set"
     )
     urls_file: str = key("", "file with more Apprise URLs, one a line, so that secrets stay out of here")
     alertmanager_urls: tuple[str, ...] = key(
-        (), "addresses of Prometheus' Alertmanager, like http://127.0.0.1:9093", secret=True
+        (), "addresses of Prometheus' Alertmanager, like http://127.0.0.1:9093", shows="address"
     )
     command: tuple[str, ...] = key(
-        (), "program to run at each change of level, with the warning as JSON on standard input"
+        (),
+        "program to run at each change of level, with the warning as JSON on standard input",
+        shows="program",
     )
     command_timeout_seconds: float = key(30.0, "how long that program may take", minimum=1, maximum=600)
     save_signal: str = key(
@@ -166,7 +175,9 @@ class Alerts:
     save_level: str = key(
         "critical", "level from which on it is sent", choices=("warning", "critical", "emergency")
     )
-    save_user: str = key("", "whose processes may get it; empty means those of the daemon's own user")
+    save_user: str = key(
+        "", "whose processes may get it; empty means those of the daemon's own user", shows="person"
+    )
 
 
 @dataclass(frozen=True)
@@ -232,7 +243,7 @@ class Key:
     minimum: float | None
     maximum: float | None
     choices: tuple[str, ...]
-    secret: bool
+    shows: Shown
 
     @property
     def path(self) -> str:
@@ -382,7 +393,7 @@ def _checked(declared: Key, value: Any, origin: str) -> Any:
     if kind == tuple[str, ...] and isinstance(value, list):
         value = tuple(value)
     if expected := _expected(declared, value):
-        shown = "the value given" if declared.secret else repr(value)
+        shown = repr(value) if declared.shows == "all" else "the value given"
         raise ConfigError(f"{origin}: {declared.path} must be {expected}, not {shown}")
     return value
 

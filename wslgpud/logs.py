@@ -6,6 +6,9 @@ import logging
 import os
 import sys
 
+from wslgpud.masking import masked
+from wslgpud.units import printable
+
 # syslog(3) priorities, which the journal reads from a line's beginning (sd-daemon(3))
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
@@ -18,9 +21,18 @@ class _JournalFormatter(logging.Formatter):
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
+class _OneLine(logging.Filter):
+    """Keeps an event on one line, and secrets out: a line feed in a foreign name would forge an event."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = masked(printable(record.getMessage())), ()
+        return True
+
+
 def set_up(level: str) -> None:
     """Print log lines of ``level`` and above to standard error."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(_OneLine())
     if _to_journal():
         handler.setFormatter(_JournalFormatter("%(message)s"))
     else:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.masking import named
 from wslgpud.sources.announced import PLACES
 from wslgpud.sources.processes import parse_stat
-from wslgpud.units import printable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -151,7 +151,7 @@ def _read(file: Path, host: Host) -> dict[str, Any] | None:
             return None
         if "began_mono" not in note or _start_ticks(host, int(note["pid"])) != note["start_ticks"]:
             return None
-        return {**note, "what": printable(str(note["what"])), "phase": printable(str(note["phase"]))}
+        return {**note, "what": named(str(note["what"])), "phase": named(str(note["phase"]))}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

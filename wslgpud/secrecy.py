@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from pathlib import Path
 
 from wslgpud.config import Config, ConfigError, declared_keys, load
-
-_PASSWORD = re.compile(r"://[^/@]*:[^@]+@")
+from wslgpud.masking import visible
 
 
 def exposed(config: Config, file: Path | None) -> list[Path]:
@@ -38,7 +36,7 @@ def _holds_secrets(file: Path) -> bool:
         return False
     for key in declared_keys():
         value = getattr(getattr(held, key.section), key.name)
-        if (key.secret and value != key.default) or (isinstance(value, str) and _PASSWORD.search(value)):
+        if visible(value, key.shows) != value:
             return True
     return False
 

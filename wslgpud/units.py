@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 #: a cgroup is known by the end of its path
 LONGEST_PATH = 24
 
@@ -31,9 +29,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h"
 
 
-def printable(text: str) -> str:
-    """Return a name that others chose, harmless to print: it may hold what a terminal obeys."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+def printable(text: str, layout: str = "", instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    """Return text that others chose, harmless to print: without what a terminal obeys or hides.
+
+    These are control characters (C0, DEL, C1), marks that turn the direction of writing, zero-width ones,
+    separators of lines and paragraphs, lone surrogates. ``layout`` names characters that stay all the
+    same, ``instead`` takes the place of the others.
+    """
+    rest = text
+    for kept in layout:
+        rest = rest.replace(kept, "")
+    if rest.isprintable():  # nearly always, and a hundred times as quick as to look at each
+        return text
+    return "".join(c if c.isprintable() or c in layout else instead for c in text)
 
 
 def one_line(text: str, most: int = 200) -> str:
@@ -41,11 +49,7 @@ def one_line(text: str, most: int = 200) -> str:
 
     Whatever controls terminals, breaks lines or cannot be encoded becomes a space; ``most`` is in characters.
     """
-    kept = "".join(
-        " " if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp", "Co", "Cf"} else c
-        for c in text[: 4 * most]
-    )
-    line = " ".join(kept.split())
+    line = " ".join(printable(text[: 4 * most], instead=" ").split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.alerts.ticks import START, tick
 from wslgpud.alerts.report import Curve
 from wslgpud.cli.chart import headroom
+from wslgpud.cli.console import Console
 from wslgpud.cli.screen import print_status
 from wslgpud.model import Level, Reading, Snapshot
 from wslgpud.observe import observe
@@ -27,7 +27,7 @@ GIB = 1 << 30
 
 def screen(**more: Any) -> str:
     document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
-    console = Console(file=io.StringIO(), width=120, highlight=False)
+    console = Console(file=io.StringIO(), width=120)
     print_status({**document, **more}, console)
     return console.file.getvalue()
 
@@ -71,7 +71,7 @@ def calm_screen(incidents: list[dict[str, Any]]) -> str:
     document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
     for name in ("headline", "verdict"):
         document.pop(name, None)
-    console = Console(file=io.StringIO(), width=120, highlight=False)
+    console = Console(file=io.StringIO(), width=120)
     print_status({**document, "level": "ok", "incidents": incidents}, console)
     return console.file.getvalue()
 

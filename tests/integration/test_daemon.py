@@ -61,7 +61,7 @@ def test_a_database_on_a_server_is_no_file_and_its_password_is_told_to_nobody(tm
         _, complaints = running.end()
     shown = wslgpud("config", "show", "--json", home=tmp_path, settings=settings).stdout
 
-    assert "watcher:***@127.0.0.1:1/history" in running.said[2]
+    assert "//127.0.0.1:1/history" in running.said[2]
     assert "sekret" not in running.said[2] + complaints + shown
     assert "\n\t" not in complaints  # one line each
     assert failing == 1

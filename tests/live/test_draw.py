@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.live.test_app import sample_of
 from tests.page.stage import PATIENT
 from tests.support.daemons import daemon, eventually
+from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import HELP
 from wslgpud.cli.live.draw import Shown, cycled, screen, spark
 from wslgpud.cli.live.hints import hints

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from tests.live.test_app import Feed, comes_about, sample_of, shows, text_of
 from tests.page.stage import Stage, spec_named, year
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
+from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.history import SPANS, History, View, history

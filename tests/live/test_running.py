@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
+from wslgpud.cli.console import Console
 from wslgpud.cli.screen import print_status, told
 from wslgpud.host import Host
 from wslgpud.running import FOLDER, PREFIX, Note, running

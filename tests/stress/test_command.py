@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.stress.support import night
 from wslgpud.cli import app
+from wslgpud.cli.console import Console
 from wslgpud.cli.stress_screen import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store

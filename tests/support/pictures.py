@@ -7,8 +7,7 @@ import re
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console
-
+from wslgpud.cli.console import Console
 from wslgpud.cli.live.draw import Shown, screen
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
@@ -51,7 +50,7 @@ def saved_monitor(look: Look, trail: Trail) -> dict[str, Any]:
 
 
 def _console(width: int) -> Console:
-    return Console(record=True, width=width, highlight=False, file=io.StringIO(), force_terminal=True)
+    return Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
 
 
 def svg_of(console: Console, title: str) -> str:

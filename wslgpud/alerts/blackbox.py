@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.masking import masked
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
 from wslgpud.units import one_line
@@ -122,7 +123,7 @@ def kernel_lines(host: Host, boot_id: str) -> list[str]:
     except (NoData, SourceError) as error:
         log.debug("no kernel log of the last boot: %s", error)
         return []
-    return [one_line(line, 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
+    return [one_line(masked(line), 300) for line in text.splitlines() if _TELLING.search(line)][-_MOST_LINES:]
 
 
 def crash_dumps(host: Host, since_wall: float) -> list[str]:

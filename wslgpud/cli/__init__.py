@@ -27,15 +27,19 @@ from wslgpud.cli import (
 )
 from wslgpud.cli import export as exports
 from wslgpud.cli import history as histories
+from wslgpud.cli.common import Commands
 from wslgpud.cli.plotting import PlotCommand
 
 app = typer.Typer(
+    cls=Commands,
     name="wslgpud",
     help="Watches GPU, RAM and swap under WSL2 and warns before memory runs out.",
     no_args_is_help=True,
     add_completion=False,
     # A traceback dressed up with local variables could print a secret.
     pretty_exceptions_enable=False,
+    # Help and usage errors are plain text: Typer's own console of Rich would write past wslgpud.cli.console.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wslgpud.cli.common import (
+    Commands,
     ConfigOption,
     Fault,
     JsonOption,
@@ -30,7 +31,9 @@ from wslgpud.cli.incidents import local, recent
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
 
-app = typer.Typer(help="Alerts: what is open, whether they arrive, silences.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands, help="Alerts: what is open, whether they arrive, silences.", no_args_is_help=True
+)
 
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 

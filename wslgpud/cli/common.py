@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from wslgpud import config as configuration
 from wslgpud import daemon, documents, logs, outgoing
@@ -20,6 +21,17 @@ _SECONDS = 3.0
 
 if TYPE_CHECKING:
     from wslgpud.store import Reader
+
+
+class Commands(TyperGroup):
+    """A group whose help says all of each command's first sentence, folded; Typer's own cuts it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands that are to be seen."""
+        del ctx
+        shown = [(name, one) for name, one in self.commands.items() if not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in shown])
 
 
 class Fault(typer.Exit):

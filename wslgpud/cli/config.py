@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
+from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
+from wslgpud.masking import visible
 
-_PASSWORD = re.compile(r"(://[^/@:]*:)[^@]*(@)")
-
-app = typer.Typer(help="Show, check or write the configuration.", no_args_is_help=True)
+app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
 
 
 @app.command()
@@ -27,12 +25,13 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     for key in configuration.declared_keys():
         value = getattr(getattr(found.config, key.section), key.name)
         origin = found.origins.get(key.path, "default")
-        rows.append((key, "(secret)" if key.secret and value else _without_password(value), origin))
+        rows.append((key, visible(value, key.shows), origin))
     if as_json:
         print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
         return
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
+
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in ("key", "value", "from", "meaning"):
@@ -40,7 +39,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key, value, origin in rows:
         table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
-    Console().print(table, markup=False)  # a path may hold brackets
+    Console().print(table)
 
 
 @app.command()
@@ -95,11 +94,6 @@ def _create(file: Path, text: str) -> None:
     except BaseException:
         file.unlink()
         raise
-
-
-def _without_password(value: Any) -> Any:
-    """Return a value fit for a bug report: the address of a database may hold a password."""
-    return _PASSWORD.sub(r"\1***\2", value) if isinstance(value, str) else value
 
 
 def sample_file() -> str:

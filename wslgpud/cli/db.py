@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
+from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
 from wslgpud.cli.progress import bar
 from wslgpud.units import size
 
-app = typer.Typer(help="Look into the history's database, check, copy or compact it.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands, help="Look into the history's database, check, copy or compact it.", no_args_is_help=True
+)
 _DAY = 86400.0
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from wslgpud.advise.doctor.chinese import ALL, STATES, summary, translated
 from wslgpud.advise.doctor.findings import Finding, State
+from wslgpud.cli.console import Console
 
 MARKS: Mapping[State, tuple[str, str]] = {
     "problem": ("✗", "bold red"),
@@ -28,7 +28,7 @@ def print_findings(
     tongue: str = "en",
 ) -> None:
     """Print the findings; ``everything`` shows the good ones in full as well; ``tongue`` is en or zh."""
-    console = console or Console(highlight=False)
+    console = console or Console()
     if tongue == "zh":
         findings = [translated(finding) for finding in findings]
     groups = {state: [f for f in findings if f.state == state] for state in MARKS}

@@ -18,10 +18,9 @@ from wslgpud.sources.wsl import generation
 from wslgpud.units import size
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from wslgpud.advise.fit.estimate import Estimate, Plan
     from wslgpud.advise.fit.shape import Shape
+    from wslgpud.cli.console import Console
     from wslgpud.config import Config
     from wslgpud.model import GpuSample
     from wslgpud.store import Reader
@@ -196,14 +195,14 @@ def _document(
 def _print(
     shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
 ) -> None:
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from wslgpud.cli.screen import bar  # noqa: PLC0415
 
-    console = Console(highlight=False)
+    console = Console()
     how = f"{plan.mode}, {plan.precision}, batch {plan.batch}, context {plan.context}"
     more = f", {plan.optimizer}" if plan.mode != "inference" else ""
     more += ", checkpointing" if plan.checkpointing else ""

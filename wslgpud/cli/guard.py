@@ -16,8 +16,9 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
+from wslgpud.masking import masked
 from wslgpud.running import Note
-from wslgpud.units import duration, size
+from wslgpud.units import duration, printable, size
 
 if TYPE_CHECKING:
     from wslgpud.advise.guard.announce import Announcement
@@ -129,8 +130,9 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
         if peak > free.get(what, peak):
             where = "memory" if what == "ram" else "VRAM"
             _say(f"in an earlier run it came to {size(peak)} of {where}; {size(free[what])} are free now")
-    who = f"{plan.short_name(order.command)} (guard {os.getpid()})"
-    noted = Note(folder, host, "guard", shlex.join(order.command), shared=True)
+    name = plan.short_name(order.command)
+    who = f"{name} (guard {os.getpid()})"
+    noted = Note(folder, host, "guard", name, shared=True)
     with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement, noted as note:
 
         def show(account: Account, left: Room, run: Run) -> None:
@@ -307,4 +309,4 @@ def _clock(seconds: float) -> str:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk behind 2>FILE: the exit status is the command's own
-        os.write(2, f"[guard] {text}\n".encode(errors="backslashreplace"))
+        os.write(2, f"[guard] {printable(masked(text))}\n".encode())

@@ -8,11 +8,11 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from wslgpud.cli.chart import chart
+from wslgpud.cli.console import Console
 from wslgpud.cli.series import WORDS, amount
 from wslgpud.curves import Curve
 from wslgpud.palette import TERMINAL_LINES
@@ -32,7 +32,7 @@ def dots_across() -> int:
 
 def print_list(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print each metric once, with the last values of its series."""
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(soft_wrap=False)
     words = {metric: word for word, metrics in WORDS.items() for metric in metrics}
     several = len({row["host"] for row in rows}) > 1
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -50,7 +50,8 @@ def print_list(rows: Sequence[Mapping[str, Any]]) -> None:
         cells: list[Any] = [name, row["unit"] + " total" * (row["kind"] == "counter"), *_last(row)]
         table.add_row(*cells, *([row["host"]] if several else []))
     console.print(table)
-    console.print(f"\n{len(rows)} series; [green]short names[/green] of some stand beside them.")
+    legend_ = f"\n{len(rows)} series; ", ("short names", "green"), " of some stand beside them."
+    console.print(Text.assemble(*legend_))
 
 
 def _last(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -62,7 +63,7 @@ def _last(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
     """Print a picture for each unit, each with a table of its curves."""
-    console = Console(highlight=False)
+    console = Console()
     kinds = sorted({(c.unit, c.rate) for c in curves}, key=lambda k: _place(curves, k))
     for (unit, rate), group in groupby(sorted(curves, key=lambda c: kinds.index((c.unit, c.rate))), _kind):
         of_kind = sorted(group, key=lambda c: -max(p[3] for p in c.points))
@@ -76,7 +77,8 @@ def print_curves(curves: Sequence[Curve], start: float, end: float, step: float)
             console.print(line)
         console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):
-            console.print(f"[dim]drawn are the {len(drawn)} highest; a pattern or --across narrows it[/dim]")
+            narrower = "a pattern or --across narrows it"
+            console.print(f"drawn are the {len(drawn)} highest; {narrower}", style="dim")
         console.print()
 
 

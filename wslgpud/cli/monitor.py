@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -51,7 +52,7 @@ def monitor(
         feed = OwnFeed(settings, host_at(host_root), "recording") if host_root else _own(settings, folders)
     try:
         # Without a keyboard (</dev/null, docker run -t) nobody could leave it again.
-        if once or not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        if once or not (os.isatty(0) and os.isatty(1)):
             _print_once(feed, recorded=host_root is not None)
             return
         from wslgpud.cli.live.app import Live  # noqa: PLC0415 - 0.3 s
@@ -70,8 +71,7 @@ def _own(settings: configuration.Config, folders: list[Path]) -> Feed:
 
 
 def _print_once(feed: Feed, *, recorded: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
+    from wslgpud.cli.console import Console  # noqa: PLC0415
     from wslgpud.cli.live.draw import Shown, screen  # noqa: PLC0415
     from wslgpud.cli.live.looks import NoLookError  # noqa: PLC0415
     from wslgpud.cli.live.trail import Trail  # noqa: PLC0415
@@ -87,5 +87,5 @@ def _print_once(feed: Feed, *, recorded: bool) -> None:
     except NoLookError as error:
         raise Fault(str(error)) from error
     size = shutil.get_terminal_size((120, 48))
-    console = Console(width=size.columns, highlight=False)
+    console = Console(width=size.columns)
     console.print(screen(look, trail, Shown(), size.columns, size.lines, time.time()))

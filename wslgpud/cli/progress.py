@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich import progress
-from rich.console import Console
+
+from wslgpud.cli.console import Console
 
 
 @contextmanager
 def bar(what: str, *, silent: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show a bar while the block runs; what it lends takes (done, total)."""
     columns = (
-        progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn(),
-        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
+        progress.TaskProgressColumn(), progress.TimeRemainingColumn(),
     )  # fmt: skip
     console = Console(stderr=True)
     shown = progress.Progress(

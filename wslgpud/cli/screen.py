@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.console import Console
 from wslgpud.palette import TERMINAL_LEVELS
 from wslgpud.units import duration, resource_name, size
 
@@ -28,8 +29,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def print_status(document: dict[str, Any], console: Console | None = None) -> None:
     """Print the document of ``wslgpud.status.status``."""
-    # Names of programs are text: [slug].py is no style, and [/x] must not end in a traceback.
-    (console or Console(highlight=False)).print(Group(*_parts(document)), markup=False)
+    (console or Console()).print(Group(*_parts(document)))
 
 
 def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:

@@ -13,6 +13,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import (
+    Commands,
     ConfigOption,
     Fault,
     JsonOption,
@@ -27,7 +28,7 @@ from wslgpud.model import GpuSample, StressResult
 from wslgpud.stress.look import Recent
 from wslgpud.stress.plan import Mode
 
-app = typer.Typer(no_args_is_help=False)
+app = typer.Typer(cls=Commands, no_args_is_help=False)
 
 #: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
 SETTLE_SECONDS = 5.0

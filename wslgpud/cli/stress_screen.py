@@ -8,14 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich import progress as bars
-from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from wslgpud.cli.chart import chart
+from wslgpud.cli.console import Console
 from wslgpud.cli.screen import PHASES, VERDICT_COLOURS
 from wslgpud.model import StressResult
 from wslgpud.palette import TERMINAL_LINES
@@ -44,7 +43,7 @@ class Progress:
     def __init__(self, *, silent: bool) -> None:
         """Show nothing yet."""
         columns = (
-            bars.SpinnerColumn(), bars.TextColumn("{task.description}"), bars.BarColumn(),
+            bars.SpinnerColumn(), bars.TextColumn("{task.description}", markup=False), bars.BarColumn(),
             bars.TextColumn("{task.fields[note]}"), bars.TimeElapsedColumn(),
         )  # fmt: skip
         self._bars = bars.Progress(*columns, console=Console(stderr=True), transient=True, disable=silent)
@@ -78,7 +77,8 @@ class Progress:
                 total=None if done is None else 1.0, completed=done or 0.0,
             )  # fmt: skip
         elif line["event"] == "bad":
-            self._bars.console.print(f"[red]wrong words in chunk {line['chunk']} ({line['pattern']})")
+            wrong = f"wrong words in chunk {line['chunk']} ({line['pattern']})"
+            self._bars.console.print(wrong, style="red")
 
 
 def _when(run: StressResult) -> str:
@@ -95,9 +95,9 @@ def _gbs(value: float | None) -> str:
 
 def print_run(run: StressResult, *, rows: bool = False, console: Console | None = None) -> None:
     """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
-    out = console or Console(highlight=False)
+    out = console or Console()
     said = "\n".join(filter(None, [run.reason, *(finding.text for finding in run.findings)]))
-    title = f"gpu{run.gpu} {run.name}: {WORDS[run.verdict]}"
+    title = Text(f"gpu{run.gpu} {run.name}: {WORDS[run.verdict]}")
     out.print(
         Panel(
             said or "every byte kept what was written", title=title, border_style=VERDICT_COLOURS[run.verdict]
@@ -199,7 +199,7 @@ def _bits(counts: Mapping[str, int]) -> str:
 
 def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:
     """Print one line a run, and below it what is to be said of it."""
-    out = console or Console(highlight=False)
+    out = console or Console()
     if not runs:
         out.print("no stress run yet; 'wslgpud stress' does one")
         return
@@ -218,7 +218,7 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
         ]  # fmt: skip
         out.print(_line(cells, style=VERDICT_COLOURS[run.verdict]))
         for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
-            out.print(Padding(escape(said), (0, 0, 0, 6)), style="dim")
+            out.print(Padding(said, (0, 0, 0, 6)), style="dim")
 
 
 def print_curves(runs: Sequence[StressResult], console: Console | None = None) -> None:
@@ -226,7 +226,7 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
     from wslgpud.curves import Curve  # noqa: PLC0415 - with them comes the database
     from wslgpud.store import SeriesRef  # noqa: PLC0415
 
-    out = console or Console(highlight=False)
+    out = console or Console()
     done = [run for run in runs if run.complete]
     drawn: tuple[tuple[str, Sequence[str], str], ...] = (
         ("usable VRAM", ("usable_bytes",), "bytes"),
@@ -267,7 +267,7 @@ def print_differences(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], console: Console | None = None
 ) -> None:
     """Print figures side by side, with the change from the first column to the last."""
-    out = console or Console(highlight=False)
+    out = console or Console()
     if len(columns) < 2:
         out.print("nothing to compare: all runs are of one driver and torch")
     # "gpu0 576.88 torch 2.13.0" is wide; the same words on two lines are not.

@@ -119,10 +119,10 @@ def _tail(log: BinaryIO) -> str:
 
 
 def _print(steps: list[Step], end: str) -> None:
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from wslgpud.cli.screen import bar  # noqa: PLC0415
 
     on_card = any(s.vram_bytes is not None for s in steps)
@@ -141,6 +141,6 @@ def _print(steps: list[Step], end: str) -> None:
         ]
         colour = "red" if step.code else "cyan"
         table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
-    Console(highlight=False).print(table)
+    Console().print(table)
     if end:
         print(end, file=sys.stderr)

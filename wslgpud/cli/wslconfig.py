@@ -15,10 +15,12 @@ from wslgpud.advise.wslconfig import check as checks
 from wslgpud.advise.wslconfig import compare, edit, files, parse, presets
 from wslgpud.advise.wslconfig.files import Document, NotFound
 from wslgpud.advise.wslconfig.presets import GIB
-from wslgpud.cli.common import Fault, HostOption, JsonOption, host_at
+from wslgpud.cli.common import Commands, Fault, HostOption, JsonOption, host_at
 from wslgpud.host import Host, NoData, SourceError
 
-app = typer.Typer(help="Check .wslconfig, see what of it is in force, switch it.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Commands, help="Check .wslconfig, see what of it is in force, switch it.", no_args_is_help=True
+)
 
 FileArgument = Annotated[
     Path | None, typer.Argument(help=".wslconfig to look at instead of the Windows user's own")
@@ -59,10 +61,11 @@ def check(file: FileArgument = None, as_json: JsonOption = False, host_root: Hos
 
 
 def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console(highlight=False, soft_wrap=True)
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
+
+    console = Console(soft_wrap=True)
     source = lines[remark.line - 1].strip() if remark.line <= len(lines) else ""
     console.print(Text.assemble((f"line {remark.line}: ", "bold"), source))
     if remark.wsl:
@@ -91,9 +94,10 @@ def show(file: FileArgument = None, as_json: JsonOption = False, host_root: Host
         ]
         print(json.dumps(facts, indent=2))
         return
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
+
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("setting", "file", "machine", ""):
@@ -107,7 +111,7 @@ def show(file: FileArgument = None, as_json: JsonOption = False, host_root: Host
             Text(compare.shown(row.key, row.has)),
             Text(words.get(row.match, row.match), colours[row.match]),
         )
-    Console(highlight=False).print(table)
+    Console().print(table)
     print(f"\n{place}")
 
 
@@ -119,18 +123,17 @@ def keys(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps([dataclasses.asdict(key) for key in KEYS], indent=2))
         return
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.table import Table  # noqa: PLC0415
+
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("key", "type", "default", "since", "meaning"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key in KEYS:
         kind = "|".join(key.choices) if key.choices else key.kind
-        table.add_row(
-            f"[{key.section}] {key.name}".replace("[", r"\["), kind, key.default, key.since, key.meaning
-        )
-    Console(highlight=False).print(table)
+        table.add_row(f"[{key.section}] {key.name}", kind, key.default, key.since, key.meaning)
+    Console().print(table)
 
 
 @app.command()
@@ -256,11 +259,12 @@ def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
 
 
 def _print_difference(old: str, new: str, target: Path) -> None:
-    from rich.console import Console  # noqa: PLC0415 - rich only when somebody looks
     from rich.text import Text  # noqa: PLC0415
 
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
+
     colours = {"+": "green", "-": "red", "@": "cyan"}
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(soft_wrap=True)
     lines = difflib.unified_diff(
         old.splitlines(), new.splitlines(), f"{target} now", f"{target} then", lineterm="", n=2
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wslgpud import __version__, extras, outgoing
 from wslgpud.config import ConfigError, Otlp
 from wslgpud.host import Clock, SystemClock
+from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.units import one_line
@@ -117,9 +118,10 @@ class Push:
             error = one_line(repr(fault))
         self.outcomes["failed" if error else "sent"] += 1
         if error and error != self._error and not self._stop.is_set():
-            log.warning("no push to %s: %s", self._collector.place, error)
+            told = without(error, parts(self._settings.endpoint))
+            log.warning("no push to %s: %s", address(self._settings.endpoint), told)
         elif self._error and not error:
-            log.info("pushed to %s again", self._collector.place)
+            log.info("pushed to %s again", address(self._settings.endpoint))
         self._error = error
 
 
@@ -156,5 +158,5 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError(f"otlp.headers: {name!r} is no header: write name=value")
+        raise ConfigError("otlp.headers: one of them is no header: write name=value")
     return name.strip(), value.strip()

@@ -16,8 +16,8 @@ from itertools import islice
 
 from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.masking import named
 from wslgpud.model import Expected
-from wslgpud.units import printable
 
 #: The first that exists and can be written to is where a guard announces; /tmp is another for each service.
 PLACES = ("/run/lock", "/dev/shm")  # noqa: S108 - shared on purpose
@@ -74,7 +74,7 @@ def _parsed(content: bytes) -> Iterator[Expected]:
     """Yield the peaks of an announcement; what is none, or only half written, is nothing."""
     try:
         document = documents.parsed(content.partition(b"\n")[0])
-        who = printable(str(document["who"]))[:MOST_CHARACTERS]
+        who = named(str(document["who"]))[:MOST_CHARACTERS]
         pids = tuple(int(pid) for pid in document["pids"][:MOST_PIDS])
         rows = [
             Expected(str(name)[:MOST_CHARACTERS], who, int(peak), int(document["used"].get(name, 0)), pids)

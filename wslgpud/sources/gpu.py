@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.masking import named
 from wslgpud.metrics import MetricSpec, Unit
 from wslgpud.model import GpuProcess, GpuSample, Reading, Sample
 from wslgpud.probes import nvml_calls
@@ -19,7 +20,6 @@ from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.gpu_presence import on_the_bus, visible
-from wslgpud.units import printable
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -345,7 +345,7 @@ class GpuSource(Source):
                 known = merged.get(pid)
                 if known is None or (known.used_bytes or 0) < (used_bytes or 0):
                     ours, name = self._who(pid, (path or "").rpartition("/")[2])
-                    merged[pid] = GpuProcess(pid if ours else 0, printable(name), used_bytes)
+                    merged[pid] = GpuProcess(pid if ours else 0, named(name), used_bytes)
         return tuple(sorted(merged.values(), key=lambda process: -(process.used_bytes or 0)))
 
     def _who(self, pid: int, name: str) -> tuple[bool, str]:

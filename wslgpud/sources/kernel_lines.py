@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wslgpud.masking import named
 from wslgpud.units import size
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
@@ -143,7 +144,7 @@ class Story:
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         return OomKill(
-            int(match[1]), match[2], constraint, group, anon, file, shmem, virtual,
+            int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual,
         )  # fmt: skip
 
 

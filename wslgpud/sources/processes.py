@@ -11,12 +11,12 @@ from typing import ClassVar, NamedTuple
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.masking import named
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
 from wslgpud.sources.text import table, whole
-from wslgpud.units import printable
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: A process that has grown this much since we last looked may have loaded a framework or opened a GPU
@@ -227,7 +227,7 @@ def parse_stat(text: str) -> Row | None:
     if None in numbers:
         return None
     number, start, virtual, pages = (n or 0 for n in numbers)
-    return Row(number, start, printable(name), virtual, pages * _PAGE_BYTES)
+    return Row(number, start, named(name), virtual, pages * _PAGE_BYTES)
 
 
 def choose(

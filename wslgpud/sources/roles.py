@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.units import printable
+from wslgpud.masking import named
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
@@ -76,16 +77,24 @@ def holds_gpu(host: Host, pid: int) -> bool:
 
 
 def short_command(host: Host, pid: int) -> str:
-    """Return program and script or source file; all other arguments are left out, for they hold secrets."""
+    """Return what ``title`` says of a process; nothing where it has ended or hides it."""
     try:
-        words = host.read(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+        return title(host.read(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"))
     except (NoData, SourceError):
         return ""
-    program = PurePosixPath(words[0]).name
-    return printable(f"{program} {_subject(program, words[1:])}".strip()[:_COMMAND_LENGTH])
 
 
-def _subject(program: str, arguments: list[str]) -> str:
+def title(words: Sequence[str]) -> str:
+    """Return program and script or source file; all other arguments are left out, for they hold secrets.
+
+    A program that has written a title of its own over its arguments (setproctitle) has one word with all of
+    them: of that what stands before the first blank.
+    """
+    program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name
+    return named(f"{program} {_subject(program, words[1:])}".strip())[:_COMMAND_LENGTH]
+
+
+def _subject(program: str, arguments: Sequence[str]) -> str:
     if not _PYTHON.fullmatch(program):
         sources = [a for a in arguments if _SOURCE_FILE.fullmatch(a) and not a.startswith("-")]
         return PurePosixPath(sources[-1]).name if sources and build_tool(program[:15]) else ""

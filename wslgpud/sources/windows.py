@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from wslgpud import outgoing
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop, windows_probe
@@ -174,24 +175,27 @@ class WindowsSource(Source):
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
         try:
-            address = outgoing.parsed(url)
+            exporter = outgoing.parsed(url)
         except ValueError:  # half an IPv6 address
-            address = None
-        if address is None or address.authorization:
+            exporter = None
+        if exporter is None or exporter.authorization:
             raise SourceError(
                 "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
             )
         try:
-            page = outgoing.exchange(address, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
+            page = outgoing.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
         except outgoing.Unreachable as error:
-            raise SourceError(f"windows_exporter at {url} cannot be read: {error}") from error
+            told = without(str(error), parts(url))
+            raise SourceError(f"windows_exporter at {address(url)} cannot be read: {told}") from error
         except outgoing.Refused as refused:
-            raise SourceError(f"windows_exporter at {url} {refused}") from refused
+            told = without(str(refused), parts(url))
+            raise SourceError(f"windows_exporter at {address(url)} {told}") from refused
         text = page.decode("utf-8", "replace")
         facts = from_exporter(text)
         if facts == Facts():
             raise SourceError(
-                f"{url} shows no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?"
+                f"{address(url)} shows no memory, gpu or process metrics;"
+                " is it windows_exporter 0.31 or newer?"
             )
         return facts
 

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from wslgpud import extras
+from wslgpud.masking import address, parts, without
 from wslgpud.store.errors import (
     LockedError,
     MissingDriverError,
@@ -59,8 +60,8 @@ def sqlite_path(target: str) -> Path | None:
 
 
 def shown(target: str) -> str:
-    """Return ``target`` without its password."""
-    return make_url(target).render_as_string(hide_password=True) if is_url(target) else target
+    """Return where ``target`` lies: neither user nor password, nor what a query tells the driver."""
+    return address(target, path=True)
 
 
 def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:
@@ -301,6 +302,8 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
     said = error.orig if isinstance(error, DBAPIError) else error
     text, name = " ".join(str(said).split()), shown(target)
+    if is_url(target):
+        text = without(text, parts(target))
     if "not a database" in text:
         return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
     if "malformed" in text:

@@ -12,7 +12,6 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from tests.hosts.machines import HERE, MACHINES
@@ -23,6 +22,7 @@ from wslgpud.advise.doctor.findings import CHECKS
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
+from wslgpud.cli.console import Console
 from wslgpud.cli.doctor_screen import print_findings
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings
 from wslgpud.host import Host, NoData, RecordedHost
@@ -50,7 +50,7 @@ def states(name: str, **more) -> dict[str, str]:
 def test_the_report_of_a_machine_is_as_it_was(name):
     paper = io.StringIO()
     findings = run(RecordedHost(HERE / name), CONFIG, [TORCH])
-    print_findings(findings, everything=True, console=Console(file=paper, width=100, highlight=False))
+    print_findings(findings, everything=True, console=Console(file=paper, width=100))
     report = "".join(f"{line.rstrip()}\n" for line in paper.getvalue().splitlines())
 
     file = GOLDEN / f"{name}.txt"
@@ -307,8 +307,8 @@ def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_pat
     assert "machine/root/mnt/c/Users/user/.wslconfig" in names
     assert [(name, s) for name, text in texts.items() for s in secrets if s in name + text] == []
     assert re.search(r'"id": "wsl.kernel"', texts["wslgpud-doctor/doctor.json"])
-    assert "[boot]\nsystemd=true\ncommand = (set)\n" in texts["wslgpud-doctor/machine/root/etc/wsl.conf"]
-    assert '"alerts.urls": "(set)"' in texts["wslgpud-doctor/configuration.json"]
+    assert "[boot]\nsystemd=true\ncommand = (secret)\n" in texts["wslgpud-doctor/machine/root/etc/wsl.conf"]
+    assert '"alerts.urls": "(secret)"' in texts["wslgpud-doctor/configuration.json"]
 
 
 def test_the_machine_in_the_archive_can_be_looked_at_again(tmp_path):

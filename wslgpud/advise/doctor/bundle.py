@@ -18,12 +18,11 @@ from wslgpud.advise.wslconfig import files
 from wslgpud.capture import Mask, capture
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.masking import SECRET, visible
 
 WSL_CONF = "/etc/wsl.conf"
 #: its user, its machine's name, and a command line, which may hold a token
 _TELLING = re.compile(r"^(\s*(?:default|hostname|command)\s*=\s*).*", re.IGNORECASE | re.MULTILINE)
-#: in an address, of a collector for one
-_PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 #: What small files the checks read that no source does; /proc/cmdline names no secret under WSL.
 MORE = (
     "/proc/sys/vm/swappiness", "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count",
@@ -52,7 +51,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
     for path in (*MORE, *_wslconfig(host), *_interop(host)):
         text = _text(host, path)
         if text is not None:
-            text = _TELLING.sub(r"\1(set)", text) if path == WSL_CONF else text
+            text = _TELLING.sub(rf"\1{SECRET}", text) if path == WSL_CONF else text
             contents[f"machine/root{mask.numbers(path)}"] = mask.words(text)
     if host.exists("/run/WSL"):
         contents["machine/root/run/WSL/.keep"] = ""
@@ -71,14 +70,9 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Return the configuration; of secrets only whether they are set."""
-    found = {}
-    for key in declared_keys():
-        value = getattr(getattr(config, key.section), key.name)
-        # The address of a database may hold a password, and a command line a token.
-        secret = key.secret or key.path in ("store.path", "alerts.command", "alerts.save_user")
-        found[key.path] = ("(set)" if value else "") if secret else value
-    return found
+    """Return the configuration, of each key as much as a stranger may see."""
+    values = ((key, getattr(getattr(config, key.section), key.name)) for key in declared_keys())
+    return {key.path: visible(value, key.shows, to_stranger=True) for key, value in values}
 
 
 def _masked(mask: Mask, value: Any) -> Any:
@@ -86,7 +80,7 @@ def _masked(mask: Mask, value: Any) -> Any:
         return {name: _masked(mask, item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_masked(mask, item) for item in value]
-    return _PASSWORD.sub("(set)@", mask.words(value)) if isinstance(value, str) else value
+    return mask.words(value) if isinstance(value, str) else value
 
 
 def _wslconfig(host: Host) -> list[str]:

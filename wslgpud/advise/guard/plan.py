@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from wslgpud.masking import masked, named
+from wslgpud.sources.roles import title
+
 GIB = 1 << 30
 #: nvcc's cicc takes 2 to 4 GB on big kernels (Dao-AILab/flash-attention#832), a heavy C++ file 1 to 2.
 NVCC_BYTES, CXX_BYTES = 4 * GIB, 2 * GIB
@@ -94,15 +97,16 @@ def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool)
 def key_of(command: Sequence[str]) -> str:
     """Return the name under which a command is remembered: program and what it is told, without paths."""
     words = [PurePosixPath(word).name or word for word in command]
-    return " ".join(words)[:200]
+    return masked(" ".join(words))[:200]
 
 
 def short_name(command: Sequence[str]) -> str:
-    """Return program and first word that is no option (a script, a target) for all to read."""
-    words = [PurePosixPath(word).name or word for word in command]
-    given = words[1 : words.index("-c") if "-c" in words else None]  # what follows it is a program's text
-    first = next((word for word in given if not word.startswith("-")), "")
-    return f"{words[0]} {first}".strip()[:60]
+    """Return program and script, or program and its first word (a target), for all to read.
+
+    A word behind an option may be its value, and a secret.
+    """
+    known, first = title(command), PurePosixPath("".join(command[1:2])).name
+    return (known if " " in known or first.startswith("-") else named(f"{known} {first}".strip()))[:60]
 
 
 def to_stop(

@@ -9,10 +9,12 @@ import select
 import selectors
 import signal
 import struct
-import sys
 import termios
 from types import TracebackType
 from typing import BinaryIO
+
+from wslgpud.masking import masked
+from wslgpud.units import printable
 
 _CHUNK_BYTES = 1 << 16
 _CLEAR = b"\r\x1b[2K"
@@ -31,13 +33,13 @@ class Relay:
         """
         self._quiet = quiet
         self._log = log
-        self._live = live and sys.stderr.isatty()
+        self._live = live and os.isatty(2)
         self._line = b""
         self._at_start = True
         self._selector = selectors.DefaultSelector()
         self._child_ends: list[int] = []
         self._master: int | None = None
-        if sys.stdout.isatty() and sys.stderr.isatty() and not quiet:
+        if os.isatty(1) and os.isatty(2) and not quiet:
             self._master, slave = os.openpty()
             modes = termios.tcgetattr(slave)
             modes[1] &= ~termios.OPOST  # our own terminal makes \r\n of \n, once is enough
@@ -107,7 +109,7 @@ class Relay:
         """Replace the live line."""
         if not self._live:
             return
-        new = line.encode(errors="backslashreplace")
+        new = printable(masked(line)).encode()
         if self._at_start:
             self._write(2, (_CLEAR if self._line else b"") + new)
             self._line = new

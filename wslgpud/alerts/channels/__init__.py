@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from wslgpud.masking import MaskedError
 from wslgpud.units import one_line
 
 _MOST_CHARACTERS = 300
 
 
-class DeliveryError(Exception):
+class DeliveryError(MaskedError):
     """The channel did not take the warning; it is tried again later unless ``permanent``."""
 
     def __init__(self, text: str, *, permanent: bool = False) -> None:

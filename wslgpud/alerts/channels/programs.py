@@ -15,6 +15,7 @@ from typing import IO, NamedTuple
 
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.host import unprotected
+from wslgpud.masking import parts, without
 from wslgpud.ownership import program, replaceable
 
 #: of what a program says, its end is kept
@@ -72,7 +73,9 @@ def run(
     if how.status is None:
         raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped")
     if how.status:
-        raise DeliveryError(f"{name} ended with {how.status}: {how.said}")
+        # It may quote its arguments, and a token among them.
+        told = without(how.said, (part for word in command[1:] for part in parts(word)))
+        raise DeliveryError(f"{name} ended with {how.status}: {told}")
 
 
 def ended(command: Sequence[str], text: str, timeout_seconds: float, setting: Setting = OURS) -> Ended:

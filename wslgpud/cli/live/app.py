@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.containers import Vertical
+from textual.filter import LineFilter
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
+from wslgpud.cli.console import harmless
 from wslgpud.cli.live.draw import Shown, cycled, screen
 from wslgpud.cli.live.history import History
 from wslgpud.cli.live.looks import Feed, Look, NoLookError
@@ -54,6 +58,14 @@ class Help(ModalScreen[None]):
         self.dismiss()
 
 
+class Printable(LineFilter):
+    """Makes every line harmless to print before it is drawn: Textual draws past ``wslgpud.output``."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - for all
+        """Return the segments with printable text."""
+        return list(harmless(segments))
+
+
 class Live(App[None]):
     """The terminal's face of wslgpud."""
 
@@ -80,12 +92,17 @@ class Live(App[None]):
     def __init__(self, feed: Feed, interval_seconds: float = 1.0) -> None:
         """Show what ``feed`` sees."""
         super().__init__(ansi_color=True)
+        self._printable = Printable()
         self._feed = feed
         self._interval = interval_seconds
         self._trail = Trail()
         self._look: Look | None = None
         self._past: Past | None = None
         self.shown = Shown()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Return what every line of every widget passes."""
+        return [*super().get_line_filters(), self._printable]
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""

@@ -144,7 +144,7 @@ class History(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
-        yield Vertical(Static("looking ...", id="history"))
+        yield Vertical(Static("looking ...", id="history", markup=False))
         yield Footer()
 
     def on_mount(self) -> None:
