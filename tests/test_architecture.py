@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "steps", "documents", "extras", "__init__"),
+    ("metrics", "units", "steps", "documents", "extras", "shapes", "__init__"),
     ("model",),
-    ("config", "host", "palette"),
+    ("config", "host", "palette", "foreign"),
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs", "running"),

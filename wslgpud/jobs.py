@@ -28,7 +28,7 @@ from wslgpud.stress import metrics
 from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
-from wslgpud.stress_unit import AROUND_SECONDS, Asker
+from wslgpud.stress_unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +112,9 @@ def inbox(state_folder: Path) -> Path:
 
 def leave(state_folder: Path, result: StressResult) -> None:
     """Leave a run for the daemon."""
-    folder = inbox(state_folder)
-    folder.mkdir(exist_ok=True)
-    file = folder / f"{result.wall:.3f}-{result.uuid}.json"
-    documents.put(file, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
+    name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
+    with documents.folder(inbox(state_folder)) as folder:
+        documents.put(folder / name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
 
 
 def _known(history: History) -> list[StressResult]:
@@ -287,8 +286,8 @@ class Nightly:
         )
         for file in files:
             try:
-                run = from_json(documents.parsed(file.read_text()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                run = from_json(documents.parsed(documents.content(file, MOST_ANSWER_BYTES)))
+            except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", file, error)
                 _remove(file)
                 continue

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud import documents
+from wslgpud.foreign.accounts import account_for, environment
+from wslgpud.foreign.rule import Refused
+from wslgpud.foreign.start import Command, run
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
@@ -41,19 +43,19 @@ def ask(
     return [_ask(python, environment, seconds) for python in pythons]
 
 
-def _ask(python: Path, environment: Mapping[str, str], seconds: float) -> TorchFacts:
-    kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON")}
+def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts:
     try:
-        done = subprocess.run(
-            [str(python), str(PROBE)], env={**kept, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, encoding="utf-8",
-            errors="replace", check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        account = account_for(python)
+        kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}
+        variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        code, output, complaints = run(Command([str(python)], variables, account), PROBE, seconds)
+    except TimeoutError:
         return TorchFacts(str(python), failure=f"did not answer within {seconds:.0f} s")
+    except Refused as refused:
+        return TorchFacts(str(python), failure=f"was not started: {refused}")
     except OSError as error:
         return TorchFacts(str(python), failure=f"cannot be started: {error.strerror}")
-    return _facts(str(python), done.stdout, done.stderr, done.returncode)
+    return _facts(str(python), output, complaints, code)
 
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:

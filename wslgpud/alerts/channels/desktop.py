@@ -10,6 +10,8 @@ from typing import Any
 
 from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
+from wslgpud.foreign.accounts import account_of, environment
+from wslgpud.foreign.rule import Account
 
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
@@ -45,28 +47,32 @@ class DesktopChannel:
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")
         words = [f"--urgency={urgency}", "--app-name=wslgpud", "--", str(message.get("headline", "")), text]
         failures = []
-        for address, user in sessions:
+        for address, account in sessions:
+            # In full: root's group and variables, which may hold secrets of the configuration, would be for
+            # that user to read and use.
+            variables = environment(account, self._environ)
             try:
                 programs.run(
                     ["notify-send", *words],
                     "",
                     TIMEOUT_SECONDS,
-                    environment={**self._environ, "DBUS_SESSION_BUS_ADDRESS": address},
-                    user=user,
+                    environment={**variables, "DBUS_SESSION_BUS_ADDRESS": address},
+                    account=account,
                 )
             except DeliveryError as error:
                 failures.append(error)
         if len(failures) == len(sessions):
             raise failures[0]
 
-    def _sessions(self) -> list[tuple[str, int | None]]:
-        """Return (bus, user to be) of each session we may speak to: a session's bus refuses even root."""
+    def _sessions(self) -> list[tuple[str, Account | None]]:
+        """Return (bus, whom to be) of each session we may speak to: a session's bus refuses even root."""
         if own := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
             return [(own, None)]
         us = os.geteuid()
-        found: list[tuple[str, int | None]] = []
+        found: list[tuple[str, Account | None]] = []
         for bus in sorted(self._folders.glob("*/bus")):
             number = bus.parent.name
             if number.isdigit() and us in (0, int(number)):
-                found.append((f"unix:path={bus}", int(number) if us == 0 else None))
+                account = account_of(int(number)) if us == 0 and int(number) else None
+                found.append((f"unix:path={bus}", account))
         return found

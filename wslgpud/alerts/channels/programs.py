@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from wslgpud.alerts.channels import DeliveryError
+from wslgpud.foreign.rule import Account
 from wslgpud.host import unprotected
 
 
@@ -20,7 +21,7 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
     *,
     cwd: str | None = None,
     environment: Mapping[str, str] | None = None,
-    user: int | None = None,
+    account: Account | None = None,
 ) -> None:
     """Run ``command`` with ``text`` on its standard input, to its end.
 
@@ -30,7 +31,7 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
         timeout_seconds: when it and its children are killed.
         cwd: where it runs.
         environment: its variables instead of ours.
-        user: as whom it runs, instead of us (for root only).
+        account: as whom it runs, instead of us (for root only).
 
     Raises:
         DeliveryError: it cannot be started, fails, or takes longer than it may.
@@ -51,7 +52,9 @@ def run(  # noqa: PLR0913 - how a program runs has so many sides
             errors="replace",
             cwd=cwd,
             env=environment,
-            user=user,
+            user=account.uid if account else None,
+            group=account.gid if account else None,
+            extra_groups=account.groups if account else None,
         )
     except OSError as error:
         raise DeliveryError(f"cannot start {name}: {error.strerror}") from error
