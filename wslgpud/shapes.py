@@ -1,4 +1,4 @@
-"""The shape that a stress run's rows must have before anything is made of them. Pure.
+"""The shape that what others say must have, a stress run's rows above all, before it is used. Pure.
 
 They come from a program that a user may have made (the worker's lines) and from files and databases that
 somebody may have spoiled (stored runs). Each is checked once, where it comes in; whoever handles it later
@@ -43,6 +43,11 @@ def text(value: object) -> bool:
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT
 
 
+def flag(value: object) -> bool:
+    """Tell whether it is true or false."""
+    return isinstance(value, bool)
+
+
 def hexadecimal(value: object) -> bool:
     """Tell whether it is a word of 64 bits as the worker writes it."""
     return isinstance(value, str) and 0 < len(value) <= 16 and set(value) <= set("0123456789abcdef")
@@ -56,6 +61,11 @@ def maybe(shape: Shape) -> Shape:
 def rows(shape: Shape) -> Shape:
     """Return the shape of a list of such things."""
     return lambda value: isinstance(value, list) and all(map(shape, value))
+
+
+def pair(first: Shape, second: Shape) -> Shape:
+    """Return the shape of a list of two."""
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
 
 
 def table(keys: Shape, values: Shape) -> Shape:
@@ -90,7 +100,7 @@ _RUNG_TAKEN = {
 }  # fmt: skip
 _PATTERN = {"name": text, "verified": whole, "checks": whole, "bad_words": whole, "seconds": number}
 _SPEED = {"index": whole, "bytes": whole, "write": seconds, "change": seconds, "read": seconds}
-_PLACE: Shape = lambda value: rows(whole)(value) and len(value) == 2  # noqa: E731 - one of many shapes
+_PLACE = pair(whole, whole)
 _SAMPLE = record(
     {"word": whole, **dict.fromkeys(("expected", "got", "again", "stuck"), hexadecimal)},
     {"belongs": maybe(_PLACE)},

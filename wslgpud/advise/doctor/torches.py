@@ -12,11 +12,17 @@ from wslgpud import documents
 from wslgpud.foreign.accounts import account_for, environment
 from wslgpud.foreign.rule import Refused
 from wslgpud.foreign.start import Command, run
+from wslgpud.shapes import flag, maybe, pair, record, rows, text, whole
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
 ASK_SECONDS = 60.0
 _MOST_ASKED = 4
+#: a Python of a user's may say anything in the probe's place
+_FACTS = record({
+    **dict.fromkeys(("version", "kernel"), text), "cuda": maybe(text), "architectures": rows(text),
+    "devices": rows(pair(text, pair(whole, whole))), "ran": flag, "tf32": maybe(flag), "cudnn": maybe(whole),
+})  # fmt: skip
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
@@ -59,23 +65,24 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
 
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
-    lines = output.strip().splitlines()
     try:
-        said = documents.parsed(lines[-1])
-        return TorchFacts(
-            python,
-            said["version"],
-            said["cuda"] or "",
-            tuple(said["architectures"]),
-            tuple((name, (int(major), int(minor))) for name, (major, minor) in said["devices"]),
-            said["kernel"],
-            said["ran"],
-            said["tf32"],
-            said["cudnn"],
-        )
-    except (IndexError, ValueError, KeyError, TypeError):
+        said = documents.parsed(output.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = {}
+    if not _FACTS(said):
         last = complaints.strip().splitlines()[-1:] or [f"ended with status {code}"]
         return TorchFacts(python, failure=last[0][:200])
+    return TorchFacts(
+        python,
+        said["version"],
+        said["cuda"] or "",
+        tuple(said["architectures"]),
+        tuple((name, (major, minor)) for name, (major, minor) in said["devices"]),
+        said["kernel"],
+        said["ran"],
+        said["tf32"],
+        said["cudnn"],
+    )
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
@@ -100,9 +107,9 @@ def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def version(text: str) -> tuple[int, ...]:
+def version(said: str) -> tuple[int, ...]:
     """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
-    return tuple(int(n) for n in re.findall(r"\d+", text.partition("+")[0])[:3])
+    return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
 
 
 def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool]) -> list[Path]:
