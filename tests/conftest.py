@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from wslgpud.store import store
@@ -20,3 +25,12 @@ settings.load_profile("more" if EXAMPLES else "the same for all")
 
 # A daemon must not wait for a busy disk when it ends; of a test's store all is on it at the end.
 store.CLOSE_SECONDS = 300.0
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every account can reach, as those of ``tmp_path`` are not."""
+    folder = Path(tempfile.mkdtemp(prefix="wslgpud-public-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)

@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
-    ("metrics", "units", "steps", "documents", "extras", "ownership", "patterns", "__init__"),
+    ("metrics", "units", "steps", "documents", "extras", "patterns", "shapes", "__init__"),
     ("model", "masking"),
-    ("config", "host", "outgoing", "palette"),
+    ("config_key",),
+    ("config", "host", "outgoing", "palette", "foreign"),
     ("probes",),
     ("sources",),
     ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),

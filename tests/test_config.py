@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from wslgpud import config
 from wslgpud.cli.config import sample_file
-from wslgpud.config import ConfigError, declared_keys, load
+from wslgpud.config import declared_keys, load
+from wslgpud.config_key import ConfigError
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:

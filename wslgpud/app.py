@@ -25,7 +25,8 @@ from wslgpud.alerts.rules import LASTING
 from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
-from wslgpud.config import Config, ConfigError
+from wslgpud.config import Config
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition

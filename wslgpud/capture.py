@@ -278,6 +278,8 @@ def _nvml() -> str:
             capture_output=True,
             timeout=_NVML_SECONDS,
             env=clean_environment(),
+            # Python 3.10 looks for modules in the current folder first, and that may be anybody's.
+            cwd="/",
             text=True,
             check=False,  # it ends with 1 where there is no NVML, by a signal where the driver crashes
         )

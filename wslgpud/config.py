@@ -11,11 +11,11 @@ import difflib
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from wslgpud.masking import MaskedError, Shown
+from wslgpud.config_key import ENVIRONMENT_PREFIX, ConfigError, Key, checked, key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,29 +24,6 @@ else:
 
 SYSTEM_FILE = Path("/etc/wslgpud/wslgpud.toml")
 SYSTEM_STATE = Path("/var/lib/wslgpud")
-ENVIRONMENT_PREFIX = "WSLGPUD_"
-
-
-class ConfigError(MaskedError):
-    """The configuration cannot be used; one line: where, what, and what to do."""
-
-
-def key(  # noqa: PLR0913 - one declaration, all its facets
-    default: Any,
-    help: str,  # noqa: A002 - the field's word for it
-    *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-    shows: Shown = "all",
-) -> Any:
-    """Declare a key: its default, what it means, what it may be, and how much of its value is ever shown."""
-    return field(
-        default=default,
-        metadata={
-            "help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "shows": shows,
-        },
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -231,31 +208,6 @@ class Config:
     log: Log = Log()
 
 
-@dataclass(frozen=True)
-class Key:
-    """One declared key, for documentation and checks."""
-
-    section: str
-    name: str
-    type: Any
-    default: Any
-    help: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    shows: Shown
-
-    @property
-    def path(self) -> str:
-        """Name as written in messages: ``section.name``."""
-        return f"{self.section}.{self.name}"
-
-    @property
-    def environment(self) -> str:
-        """Name of the environment variable that overrides it."""
-        return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
-
-
 def sections() -> dict[str, Any]:
     """Return the sections' names and the records that declare their keys."""
     return {f.name: type(f.default) for f in dataclasses.fields(Config)}
@@ -332,7 +284,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     for path, value, origin in [*_from_file(file), *_from_environment(environ, known.values())]:
         if path not in known:
             raise ConfigError(f"{origin}: unknown key {path}{_nearest(path, list(known))}")
-        values[path] = _checked(known[path], value, origin)
+        values[path] = checked(known[path], value, origin)
         origins[path] = origin
     config = Config(
         **{
@@ -382,45 +334,3 @@ def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else "; see 'wslgpud config show' for all keys"
-
-
-def _checked(declared: Key, value: Any, origin: str) -> Any:
-    kind = declared.type
-    if isinstance(value, str) and kind is not str:
-        value = _from_text(kind, value)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind == tuple[str, ...] and isinstance(value, list):
-        value = tuple(value)
-    if expected := _expected(declared, value):
-        shown = repr(value) if declared.shows == "all" else "the value given"
-        raise ConfigError(f"{origin}: {declared.path} must be {expected}, not {shown}")
-    return value
-
-
-def _expected(declared: Key, value: Any) -> str:
-    """Say what the key must be if ``value`` is not that; empty when the value will do."""
-    kind, low, high = declared.type, declared.minimum, declared.maximum
-    if kind == tuple[str, ...]:
-        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        return "" if good else "a list of strings"
-    if type(value) is not kind:
-        return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
-    if declared.choices:
-        return "" if value in declared.choices else "one of " + ", ".join(declared.choices)
-    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
-    if (low is None or value >= low) and (high is None or value <= high):
-        return ""
-    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-
-
-def _from_text(kind: Any, text: str) -> Any:
-    """Read an environment variable as ``kind``; text that does not fit comes back as it is, to be refused."""
-    try:
-        if kind is bool:
-            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-        if kind in (int, float):
-            return kind(text)
-    except ValueError:
-        return text
-    return [part for part in text.split(",") if part]

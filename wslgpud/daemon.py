@@ -12,6 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from wslgpud import config, logs, secrecy
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host, RecordedHost
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
@@ -58,7 +59,7 @@ def main(order: str) -> int:
             print(f"page     {daemon.url}/")  # noqa: T201
             print(f"data     {daemon.database}", flush=True)  # noqa: T201
             daemon.run()
-    except (config.ConfigError, NoRecording, StartError) as error:
+    except (ConfigError, NoRecording, StartError) as error:
         print(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from wslgpud import documents
 from wslgpud.alerts.rules import VRAM_STRESS
-from wslgpud.config import ConfigError, Stress
+from wslgpud.config import Stress
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Reading, Snapshot, StressResult, Transition
 from wslgpud.store import StoreError
@@ -28,7 +29,7 @@ from wslgpud.stress import metrics
 from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
-from wslgpud.stress_unit import AROUND_SECONDS, Asker
+from wslgpud.stress_unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
 
 log = logging.getLogger(__name__)
 
@@ -112,10 +113,9 @@ def inbox(state_folder: Path) -> Path:
 
 def leave(state_folder: Path, result: StressResult) -> None:
     """Leave a run for the daemon."""
-    folder = inbox(state_folder)
-    folder.mkdir(exist_ok=True)
-    file = folder / f"{result.wall:.3f}-{result.uuid}.json"
-    documents.put(file, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
+    name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
+    with documents.folder(inbox(state_folder)) as folder:
+        documents.put(folder / name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
 
 
 def _known(history: History) -> list[StressResult]:
@@ -287,8 +287,8 @@ class Nightly:
         )
         for file in files:
             try:
-                run = from_json(documents.parsed(file.read_text()))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+                run = from_json(documents.parsed(documents.contents(file, MOST_ANSWER_BYTES)))
+            except (OSError, ValueError) as error:
                 log.warning("%s is no stress run: %s", file, error)
                 _remove(file)
                 continue

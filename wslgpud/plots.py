@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import io
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -256,14 +258,32 @@ def _figure(width: float, height: float) -> Figure:
         PlotError: there is no matplotlib.
     """
     try:
-        import matplotlib as mpl  # noqa: PLC0415 - 60 MB that only a picture needs
-        from cycler import cycler  # noqa: PLC0415 - a part of it
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        with _without_settings():
+            import matplotlib as mpl  # noqa: PLC0415 - 60 MB that only a picture needs
+            from cycler import cycler  # noqa: PLC0415 - a part of it
+            from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise PlotError(f"a plot needs matplotlib: {extras.remedy('plots')}") from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
+
+
+@contextlib.contextmanager
+def _without_settings() -> Iterator[None]:
+    """Have matplotlib look for its settings where there are none.
+
+    It reads a ``matplotlibrc`` of the current folder, which may be anybody's, and which can have root run TeX
+    on a text of theirs. A picture looks the same whoever draws it where.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.environ["MATPLOTLIBRC"] = os.devnull  # nor any in the home folder, which sudo may have kept
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def _days(wall: float) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from wslgpud.config import Config, ConfigError, declared_keys, load
+from wslgpud.config import Config, declared_keys, load
+from wslgpud.config_key import ConfigError
 from wslgpud.masking import visible
 
 

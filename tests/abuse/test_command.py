@@ -17,7 +17,7 @@ from tests.support.daemons import PATIENCE_SECONDS, eventually
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.channels.desktop import DesktopChannel
-from wslgpud.ownership import program, replaceable
+from wslgpud.foreign.programs import program, replaceable
 from wslgpud.probes import interop
 
 MESSAGE = {"level": "critical", "headline": "LD_PRELOAD=/tmp/evil.so\x1b[2J", "evidence": "PATH=/tmp"}

@@ -28,7 +28,8 @@ from wslgpud.alerts.stopped import FILE as STOPPED
 from wslgpud.alerts.stopped import StoppedFile
 from wslgpud.cli import common, moments
 from wslgpud.cli.live import looks
-from wslgpud.config import Alerts, ConfigError, Stress
+from wslgpud.config import Alerts, Stress
+from wslgpud.config_key import ConfigError
 from wslgpud.daemon import NoRecording, host_at
 from wslgpud.host import Host
 from wslgpud.jobs import trigger

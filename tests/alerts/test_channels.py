@@ -25,7 +25,8 @@ from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
 from wslgpud.alerts.message import iso
-from wslgpud.config import Alerts, ConfigError
+from wslgpud.config import Alerts
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root

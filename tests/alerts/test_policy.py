@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wslgpud.alerts.message import digest, iso, level_of, local_time
 from wslgpud.alerts.policy import Manners, quiet_hours, second_of_day
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 from wslgpud.model import Level
 
 DAY = 86400.0

@@ -19,7 +19,8 @@ from tests.alerts.ticks import START
 from tests.support.daemons import daemon, eventually, wslgpud
 from wslgpud.alerts.save_on_signal import SaveOnSignal
 from wslgpud.alerts.selfsave import SelfSave, send
-from wslgpud.config import Alerts, ConfigError
+from wslgpud.config import Alerts
+from wslgpud.config_key import ConfigError
 from wslgpud.model import Forecast, Level, ProcessSample, Sample, SourceReport, Transition
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from tests.support.daemons import eventually
-from wslgpud.config import ConfigError, Otlp
+from wslgpud.config import Otlp
+from wslgpud.config_key import ConfigError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 

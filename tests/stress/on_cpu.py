@@ -5,12 +5,14 @@ What the parent asks for a card is done on 120 MiB of the host's memory; every p
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import sys
 from dataclasses import replace
 
-spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
+loader = importlib.machinery.SourceFileLoader("worker", sys.argv[1])  # /dev/fd/N does not end in .py
+spec = importlib.util.spec_from_loader("worker", loader)
 worker = importlib.util.module_from_spec(spec)
 sys.modules["worker"] = worker
 spec.loader.exec_module(worker)

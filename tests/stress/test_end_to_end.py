@@ -5,6 +5,7 @@ NVIDIA's library is our stand-in (tests/fake_nvml), and torch works on the CPU (
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.conftest import built_library  # noqa: F401 - a fixture
+from tests.support.accounts import shared_python
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually, wslgpud
 
 FOLDER = Path(__file__).parent
@@ -31,17 +33,19 @@ pytestmark = [
 
 
 @pytest.fixture
-def card(tmp_path, built_library):  # noqa: F811
+def card(public, tmp_path, built_library):  # noqa: F811
     """Return the settings under which a card seems to be there."""
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_bytes(built_library.read_bytes())
     library.with_name(f"{library.name}.settings").write_text(
         f"utilization 0\ntotal {16303 << 20}\nused {1000 << 20}\ntemperature 41\n"
     )
-    python = tmp_path / "python"
+    python = public / "bin" / "python"
+    python.parent.mkdir()
+    torch = Path(importlib.util.find_spec("torch").origin).parents[1]
     python.write_text(
-        "#!/bin/sh\nexport SOAK_SECONDS=60\n"
-        f'exec {shlex.quote(sys.executable)} {shlex.quote(str(FOLDER / "on_cpu.py"))} "$@"\n'
+        f"#!/bin/sh\nexport SOAK_SECONDS=60 PYTHONPATH={shlex.quote(str(torch))}\n"
+        f'exec {shlex.quote(str(shared_python()))} {shlex.quote(str(FOLDER / "on_cpu.py"))} "$@"\n'
     )
     python.chmod(0o755)
     return {

@@ -14,7 +14,8 @@ import pytest
 
 from tests.stress.support import gpu, night
 from wslgpud import jobs
-from wslgpud.config import ConfigError, Stress
+from wslgpud.config import Stress
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly, leave
 from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport

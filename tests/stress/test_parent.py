@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import eventually
-from wslgpud.stress.parent import Command, supervise
+from wslgpud.foreign.start import Command
+from wslgpud.stress.parent import supervise
 
 BEGIN = """
 import json, os, signal, sys, time
@@ -66,7 +67,7 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
         ('print("CUDA says hello", flush=True)\ntime.sleep(60)', "not a line of ours: b'CUDA says hello'"),
         ("print('[1]', flush=True)\ntime.sleep(60)", "not a line of ours: b'[1]'"),
         ("print('x' * 300000, end='', flush=True)\ntime.sleep(60)", "said more than a worker says"),
-        ('for n in range(60000): say("chunk", index=n)\ntime.sleep(60)', "said more than a worker says"),
+        ('for n in range(60000): say("phase", phase="", seconds=0)\ntime.sleep(9)', "than a worker says"),
     ],
     ids=["crash", "odd signal", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
 )  # fmt: skip

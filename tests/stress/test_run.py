@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.stress.support import MIB, gpu
+from tests.support.accounts import shared_python
 from wslgpud.config import Stress
 from wslgpud.host import Host
-from wslgpud.stress.find_python import NoTorch, command, find_python
+from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
 from wslgpud.stress.history import comparable
 from wslgpud.stress.look import Recent
 from wslgpud.stress.parent import Outcome
@@ -62,14 +63,14 @@ class IdleGpu:
 
 @pytest.fixture
 def runner(tmp_path):
-    opened = []
+    opened, python = [], str(shared_python())
 
     def make(script=FAITHFUL, settings=None, **changes):
         idle = IdleGpu(**changes)
         opened.append(idle)
         worker = tmp_path / "worker.py"
         worker.write_text(script)
-        given = settings or Stress(python=sys.executable, settle_seconds=60.0)
+        given = settings or Stress(python=python, settle_seconds=60.0)
         return Runner(Alone(), given, tmp_path, idle.recent, worker=worker, lock_folder=tmp_path,
                       environ={"PATH": "/usr/bin"})  # fmt: skip
 
@@ -147,7 +148,8 @@ def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_g
 
 
 def test_nights_that_leave_more_memory_free_are_another_measure(runner):
-    usual, larger = runner(), runner(settings=Stress(python=sys.executable, reserve_bytes=2 << 30))
+    usual = runner()
+    larger = runner(settings=Stress(python=usual.settings.python, reserve_bytes=2 << 30))
 
     assert comparable(usual.run(gpu(), "nightly"), usual.run(gpu(), "nightly"))
     assert not comparable(usual.run(gpu(), "nightly"), larger.run(gpu(), "nightly"))
@@ -161,13 +163,14 @@ def test_a_python_with_torch_is_found_by_its_files(tmp_path):
     python.parent.mkdir()
     python.symlink_to(sys.executable)
 
-    found = find_python("", {"VIRTUAL_ENV": str(tmp_path / "project" / ".venv"), "PATH": ""}, [])
-    assert found.parent == python.parent
-    assert "project" in str(found)
+    assert has_torch(python)
+    assert not has_torch(Path("/usr/bin/python3"))
 
 
 def test_the_worker_sees_its_gpu_alone():
-    assert command(Path(sys.executable), "GPU-7", {}).environment["CUDA_VISIBLE_DEVICES"] == "GPU-7"
+    started = command(Python(Path(sys.executable), None), "GPU-7", {})
+
+    assert started.environment["CUDA_VISIBLE_DEVICES"] == "GPU-7"
 
 
 def test_sizes_follow_the_card():

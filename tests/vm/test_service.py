@@ -221,7 +221,7 @@ def test_a_stress_run_happens_in_a_unit_of_its_own_and_leaves_the_gpu_to_a_train
     def what_it_said() -> str:
         return service.machine.run("journalctl", "-b", "-u", "wslgpud-stress", check=False).stdout
 
-    assert eventually(lambda: there(AS_WHOM), "a run", what_it_said) == f"{SOMEBODY} 800\n"
+    assert eventually(lambda: there(AS_WHOM), "a run", what_it_said) == f"{SOMEBODY} 800 0\n"
     train = f"flock --shared {LOCK} echo trains"
     training = service.machine.run("runuser", "-u", SOMEBODY, "--", *train.split())
     answer = json.loads(
@@ -351,7 +351,8 @@ def test_uninstall_keeps_data_and_configuration_unless_told(service: Service) ->
 
     service.machine.run(f"{SOURCE}/deploy/uninstall", "--purge")
     assert there("/etc/wslgpud", "/var/lib/wslgpud") == set()
-    assert service.machine.run("id", "wslgpud", check=False).returncode == 1
+    for account in ("wslgpud", "wslgpud-stress"):
+        assert service.machine.run("id", account, check=False).returncode == 1
 
 
 def test_who_is_not_root_has_a_service_of_his_own_that_outlives_his_login(installed: Service) -> None:

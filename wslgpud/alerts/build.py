@@ -12,7 +12,8 @@ from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.channels.desktop import DesktopChannel
 from wslgpud.alerts.channels.toast import ToastChannel
 from wslgpud.alerts.policy import Manners, channel_levels, quiet_hours
-from wslgpud.config import Alerts, ConfigError
+from wslgpud.config import Alerts
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 

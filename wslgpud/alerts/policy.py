@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from wslgpud.config import Alerts, ConfigError
+from wslgpud.config import Alerts
+from wslgpud.config_key import ConfigError
 from wslgpud.model import Level
 
 _HOUR = 3600.0

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from wslgpud.alerts.rules import MEMORY
 from wslgpud.alerts.stopped import Stopped, StoppedFile
-from wslgpud.config import Alerts, ConfigError
+from wslgpud.config import Alerts
+from wslgpud.config_key import ConfigError
 from wslgpud.model import Level, ProcessSample, Transition
 
 _PID = re.compile(r"\(pid (\d{1,10})\)$")

@@ -112,7 +112,7 @@ def try_channels(config: ConfigOption = None) -> None:
     from wslgpud.alerts import build  # noqa: PLC0415
     from wslgpud.alerts.channels import DeliveryError  # noqa: PLC0415
     from wslgpud.alerts.message import iso  # noqa: PLC0415
-    from wslgpud.config import ConfigError  # noqa: PLC0415
+    from wslgpud.config_key import ConfigError  # noqa: PLC0415
     from wslgpud.host import Host  # noqa: PLC0415
 
     settings = loaded(config).config.alerts

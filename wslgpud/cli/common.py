@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from wslgpud import config as configuration
 from wslgpud import daemon, documents, logs, outgoing
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 
 #: of a status; one with hundreds of processes has 200 kB
@@ -65,7 +66,7 @@ def loaded(file: Path | None) -> configuration.Loaded:
     """
     try:
         return configuration.load(file, os.environ)
-    except configuration.ConfigError as error:
+    except ConfigError as error:
         raise Fault(str(error)) from error
 
 

@@ -12,6 +12,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
+from wslgpud.config_key import ConfigError
 from wslgpud.masking import visible
 
 app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
@@ -50,7 +51,7 @@ def check(config: ConfigOption = None) -> None:
     found = _loaded(config)
     try:
         daemon.check(found.config)
-    except configuration.ConfigError as error:
+    except ConfigError as error:
         raise Fault(str(error)) from error
     print(f"{found.file or 'no file, only defaults'}: good")
 

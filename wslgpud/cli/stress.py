@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from dataclasses import replace
@@ -174,12 +175,24 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     from wslgpud.store import LockedError, Store, StoreError  # noqa: PLC0415
 
     try:
+        if _anothers(folder):
+            leave(folder, result)
+            return
         with Store(database, settings.store) as store:
             store.record_stress(result)
     except LockedError:
         leave(folder, result)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
+
+
+def _anothers(folder: Path) -> bool:
+    """Tell whether we are root and the folder is the service's.
+
+    Root writes no database there: a link in its place would have it write anywhere, and what SQLite adds to a
+    database would be root's, so that the service could not open it any more.
+    """
+    return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
 @app.command(cls=PlotCommand)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wslgpud import __version__, extras, outgoing
-from wslgpud.config import ConfigError, Otlp
+from wslgpud.config import Otlp
+from wslgpud.config_key import ConfigError
 from wslgpud.host import Clock, SystemClock
 from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec

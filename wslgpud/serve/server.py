@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wslgpud import config
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 from wslgpud.model import Reading
 from wslgpud.serve import health
 from wslgpud.serve.connection import Deadlines

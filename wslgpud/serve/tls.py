@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wslgpud import documents
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 
 KEYS = (
     "cert",

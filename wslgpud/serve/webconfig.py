@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import documents
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 from wslgpud.serve import tls
 
 _KEYS: dict[str, tuple[str, ...]] = {

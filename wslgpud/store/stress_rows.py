@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import math
-from typing import Any
+import logging
+from typing import Any, get_args
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy import select as selecting
 
-from wslgpud.model import Finding, StressResult
+from wslgpud import documents
+from wslgpud.model import Finding, FindingKind, StressResult, StressVerdict
+from wslgpud.shapes import DETAIL, Shape, ShapeError, number, record, rows, table, text, whole
 from wslgpud.store import schema
 from wslgpud.store.sql import insert_new
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "wall": (int, float), "uuid": str, "gpu": int, "name": str, "verdict": str, "reason": str,
-    "findings": list, "key": dict, "values": dict, "detail": dict,
-}  # fmt: skip
+log = logging.getLogger(__name__)
+
+#: the year 9999, the last that calendars know
+_LATEST_WALL = 253_402_300_800 - 86_400
+_MOST_GPUS = 1 << 16
+_NEEDED: dict[str, Shape] = {
+    "wall": lambda wall: number(wall) and 0 <= wall < _LATEST_WALL,
+    "uuid": text,
+    "gpu": lambda gpu: whole(gpu) and gpu < _MOST_GPUS,
+    "name": text,
+    "verdict": lambda verdict: verdict in get_args(StressVerdict),
+}
+_OPTIONAL: dict[str, Shape] = {
+    "reason": text,
+    "findings": rows(record({"kind": lambda kind: kind in get_args(FindingKind), "text": text})),
+    "key": table(text, text),
+    "values": table(text, number),
+    "detail": DETAIL,
+}
 
 
 def to_json(result: StressResult) -> dict[str, Any]:
@@ -31,18 +49,18 @@ def to_json(result: StressResult) -> dict[str, Any]:
 def from_json(document: dict[str, Any]) -> StressResult:
     """Return the result of its JSON; fields of other versions are ignored.
 
+    The one place where text becomes a result: whoever has one reckons with it and shows it without a thought.
+
     Raises:
-        KeyError, TypeError: something of it is not there, or is something else.
+        ShapeError: something of it is not there, or is something else; it names the field.
     """
+    for name, shape in {**_NEEDED, **_OPTIONAL}.items():
+        if name not in document and name in _NEEDED:
+            raise ShapeError(f"it has no {name}")
+        if name in document and not shape(document[name]):
+            raise ShapeError(f"its {name} is none: {str(document[name])[:80]!r}")
     known = {name: value for name, value in document.items() if name in StressResult.__slots__}
-    for name, value in known.items():
-        if not isinstance(value, _KINDS[name]):
-            raise TypeError(f"{name} is {value!r}")
-    if not math.isfinite(known["wall"]) or not all(
-        isinstance(value, (int, float)) for value in known.get("values", {}).values()
-    ):
-        raise TypeError("a figure is none")
-    findings = tuple(Finding(row["kind"], str(row["text"])) for row in known.get("findings", ()))
+    findings = tuple(Finding(row["kind"], row["text"]) for row in known.get("findings", ()))
     return StressResult(**known | {"findings": findings})
 
 
@@ -65,4 +83,16 @@ def select(connection: Connection, since_wall: float, ours: schema.Ours) -> list
         return []
     query = selecting(table).where(table.c.ms >= round(since_wall * 1000), ours(connection, table))
     query = query.order_by(table.c.ms, table.c.id)
-    return [(row.id, from_json(json.loads(row.document))) for row in connection.execute(query)]
+    found = []
+    for row in connection.execute(query):
+        try:
+            found.append((row.id, from_json(documents.parsed(row.document))))
+        except (ValueError, TypeError) as error:  # the second for what is no text at all
+            _tell(row.id, str(error))
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell(number: int, why: str) -> None:
+    """Say it once, and not at every look at the history."""
+    log.warning("stress run %d is left out, its row in the database is damaged: %s", number, why)

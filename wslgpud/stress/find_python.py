@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 
-from wslgpud.stress.parent import WORKER, Command
+from wslgpud.foreign.accounts import account_for, environment
+from wslgpud.foreign.rule import Account, Refused
+from wslgpud.foreign.start import Command
+from wslgpud.foreign.survey import survey, users_mounts
 
 #: where people keep environments, below a home folder and for all users
 BELOW_HOME = (
@@ -15,6 +21,8 @@ BELOW_HOME = (
     "miniconda3", "anaconda3", "miniforge3", "miniconda3/envs/*", "anaconda3/envs/*", "miniforge3/envs/*",
     ".conda/envs/*", "micromamba/envs/*",
 )  # fmt: skip
+#: how many entries of folders are looked at below one home, and how many homes
+MOST_FOLDERS, MOST_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
@@ -24,9 +32,10 @@ class NoTorch(Exception):  # noqa: N818 - a state of the machine
 
 def has_torch(python: Path) -> bool:
     """Tell whether torch is installed beside ``python``, by its files."""
-    base = python.parent.parent
-    places = ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib/python3/dist-packages")
-    return any(next(base.glob(f"{place}/torch/version.py"), None) for place in places)
+    try:
+        return survey(python).torch
+    except (OSError, Refused):
+        return False
 
 
 def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Path]:
@@ -36,13 +45,48 @@ def candidates(environ: Mapping[str, str], homes: Iterable[Path]) -> Iterator[Pa
             yield Path(environ[variable]) / "bin" / "python"
     for folder in environ.get("PATH", "").split(os.pathsep):
         yield Path(folder or ".") / "python3"
-    patterns = [(Path("/"), pattern.lstrip("/")) for pattern in FOR_ALL]
-    patterns += [(home, pattern) for home in homes for pattern in BELOW_HOME]
-    for base, pattern in patterns:
-        try:
-            yield from (folder / "bin" / "python3" for folder in sorted(base.glob(pattern)))
-        except OSError:  # a folder that we may not read is not ours to use
-            continue
+    looked = Looked()
+    for base, patterns in ((Path("/"), FOR_ALL), *((home, BELOW_HOME) for home in homes)):
+        looked.left = MOST_FOLDERS
+        for pattern in patterns:
+            yield from (folder / "bin" / "python3" for folder in looked.below(base, pattern))
+
+
+class Looked:
+    """Looks for folders by patterns, as long as ``left`` lets it. Root does not go where a user may lead it.
+
+    As root a star stands for real folders only, and for none that a user has mounted: a link may lead to the
+    end of the world, and a file system of a user's need not answer.
+    """
+
+    def __init__(self) -> None:
+        """Look at nothing yet."""
+        self.left = MOST_FOLDERS
+        self._root = os.geteuid() == 0
+        self._avoided = users_mounts() if self._root else {}
+
+    def below(self, base: Path, pattern: str) -> list[Path]:
+        """Return the folders that a pattern stands for, without a look at whether they are there."""
+        found = [base]
+        for part in PurePath(pattern).parts:
+            found = [
+                folder / name
+                for folder in found
+                for name in (self._folders(folder) if part == "*" else [part])
+                if str(folder / name) not in self._avoided
+            ]
+        return found
+
+    def _folders(self, folder: Path) -> list[str]:
+        names = []
+        # Not there, or not ours to look into.
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, max(0, self.left)):
+                self.left -= 1
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=not self._root):
+                        names.append(entry.name)
+        return sorted(names)
 
 
 def home_folders() -> list[Path]:
@@ -50,55 +94,55 @@ def home_folders() -> list[Path]:
     if os.geteuid() != 0:
         return [Path.home()]
     people = [entry for entry in pwd.getpwall() if entry.pw_uid == 0 or 1000 <= entry.pw_uid < 60000]
-    return [Path(entry.pw_dir) for entry in people if entry.pw_dir != "/"]
+    homes = dict.fromkeys(Path(entry.pw_dir) for entry in people if entry.pw_dir.startswith("/"))
+    return [home for home in homes if home != Path("/")][:MOST_HOMES]
 
 
-def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] | None = None) -> Path:
+@dataclass(frozen=True)
+class Python:
+    """A Python with torch, and as whom it is to be started (None: as ourselves)."""
+
+    path: Path
+    account: Account | None
+
+
+def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] | None = None) -> Python:
     """Return the Python to run the worker with.
 
     Raises:
-        NoTorch: none is there, or the one named by the configuration is not.
+        NoTorch: none is there, the one named by the configuration is not, or root must not start it.
     """
     if setting:
-        named = Path(os.path.expanduser(setting))  # noqa: PTH111 - Path's own fails for a user who is not there
-        if not os.access(named, os.X_OK):
-            raise NoTorch(f"stress.python: {named} is not a program")
-        return named
+        named = Path(os.path.expanduser(setting)).absolute()  # noqa: PTH111 - Path's own fails for a user who is not there
+        with contextlib.suppress(OSError):  # it is not there
+            try:
+                account = account_for(named)
+            except Refused as refused:
+                raise NoTorch(f"stress.python: {refused}") from refused
+            if os.access(named, os.X_OK):
+                return Python(named, account)
+        raise NoTorch(f"stress.python: {named} is not a program")
+    why = "no Python with torch was found; name yours as stress.python in the configuration"
     for python in candidates(environ, home_folders() if homes is None else homes):
-        try:
-            if os.access(python, os.X_OK) and has_torch(python):
-                return python
-        except OSError:
-            continue
-    raise NoTorch("no Python with torch was found; name yours as stress.python in the configuration")
+        if has_torch(python) and os.access(python, os.X_OK):
+            try:
+                return Python(python, account_for(python))
+            except OSError:
+                continue
+            except Refused as refused:  # another may do
+                why = f"no Python with torch can be used: {refused}"
+    raise NoTorch(why)
 
 
-def command(python: Path, uuid: str, environ: Mapping[str, str], *, worker: Path = WORKER) -> Command:
-    """Return how to run the worker on one GPU.
-
-    A root daemon must not run what an ordinary user can change as root: it becomes the owner of that Python.
-    """
+def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:
+    """Return how to run the worker on one GPU."""
     kept = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
-    environment = {
-        **kept,
+    variables = {
+        **environment(python.account, kept),
         "LANG": "C.UTF-8",
         "PYTHONSAFEPATH": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": uuid,
     }
-    user = group = None
-    if os.geteuid() == 0:
-        owner = python.lstat() if python.is_symlink() else python.stat()
-        if owner.st_uid:
-            user, group = owner.st_uid, owner.st_gid
-            environment["HOME"] = pwd.getpwuid(user).pw_dir if _known(user) else "/"
-    return Command([str(python), str(worker)], environment, user, group)
-
-
-def _known(uid: int) -> bool:
-    try:
-        pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return True
+    return Command([str(python.path)], variables, python.account)

@@ -32,6 +32,7 @@ BYSTANDERS = frozenset({
 #: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 RECENT_ERRORS_SECONDS = 60.0
+_MOST_NOTE_BYTES = 4096
 #: under WSL2 a daemon's probe has the device open as well
 OUR_PROBE = "wslgpud.probes"
 #: Monitors such as nvidia-smi, under whatever name, load the first only to ask it for its version.
@@ -257,14 +258,14 @@ class HungNote:
     def write(self, pid: int) -> None:
         """Note that the process hangs; where that cannot be kept, what the run has found still counts."""
         try:
-            self._file.write_text(json.dumps({"boot": self._boot(), "pid": pid}))
+            documents.put(self._file, json.dumps({"boot": self._boot(), "pid": pid}), mode=0o644)
         except (OSError, NoData, SourceError) as error:
             log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
 
     def stands(self) -> bool:
         """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
         try:
-            note = documents.parsed(self._file.read_text())
+            note = documents.parsed(documents.contents(self._file, _MOST_NOTE_BYTES))
             if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
                 return True
             self._file.unlink()

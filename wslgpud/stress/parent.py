@@ -9,10 +9,13 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from wslgpud import documents, shapes
+from wslgpud.foreign.start import Command, start
 
 WORKER = Path(__file__).with_name("worker.py")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
@@ -24,20 +27,13 @@ OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
 #: Until it has loaded torch a worker hears nothing, and holds nothing that somebody could want.
 START_SECONDS = 30.0
 WATCH_SECONDS = 0.1
-#: more than this of one line, or so many lines, is no worker of ours
-LONGEST_LINE, MOST_LINES = 1 << 18, 50_000
+#: What a worker of ours says at most: bytes of a line, lines, bytes of the lines that are kept (four times
+#: what the largest card with errors everywhere makes), and bytes in all (its beats, for hours).
+LONGEST_LINE, MOST_LINES, MOST_KEPT_BYTES, MOST_BYTES = 1 << 18, 50_000, 2 << 20, 64 << 20
+#: It beats twenty times a second. More is not passed on, and five times as often, after a backlog, believed.
+BEAT_SECONDS, BEATS_A_SECOND, BACKLOG = 0.04, 100.0, 2000
 
 Line = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Command:
-    """What to start: program and arguments, its environment, and as whom (None: as ourselves)."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    user: int | None = None
-    group: int | None = None
 
 
 @dataclass
@@ -55,6 +51,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     job: Mapping[str, Any],
     *,
     deadline_seconds: float,
+    script: Path | None = None,
     watch: Callable[[], str] = lambda: "",
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
@@ -63,6 +60,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
 
     Args:
         command: how to start it.
+        script: the worker's file, where the command does not name it.
         job: what it is to do, see ``worker.Job``.
         deadline_seconds: longest time for all of it.
         watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
@@ -70,13 +68,10 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         stall_seconds: longest time without a line, from the first one on.
     """
     outcome = Outcome()
-    start = time.monotonic()
+    began = time.monotonic()
     try:
-        process = subprocess.Popen(
-            list(command.arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=dict(command.environment), cwd="/", start_new_session=True,
-            user=command.user, group=command.group, extra_groups=None if command.user is None else [],
-        )  # fmt: skip
+        pipe = subprocess.PIPE
+        process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
         outcome.failure = f"cannot start {command.arguments[0]}: {error.strerror}"
         return outcome
@@ -86,7 +81,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         conversation.tell(json.dumps(dict(job)))
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()
-            if now - start > deadline_seconds:
+            if now - began > deadline_seconds:
                 outcome.failure = reason = f"not done within {deadline_seconds:.0f} s"
             elif now - conversation.heard > (
                 # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
@@ -99,7 +94,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     finally:
         _end(process, outcome)
         conversation.close()
-    outcome.seconds = time.monotonic() - start
+    outcome.seconds = time.monotonic() - began
     ended = outcome.lines and outcome.lines[-1]["event"] == "end"
     if not ended and not outcome.failure:
         outcome.failure = f"the worker {_epitaph(process.returncode)}{conversation.last_words()}"
@@ -115,8 +110,11 @@ class _Conversation:
         self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]
     ) -> None:
         self._process, self._outcome, self._progress = process, outcome, progress
-        self.heard = time.monotonic()
+        self.heard = self._began = time.monotonic()
         self._rest = self._complaints = b""
+        self._deaf = False
+        self._bytes = self._kept_bytes = self._beats = 0
+        self._beat = float("-inf")
         assert process.stdout is not None  # noqa: S101 - for mypy; asked for above
         assert process.stderr is not None  # noqa: S101
         self._streams = {process.stdout.fileno(), process.stderr.fileno()}
@@ -145,20 +143,40 @@ class _Conversation:
         return self._out in self._streams
 
     def _take(self, data: bytes) -> None:
+        """Take over what the worker says, until it says something that no worker of ours would."""
+        if self._deaf:
+            return
         *lines, self._rest = (self._rest + data).split(b"\n")
+        self._bytes += len(data)
         for text in lines:
             try:
-                line = json.loads(text)
-                line["event"]
-            except (ValueError, TypeError, KeyError):
-                self._outcome.failure = f"the worker said what is not a line of ours: {text[:80]!r}"
+                line = documents.parsed(text)
+                shapes.check_line(line)
+            except ValueError:
+                self._distrust(f"the worker said what is not a line of ours: {text[:80]!r}")
                 return
             self.heard = time.monotonic()
-            if line["event"] != "beat":
+            if line["event"] == "beat":
+                self._beats += 1
+                if self.heard - self._beat < BEAT_SECONDS:
+                    continue
+                self._beat = self.heard
+            else:
+                self._kept_bytes += len(text)
                 self._outcome.lines.append(line)
             self._progress(line)
-        if len(self._rest) > LONGEST_LINE or len(self._outcome.lines) > MOST_LINES:
-            self._outcome.failure = "the worker said more than a worker says"
+        if (
+            max(map(len, (self._rest, *lines))) > LONGEST_LINE
+            or len(self._outcome.lines) > MOST_LINES
+            or self._kept_bytes > MOST_KEPT_BYTES
+            or self._bytes > MOST_BYTES
+            or self._beats > BACKLOG + BEATS_A_SECOND * (self.heard - self._began)
+        ):
+            self._distrust("the worker said more than a worker says")
+
+    def _distrust(self, failure: str) -> None:
+        """Listen no more; what has not been said by then counts for nothing."""
+        self._outcome.failure, self._deaf, self._rest = failure, True, b""
 
     def part(self, reason: str) -> None:
         """Ask the worker to end, and hear it out."""

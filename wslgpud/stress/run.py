@@ -114,8 +114,9 @@ class Runner:
         pace = Pace(pauses, job["soak_seconds"], clock.mono())
         with Note(self.state_folder, self.host, "stress", f"GPU {before.index} {before.name}") as note:
             done = supervise(
-                command(python, before.uuid, self.environ, worker=self.worker),
+                command(python, before.uuid, self.environ),
                 job,
+                script=self.worker,
                 deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
                 watch=watch,
                 progress=told(note, pace, clock.mono, progress),

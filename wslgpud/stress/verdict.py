@@ -161,7 +161,10 @@ def _errors(
         known[bad["chunk"]] = kind
         errors[kind] += max(1, bad["words"])
         rows.append({**bad, "class": kind})
-    return errors, rows + [{**row} for row in events.get("located", ())]
+    places = [
+        {name: row[name] for name in ("event", "chunk", "belongs")} for row in events.get("located", ())
+    ]
+    return errors, rows + places
 
 
 def _values(

@@ -31,9 +31,10 @@ backends = types.SimpleNamespace(cuda=types.SimpleNamespace(matmul=types.SimpleN
 """
 
 
-def python(tmp_path: Path, script: str) -> Path:
+def python(folder: Path, script: str) -> Path:
     """Make a program that stands for a Python of the user's."""
-    file = tmp_path / "python"
+    file = folder / "bin" / "python"
+    file.parent.mkdir()
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     return file
@@ -53,11 +54,11 @@ def test_the_probe_tells_what_torch_is_and_whether_a_kernel_ran(tmp_path, works)
     assert ("no kernel image" in said["kernel"]) is not works
 
 
-def test_a_python_that_answers_is_heard(tmp_path):
+def test_a_python_that_answers_is_heard(public):
     line = json.dumps({"version": "2.7", "cuda": None, "architectures": [], "devices": [], "kernel": "none",
                        "ran": False, "tf32": None, "cudnn": None})  # fmt: skip
 
-    (facts,) = ask([python(tmp_path, f"echo hello; echo '{line}'")], os.environ)
+    (facts,) = ask([python(public, f"echo hello; echo '{line}'")], os.environ)
 
     assert (facts.version, facts.cuda, facts.kernel, facts.failure) == ("2.7", "", "none", "")
 
@@ -73,10 +74,10 @@ def test_a_python_that_answers_is_heard(tmp_path):
         (r"printf 'Pfad \374ber\n' >&2; exit 1", "Pfad \N{REPLACEMENT CHARACTER}ber"),
     ],
 )
-def test_a_python_that_hangs_crashes_or_babbles_says_so(tmp_path, script, failure):
+def test_a_python_that_hangs_crashes_or_babbles_says_so(public, script, failure):
     seconds = 0.3 if "sleep" in script else 60
 
-    (facts,) = ask([python(tmp_path, script)], os.environ, seconds)
+    (facts,) = ask([python(public, script)], os.environ, seconds)
 
     assert facts.failure == failure
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wslgpud import documents
+from wslgpud.foreign.accounts import account_for, environment
+from wslgpud.foreign.rule import Refused
+from wslgpud.foreign.start import Command, run
+from wslgpud.shapes import flag, maybe, pair, record, rows, text, whole
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
 ASK_SECONDS = 60.0
 _MOST_ASKED = 4
+#: a Python of a user's may say anything in the probe's place
+_FACTS = record({
+    **dict.fromkeys(("version", "kernel"), text), "cuda": maybe(text), "architectures": rows(text),
+    "devices": rows(pair(text, pair(whole, whole))), "ran": flag, "tf32": maybe(flag), "cudnn": maybe(whole),
+})  # fmt: skip
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
@@ -41,39 +49,40 @@ def ask(
     return [_ask(python, environment, seconds) for python in pythons]
 
 
-def _ask(python: Path, environment: Mapping[str, str], seconds: float) -> TorchFacts:
-    kept = {k: v for k, v in environment.items() if not k.startswith("PYTHON")}
+def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts:
     try:
-        done = subprocess.run(
-            [str(python), str(PROBE)], env={**kept, "PYTHONDONTWRITEBYTECODE": "1"}, cwd="/",
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, text=True, encoding="utf-8",
-            errors="replace", check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
+        account = account_for(python)
+        kept = {k: v for k, v in environ.items() if not k.startswith("PYTHON")}
+        variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
+        code, output, complaints = run(Command([str(python)], variables, account), PROBE, seconds)
+    except TimeoutError:
         return TorchFacts(str(python), failure=f"did not answer within {seconds:.0f} s")
+    except Refused as refused:
+        return TorchFacts(str(python), failure=f"was not started: {refused}")
     except OSError as error:
         return TorchFacts(str(python), failure=f"cannot be started: {error.strerror}")
-    return _facts(str(python), done.stdout, done.stderr, done.returncode)
+    return _facts(str(python), output, complaints, code)
 
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
-    lines = output.strip().splitlines()
     try:
-        said = documents.parsed(lines[-1])
-        return TorchFacts(
-            python,
-            said["version"],
-            said["cuda"] or "",
-            tuple(said["architectures"]),
-            tuple((name, (int(major), int(minor))) for name, (major, minor) in said["devices"]),
-            said["kernel"],
-            said["ran"],
-            said["tf32"],
-            said["cudnn"],
-        )
-    except (IndexError, ValueError, KeyError, TypeError):
+        said = documents.parsed(output.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        said = {}
+    if not _FACTS(said):
         last = complaints.strip().splitlines()[-1:] or [f"ended with status {code}"]
         return TorchFacts(python, failure=last[0][:200])
+    return TorchFacts(
+        python,
+        said["version"],
+        said["cuda"] or "",
+        tuple(said["architectures"]),
+        tuple((name, (major, minor)) for name, (major, minor) in said["devices"]),
+        said["kernel"],
+        said["ran"],
+        said["tf32"],
+        said["cudnn"],
+    )
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
@@ -98,9 +107,9 @@ def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
     return False
 
 
-def version(text: str) -> tuple[int, ...]:
+def version(said: str) -> tuple[int, ...]:
     """Return the numbers of a version: ``12.8`` and ``2.7.1+cu128`` compare as people expect."""
-    return tuple(int(n) for n in re.findall(r"\d+", text.partition("+")[0])[:3])
+    return tuple(int(n) for n in re.findall(r"\d+", said.partition("+")[0])[:3])
 
 
 def pythons_with_torch(candidates: Iterable[Path], has_torch: Mapping[Path, bool]) -> list[Path]:

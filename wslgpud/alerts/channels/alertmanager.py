@@ -13,7 +13,7 @@ from typing import Any
 
 from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 
 TIMEOUT_SECONDS = 10.0
 #: it answers a post with nothing, or with a sentence

@@ -18,7 +18,7 @@ from wslgpud import documents, extras
 from wslgpud.alerts.channels import DeliveryError, postman
 from wslgpud.alerts.channels.postoffice import OFFICE
 from wslgpud.alerts.message import MOST_CHARACTERS, body
-from wslgpud.config import ConfigError
+from wslgpud.config_key import ConfigError
 from wslgpud.units import one_line
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
+from wslgpud.foreign.accounts import account_of
+from wslgpud.foreign.rule import Account
 
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
@@ -22,10 +24,10 @@ _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
 
 
 class _Session(NamedTuple):
-    """A session's bus, and user and group to be for it (None: as we are)."""
+    """A session's bus, and as whom to speak to it (None: as ourselves)."""
 
     bus: str
-    user: tuple[int, int] | None = None
+    account: Account | None = None
 
 
 class DesktopChannel:
@@ -70,12 +72,13 @@ class DesktopChannel:
 
     def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
         own = {name: self._environ[name] for name in _PASSED if name in self._environ}
+        variables = {**own, "DBUS_SESSION_BUS_ADDRESS": session.bus}
         try:
             programs.run(
                 ["notify-send", *words],
                 "",
                 self._timeout,
-                programs.Setting(None, {**own, "DBUS_SESSION_BUS_ADDRESS": session.bus}, session.user),
+                programs.Setting(None, variables, session.account),
             )
         except DeliveryError as error:
             return error
@@ -90,6 +93,6 @@ class DesktopChannel:
         for bus in sorted(self._folders.glob("*/bus")):
             number = bus.parent.name
             if number.isdecimal() and us in (0, int(number)):
-                user = (int(number), bus.parent.stat().st_gid) if us == 0 else None
-                found.append(_Session(f"unix:path={bus}", user))
+                account = account_of(int(number)) if us == 0 and int(number) else None
+                found.append(_Session(f"unix:path={bus}", account))
         return found

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from wslgpud.alerts.channels import DeliveryError
+from wslgpud.foreign.programs import program, replaceable
+from wslgpud.foreign.rule import Account
 from wslgpud.host import unprotected
 from wslgpud.masking import parts, without
-from wslgpud.ownership import program, replaceable
 
 #: of what a program says, its end is kept
 _KEPT_BYTES = 4096
@@ -39,8 +40,8 @@ class Setting(NamedTuple):
     cwd: str | None = None
     environment: Mapping[str, str] | None = None
     """All of its variables."""
-    user: tuple[int, int] | None = None
-    """User and group, without further groups; for root only."""
+    account: Account | None = None
+    """As whom it runs, instead of us; for root only."""
 
 
 #: as ours
@@ -96,9 +97,9 @@ def ended(command: Sequence[str], text: str, timeout_seconds: float, setting: Se
             start_new_session=True,
             cwd=setting.cwd,
             env=setting.environment,
-            user=setting.user and setting.user[0],
-            group=setting.user and setting.user[1],
-            extra_groups=setting.user and [],
+            user=setting.account.uid if setting.account else None,
+            group=setting.account.gid if setting.account else None,
+            extra_groups=setting.account.groups if setting.account else None,
         )
     except OSError as error:
         raise DeliveryError(f"cannot start {command[0]}: {error.strerror}") from error

@@ -1,0 +1,607 @@
+"""A user who has made what root starts gains nothing: not root's rights, not another user's, not its secrets.
+
+The attacks are run for real, by root, with files of users who need no entry in /etc/passwd. A fake package
+``torch`` writes down as whom it was loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.gpu.conftest import FAKE
+from tests.stress.support import gpu
+from tests.stress.test_run import Alone, IdleGpu
+from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
+from tests.support.daemons import wslgpud
+from wslgpud.advise.doctor import torches
+from wslgpud.config import Stress
+from wslgpud.foreign import accounts, survey
+from wslgpud.foreign.accounts import account_for, account_of
+from wslgpud.foreign.rule import NOBODY, Account, Component, Refused, owner, unreachable
+from wslgpud.foreign.start import Command, start
+from wslgpud.stress import find_python
+from wslgpud.stress.find_python import candidates, has_torch
+from wslgpud.stress.run import Runner
+
+PACKAGE = Path(__file__).parents[2] / "wslgpud"
+#: Loaded by the worker and by the doctor's probe. It says who it is, and what it can get at.
+TELLTALE = """
+import json, os
+groups, secret = sorted({os.getgid(), *os.getgroups()}), ""
+try:
+    with open("/etc/shadow") as file:
+        secret = file.read(10)
+except OSError:
+    pass
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+said = {"uid": os.getresuid(), "groups": groups, "secret": secret, "home": os.environ.get("HOME"),
+        "variables": sorted(os.environ), "capabilities": status["CapPrm"].strip(),
+        "no_new_privs": status["NoNewPrivs"].strip(), "session": os.getsid(0) == os.getpid()}
+with open(LOOT + f"/{os.getpid()}", "w") as file:
+    json.dump(said, file)
+__version__ = "2.7"
+raise SystemExit(0)
+"""
+
+
+class Trap:
+    """An environment with a fake torch, and the folder into which that torch writes what it could get at."""
+
+    def __init__(self, public: Path) -> None:
+        self.loot = public / "loot"
+        self.loot.mkdir()
+        self.loot.chmod(0o1777)
+        self.environment = public / "home" / ".venv"
+        self.bin = self.environment / "bin"
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        self.packages = self.environment / "lib" / version / "site-packages"
+        self.torch = self.packages / "torch"
+        self.torch.mkdir(parents=True)
+        (self.torch / "version.py").touch()
+        (self.torch / "__init__.py").write_text(f"LOOT = {str(self.loot)!r}\n{TELLTALE}")
+        self.base = shared_python()
+        self.settings = self.environment / "pyvenv.cfg"
+        self.settings.write_text(
+            f"home = {self.base.resolve().parent}\ninclude-system-site-packages = false\n"
+        )
+
+    @property
+    def python(self) -> Path:
+        return self.bin / "python3"
+
+    def honest(self) -> None:
+        """Make it as venv does."""
+        self.bin.mkdir()
+        self.python.symlink_to(self.base.resolve())
+
+    def of_the_issue(self) -> None:
+        """Make ``bin`` a link to root's own, so that the last component on the way is root's."""
+        self.bin.symlink_to(self.base.resolve().parent)
+
+    def said(self) -> list[dict[str, object]]:
+        return [json.loads(file.read_text()) for file in sorted(self.loot.iterdir())]
+
+
+@pytest.fixture
+def trap(public: Path) -> Trap:
+    return Trap(public)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Do a whole stress run in this process; return why it did not pass."""
+    idle = IdleGpu()
+
+    def do(python: Path | str = "", worker: Path | None = None, **environ: str) -> str:
+        settings = Stress(python=str(python), settle_seconds=60.0)
+        given = {} if worker is None else {"worker": worker}
+        runner = Runner(
+            Alone(),
+            settings,
+            tmp_path,
+            idle.recent,
+            lock_folder=tmp_path,
+            environ={"PATH": "", **environ},
+            **given,
+        )
+        return runner.run(gpu(), "quick").reason
+
+    yield do
+    idle.close()
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> Path:
+    """NVIDIA's library with an idle card, as far as anybody can tell."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        pytest.skip("no C compiler (cc) to build the fake NVML library with")
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(
+        [compiler, "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, FAKE, "-ldl"], check=True
+    )
+    library.with_name(f"{library.name}.settings").write_text("utilization 0\ntemperature 41\n")
+    return library
+
+
+@needs_root
+class TestTheStressTest:
+    def test_the_link_to_roots_own_programs_runs_as_the_user_who_made_it(
+        self, trap: Trap, run, monkeypatch
+    ) -> None:
+        """The attack: ~/.venv/bin -> /usr/bin, with pyvenv.cfg and torch of the user's own beside it."""
+        trap.of_the_issue()
+        give(trap.environment.parent, ALICE)
+        monkeypatch.setattr(find_python, "home_folders", lambda: [trap.environment.parent])
+
+        run()
+
+        (said,) = trap.said()
+        assert said["uid"] == [ALICE] * 3
+        assert said["groups"] == [NOBODY]
+        assert said["secret"] == ""
+
+    def test_the_same_named_in_the_configuration(self, trap: Trap, run) -> None:
+        trap.of_the_issue()
+        give(trap.environment.parent, ALICE)
+
+        run(trap.python)
+
+        assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
+
+    def test_the_command_itself_run_by_root(self, trap: Trap, tmp_path: Path, nvml: Path) -> None:
+        trap.of_the_issue()
+        give(trap.environment.parent, ALICE)
+        settings = {
+            "WSLGPUD_SAMPLING__NVML_LIBRARY": str(nvml), "WSLGPUD_STRESS__PYTHON": str(trap.python),
+            "WSLGPUD_STRESS__SETTLE_SECONDS": "1",
+        }  # fmt: skip
+        for _ in range(5):
+            done = wslgpud(
+                "stress", "--json", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings
+            )
+            if trap.said() or done.returncode != 3:
+                break  # else a program that others run here wanted the card
+
+        assert [said["uid"] for said in trap.said()] == [[ALICE] * 3], done.stdout + done.stderr
+
+    def test_nothing_of_root_is_left_to_what_it_starts(self, trap: Trap, run, monkeypatch) -> None:
+        monkeypatch.setenv("WSLGPUD_ALERTS__URLS", "a secret")
+        trap.honest()
+        give(trap.environment.parent, ALICE)
+
+        run(trap.python, LD_LIBRARY_PATH="/roots", HOME="/root", PYTHONPATH="/roots")
+
+        (said,) = trap.said()
+        assert said["home"] != "/root"
+        assert not {"LD_LIBRARY_PATH", "PYTHONPATH", "WSLGPUD_ALERTS__URLS"} & set(said["variables"])
+        assert (said["capabilities"], said["no_new_privs"]) == ("0000000000000000", "1")
+        assert said["session"]  # it has no terminal to type into
+
+    def test_what_root_alone_has_made_runs_without_any_rights(self, trap: Trap, run) -> None:
+        trap.honest()
+
+        run(trap.python)
+
+        (said,) = trap.said()
+        assert set(said["uid"]) == {account_of(None).uid}
+        assert 0 not in {*said["uid"], *said["groups"]}
+
+    @pytest.mark.parametrize("part", ["environment", "settings", "packages", "torch", "bin"])
+    def test_what_two_users_have_made_runs_as_neither(self, trap: Trap, run, part: str) -> None:
+        trap.honest()
+        give(trap.environment.parent, ALICE)
+        os.chown(getattr(trap, part), BOB, BOB)
+
+        run(trap.python)
+
+        assert {uid for said in trap.said() for uid in said["uid"]} <= {account_of(None).uid}
+
+    @pytest.mark.parametrize("part", ["environment", "settings", "packages", "torch", "bin"])
+    def test_one_part_of_it_is_enough_to_be_the_one_who_made_it(self, trap: Trap, run, part: str) -> None:
+        trap.honest()
+        os.chown(getattr(trap, part), ALICE, ALICE)
+
+        run(trap.python)
+
+        assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
+
+    def test_a_link_on_the_way_counts_as_well_as_what_it_leads_to(
+        self, trap: Trap, public: Path, run
+    ) -> None:
+        trap.honest()
+        link = public / "links" / "python"
+        link.parent.mkdir()
+        link.symlink_to(trap.python)
+        os.lchown(link, ALICE, ALICE)
+        run(link)
+        assert {uid for said in trap.said() for uid in said["uid"]} <= {ALICE}
+
+        give(trap.environment, BOB)
+        with pytest.raises(AssertionError):
+            assert account_for(link).uid in (ALICE, BOB)
+
+    @pytest.mark.parametrize("part", ["environment", "settings", "packages", "torch", "bin"])
+    @pytest.mark.parametrize("mode", [0o777, 0o775], ids=["everybody", "an unknown group"])
+    def test_what_others_can_write_is_refused_by_name(self, trap: Trap, run, part: str, mode: int) -> None:
+        trap.honest()
+        give(trap.environment.parent, ALICE)
+        path = getattr(trap, part)
+        path.chmod(mode)
+
+        reason = run(trap.python)
+
+        assert str(path) in reason
+        assert "can be written by" in reason
+        assert trap.said() == []
+
+    def test_a_folder_like_tmp_may_lie_on_the_way_but_not_be_the_environment(self, trap: Trap, run) -> None:
+        trap.honest()
+        give(trap.environment, ALICE)
+        trap.environment.parent.chmod(0o1777)
+        assert account_for(trap.python).uid == ALICE
+
+        trap.environment.chmod(0o1777)  # anybody may put a pyvenv.cfg there
+        assert str(trap.environment) in run(trap.python)
+
+    def test_links_that_lead_in_circles_end(self, public: Path, run) -> None:
+        for one, other in (("a", "b"), ("b", "a")):
+            (public / one).symlink_to(public / other)
+
+        assert "links lead in circles" in run(public / "a" / "bin" / "python3")
+
+    def test_a_pipe_in_place_of_the_settings_holds_nobody_up(self, trap: Trap, run) -> None:
+        trap.honest()
+        trap.settings.unlink()
+        os.mkfifo(trap.settings)
+
+        assert f"{trap.settings} is not a plain file" in run(trap.python)
+
+    def test_an_interpreter_that_the_settings_name_counts(self, trap: Trap, public: Path, run) -> None:
+        trap.honest()
+        theirs = public / "theirs" / "bin"
+        theirs.mkdir(parents=True)
+        give(theirs.parent, BOB)
+        trap.settings.write_text(f"home = {theirs}\n")
+
+        assert account_for(trap.python).uid == BOB
+
+    def test_what_is_swapped_between_the_look_and_the_start_runs_with_no_more_rights(
+        self, trap: Trap, run, monkeypatch
+    ) -> None:
+        """Alice's environment is looked at; by the time it is started it is the trap of the issue."""
+        trap.honest()
+        give(trap.environment.parent, ALICE)
+        decided = find_python.account_for
+
+        def swapped(python: Path) -> Account | None:
+            account = decided(python)
+            trap.python.unlink()
+            trap.bin.rmdir()
+            trap.of_the_issue()
+            return account
+
+        monkeypatch.setattr(find_python, "account_for", swapped)
+        run(trap.python)
+
+        assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
+
+    def test_no_swapping_while_it_is_looked_at_brings_anybody_elses_rights(self, trap: Trap) -> None:
+        """Alice changes her links all the time; whatever is seen, her own uid is."""
+        trap.honest()
+        give(trap.environment.parent, ALICE)
+        ended = threading.Event()
+
+        def swap() -> None:
+            while not ended.is_set():
+                for target in (trap.base, Path("/nowhere"), trap.base.resolve()):
+                    new = trap.bin / "new"
+                    new.symlink_to(target)
+                    os.lchown(new, ALICE, ALICE)
+                    new.rename(trap.python)
+
+        thread = threading.Thread(target=swap)
+        thread.start()
+        seen = set()
+        try:
+            for _ in range(100):
+                try:
+                    seen.add(account_for(trap.python).uid)
+                except (OSError, Refused):
+                    continue
+        finally:
+            ended.set()
+            thread.join()
+
+        assert seen <= {ALICE}
+
+    def test_a_python_that_the_account_cannot_read_is_refused_with_the_remedy(self, trap: Trap, run) -> None:
+        trap.honest()
+        trap.environment.parent.chmod(0o700)  # as /root is
+
+        reason = run(trap.python)
+
+        assert f"{trap.environment.parent} cannot be read by" in reason
+        assert "such as /opt/torch, and name its Python as stress.python" in reason
+        assert trap.said() == []
+
+    def test_the_worker_is_handed_over_from_where_its_account_cannot_look(
+        self, trap: Trap, tmp_path: Path, run
+    ) -> None:
+        trap.honest()
+        worker = tmp_path / "worker.py"
+        worker.write_text("import torch")
+        worker.chmod(0o600)
+        with pytest.raises(PermissionError):
+            _as(account_of(None), worker)
+
+        run(trap.python, worker)
+
+        assert len(trap.said()) == 1
+
+    def test_a_python_that_is_refused_does_not_keep_another_from_being_used(self, public: Path, run) -> None:
+        traps = []
+        for name in ("one", "two"):
+            (public / name).mkdir()
+            traps.append(Trap(public / name))
+            traps[-1].honest()
+            (traps[-1].bin / "python").symlink_to("python3")
+        one, two = traps
+        one.packages.chmod(0o777)
+
+        run(VIRTUAL_ENV=str(one.environment), CONDA_PREFIX=str(two.environment))
+
+        assert (len(one.said()), len(two.said())) == (0, 1)
+
+
+def _as(account: Account, path: Path) -> None:
+    script = f"open({str(path)!r})"
+    python = shared_python()
+    pipe = subprocess.PIPE
+    process = start(Command([str(python), "-c", script], {}, account), stdin=pipe, stdout=pipe, stderr=pipe)
+    _, said = process.communicate()
+    if b"PermissionError" in said:
+        raise PermissionError(str(path))
+
+
+@needs_root
+class TestTheDoctor:
+    def test_the_link_to_roots_own_programs_is_asked_as_the_user_who_made_it(self, trap: Trap) -> None:
+        trap.of_the_issue()
+        give(trap.environment.parent, ALICE)
+
+        torches.ask([trap.python], os.environ)
+
+        (said,) = trap.said()
+        assert (said["uid"], said["groups"], said["secret"]) == ([ALICE] * 3, [NOBODY], "")
+        assert said["session"]
+
+    def test_the_command_itself_run_by_root(self, trap: Trap, tmp_path: Path) -> None:
+        trap.of_the_issue()
+        give(trap.environment.parent, ALICE)
+
+        wslgpud(
+            "doctor", "--state", str(tmp_path), home=tmp_path, settings={"VIRTUAL_ENV": str(trap.environment)}
+        )
+        wslgpud("doctor", "--python", str(trap.python), "--state", str(tmp_path), home=tmp_path)
+
+        assert trap.said()
+        assert {uid for said in trap.said() for uid in said["uid"]} == {ALICE}
+
+    def test_what_others_can_write_is_not_asked_and_the_doctor_says_why(self, trap: Trap) -> None:
+        trap.honest()
+        trap.torch.chmod(0o777)
+
+        (facts,) = torches.ask([trap.python], os.environ)
+
+        assert facts.failure.startswith(f"was not started: {trap.torch} can be written by everybody")
+        assert trap.said() == []
+
+
+class TestLookingForPythons:
+    def test_a_home_with_very_many_folders_costs_a_bounded_look(self, tmp_path: Path) -> None:
+        for number in range(find_python.MOST_FOLDERS + 500):
+            (tmp_path / f"{number:05}").mkdir()
+
+        found = [python for python in candidates({}, [tmp_path]) if tmp_path in python.parents]
+
+        assert len(found) <= find_python.MOST_FOLDERS + len(find_python.BELOW_HOME)
+
+    @needs_root
+    def test_root_follows_no_link_of_a_users_while_it_looks_around(self, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        (elsewhere / ".venv" / "bin").mkdir(parents=True)
+        (tmp_path / "home").mkdir()
+        (tmp_path / "home" / "link").symlink_to(elsewhere)
+
+        assert not any("link" in python.parts for python in candidates({}, [tmp_path / "home"]))
+
+    def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
+        """What it says of owners is that user's word, and it may never answer."""
+        trap.honest()
+        monkeypatch.setattr(survey, "users_mounts", lambda: {str(trap.environment): ALICE})
+
+        assert not has_torch(trap.python)
+        with pytest.raises(Refused, match=f"{trap.environment} is a file system of user {ALICE}"):
+            survey.survey(trap.python)
+
+    def test_file_systems_of_users_are_known_by_who_mounted_them(self, monkeypatch) -> None:
+        text = (
+            "36 35 0:50 / /home/me/far\\040away rw - fuse.sshfs me@far: rw,user_id=1000,group_id=1\n"
+            "37 35 0:51 / /mnt/data rw - fuseblk /dev/sdb1 rw,user_id=0,group_id=0,allow_other\n"
+            "38 35 8:1 / / rw - ext4 /dev/sda1 rw\n"
+        )
+        monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
+
+        assert survey.users_mounts() == {"/home/me/far away": 1000}
+
+    def test_a_user_who_is_not_root_runs_what_there_is_as_ever(self, trap: Trap, monkeypatch) -> None:
+        trap.honest()
+        trap.torch.chmod(0o777)
+        monkeypatch.setattr(accounts.os, "geteuid", lambda: 1000)
+
+        assert account_for(trap.python) is None
+
+
+UIDS = st.sampled_from([0, 1000, 1001, 33, NOBODY])
+MODES = st.sampled_from([stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK]).flatmap(
+    lambda kind: st.integers(0, 0o7777).map(lambda bits: kind | bits)
+)
+COMPONENTS = st.builds(Component, st.text(max_size=5), UIDS, UIDS, MODES, st.booleans(), st.booleans())
+
+
+class TestTheRule:
+    @given(st.lists(COMPONENTS, max_size=8), st.dictionaries(UIDS, st.frozensets(UIDS, max_size=3)))
+    def test_nobody_becomes_root_or_somebody_who_does_not_own_all_that_is_not_roots(
+        self, chain, members
+    ) -> None:
+        try:
+            uid = owner(chain, members)
+        except Refused:
+            return
+        assert uid != 0
+        assert uid is None or {component.uid for component in chain} <= {0, uid}
+
+    @given(st.lists(COMPONENTS, max_size=8), st.dictionaries(UIDS, st.frozensets(UIDS, max_size=3)))
+    def test_nothing_is_started_that_somebody_without_a_part_in_it_can_write(self, chain, members) -> None:
+        try:
+            owner(chain, members)
+        except Refused:
+            return
+        owners = {0, *(component.uid for component in chain)}
+        for component in chain:
+            on_the_way = (
+                stat.S_ISDIR(component.mode) and component.mode & stat.S_ISVTX and not component.searched
+            )
+            if stat.S_ISLNK(component.mode) or on_the_way:
+                continue
+            assert not component.mode & stat.S_IWOTH
+            if component.mode & stat.S_IWGRP:
+                assert not component.acl
+                assert members[component.gid] <= owners
+
+    @pytest.mark.parametrize("rights", [(0, 1, ()), (1, 0, ()), (1, 1, (0,))])
+    def test_an_account_with_roots_rights_cannot_even_be_thought_of(self, rights) -> None:
+        with pytest.raises(ValueError, match="has the rights of root"):
+            Account("x", *rights)
+
+    def test_a_private_group_may_write_and_one_with_others_may_not(self) -> None:
+        chain = [Component("/home/me", 1000, 1000, stat.S_IFDIR | 0o775)]
+
+        assert owner(chain, {1000: {1000}}) == 1000
+        for members in ({}, {1000: {1000, 1001}}):
+            with pytest.raises(Refused, match=r"/home/me can be written by its group"):
+                owner(chain, members)
+
+    def test_an_access_control_list_hides_behind_the_groups_bits(self) -> None:
+        chain = [Component("/home/me", 1000, 1000, stat.S_IFDIR | 0o775, acl=True)]
+
+        with pytest.raises(Refused, match="access control list"):
+            owner(chain, {1000: {1000}})
+
+    def test_who_can_read_what_follows_the_modes(self) -> None:
+        folder = Component("/home/me", 1000, 1000, stat.S_IFDIR | 0o750)
+
+        assert unreachable([folder], Account("me", 1000, 1000)) == ""
+        assert unreachable([folder], Account("friend", 1001, 1000)) == ""
+        assert unreachable([folder], Account("nobody", NOBODY, NOBODY)) == "/home/me"
+
+
+#: Where the product starts programs, and what can be said of each: a new one must be thought about.
+STARTS = {
+    "foreign/start.py": "what a user may have made, as that user or without rights",
+    "advise/guard/rescue.py": "/bin/sh with a script of ours",
+    "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
+    "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
+    "capture.py": "our own probe, in /",
+    "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
+    "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
+    "daemon.py": "itself, as it was started",
+}
+_STARTERS = {
+    "Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen",
+    "posix_spawn", "posix_spawnp", "fork", "forkpty", "execv", "execve", "execvp", "execvpe", "execl",
+    "execle", "execlp", "spawnv", "spawnve", "create_subprocess_exec", "create_subprocess_shell",
+}  # fmt: skip
+_MODULES = {"subprocess", "os", "pty", "asyncio", "multiprocessing"}
+
+
+def _starts_programs(path: Path) -> bool:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    types = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}  # Popen[bytes]
+    for node in nodes:
+        if (
+            id(node) not in types and isinstance(node, ast.Attribute) and node.attr in _STARTERS
+            and isinstance(node.value, ast.Name) and node.value.id in _MODULES - {"asyncio"}
+        ):  # fmt: skip
+            return True
+        if isinstance(node, ast.ImportFrom) and node.module in _MODULES:
+            names = {alias.name for alias in node.names}
+            if node.module == "multiprocessing" or names & _STARTERS:
+                return True
+        if isinstance(node, ast.Import) and any(alias.name == "multiprocessing" for alias in node.names):
+            return True
+    return False
+
+
+def test_programs_are_started_in_known_places_only() -> None:
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if _starts_programs(path)}
+
+    assert found - STARTS.keys() == set(), "say in STARTS who may have made what is started there"
+    assert STARTS.keys() - found == set()
+
+
+def test_a_picture_does_not_go_by_the_settings_of_the_folder_in_which_it_is_drawn(tmp_path: Path) -> None:
+    """A matplotlibrc there could have root run TeX on somebody's text."""
+    pytest.importorskip("matplotlib")
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")
+    script = (
+        "import os; from wslgpud.plots import _figure; _figure(1, 1); import matplotlib as m;"
+        "print(m.rcParams['text.usetex'], m.rcParams['figure.facecolor'], os.getcwd())"
+    )
+    told = {"HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=told, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == ["False", "white", str(tmp_path)]
+
+
+@needs_root
+def test_a_notification_is_shown_by_the_sessions_user_in_full(public: Path, monkeypatch) -> None:
+    """With root's group and variables, what that user's desktop can read would be more than theirs."""
+    from tests.alerts.test_channels import message  # noqa: PLC0415 - it imports every channel
+    from wslgpud.alerts.channels.desktop import DesktopChannel  # noqa: PLC0415
+
+    shown = public / "shown"
+    shown.touch()
+    shown.chmod(0o666)
+    program = public / "bin" / "notify-send"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n(id -u; id -G; env) >{shown}\n")
+    program.chmod(0o755)
+    (public / "run" / str(ALICE)).mkdir(parents=True)
+    (public / "run" / str(ALICE) / "bus").touch()
+    monkeypatch.setattr(accounts, "_PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    DesktopChannel({"WSLGPUD_ALERTS__URLS": "a secret", "PATH": os.environ["PATH"]}, public / "run").send(
+        message()
+    )
+
+    uid, groups, *variables = shown.read_text().splitlines()
+    assert (uid, groups) == (str(ALICE), str(NOBODY))
+    assert not any("secret" in line for line in variables)

@@ -1,0 +1,313 @@
+"""What a stress worker says, and what lies stored of stress runs, may be anything at all.
+
+The worker runs in a Python that a user may have made; the state folder belongs to the service's account, and
+root reads and writes there when it does a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.stress.support import gpu, night
+from tests.support.accounts import ALICE, needs_root
+from wslgpud import documents, jobs
+from wslgpud.cli import app
+from wslgpud.config import StoreSettings
+from wslgpud.foreign.start import Command
+from wslgpud.host import Host, SystemClock
+from wslgpud.shapes import LINES, ShapeError, check_line
+from wslgpud.store import Store
+from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.stress import parent
+from wslgpud.stress.look import HungNote
+from wslgpud.stress.metrics import readings
+from wslgpud.stress.parent import supervise
+from wslgpud.stress.progress import Pace
+from wslgpud.stress.verdict import Frame, digest
+from wslgpud.stress_unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+
+DEEP = "[" * 100_000
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+NUMBERS = st.integers(0, 1 << 61) | st.floats(allow_nan=True, allow_infinity=True) | st.integers(-5, 5)
+TEXTS = st.sampled_from(["ok", "", "left", "done", "soak", "fill", "address"])
+HEX = st.sampled_from(["0", "ffffffffffffffff", "5a"])
+PLACES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)).map(list), max_size=3)
+COUNTS = st.dictionaries(st.integers(0, 64).map(str), st.integers(0, 99), max_size=4)
+SAMPLES = st.lists(
+    st.fixed_dictionaries(
+        {"word": st.integers(0, 99), "expected": HEX, "got": HEX, "again": HEX, "stuck": HEX},
+        optional={"belongs": st.none() | st.just([1, 2])},
+    ),
+    max_size=5,
+)
+FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
+    "samples": SAMPLES, "bits": COUNTS, "flips": COUNTS, "belongs": PLACES, "sweep": st.integers(1, 2),
+    "chunk": st.integers(0, 9), "index": st.integers(0, 9), "checks": st.integers(0, 3),
+    **dict.fromkeys(("outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"), TEXTS),
+    **dict.fromkeys(
+        ("free", "total", "bus_bits", "memory_kilohertz", "traversed", "verified", "seconds", "target",
+         "actual",
+         "allocate_seconds", "write_seconds", "free_less", "bytes", "planned", "write", "change", "read",
+         "bad_words", "words", "still_taken"),
+        NUMBERS,
+    ),
+}  # fmt: skip
+HEARD = st.builds(
+    lambda event, facts, odd: {"event": event, **facts, **odd},
+    st.sampled_from(sorted(LINES)),
+    st.fixed_dictionaries(dict(FIELDS)),
+    st.dictionaries(st.sampled_from(sorted(FIELDS)), JSON, max_size=1),
+)
+
+
+def accepted(line: Mapping[str, Any]) -> bool:
+    try:
+        check_line(line)
+    except ShapeError:
+        return False
+    return True
+
+
+TOO_MUCH, NO_LINE = "more than a worker says", "not a line of ours"
+#: how a worker floods its parent, and how that ends
+FLOODS = {
+    "nested lists": (
+        """while True: out.write(b'{"event": "x", "a": [' + b'[],' * 20000 + b'[]]}\\n')""",
+        TOO_MUCH,
+    ),
+    "lines": ("""while True: out.write(b'{"event": "chunk", "index": 1, "free_less": 0}\\n')""", TOO_MUCH),
+    "beats": ("""while True: out.write(b'{"event": "beat"}\\n' * 1000)""", TOO_MUCH),
+    "one line": ("while True: out.write(b'x' * 65536)", TOO_MUCH),
+    "deep": (f"out.write(b'[' * {len(DEEP)} + b'\\n'); time.sleep(600)", NO_LINE),
+    "no figure": ("""out.write(b'{"event": "filled", "bytes": "x"}\\n'); time.sleep(600)""", NO_LINE),
+    "no event": ("""out.write(b'{"event": ["beat"]}\\n'); time.sleep(600)""", NO_LINE),
+    "digits": (
+        """out.write(b'{"event": "beat", "verified": 1' + b'9' * 99 + b'}\\n'); time.sleep(600)""",
+        NO_LINE,
+    ),
+    "complaints": ("while True: sys.stderr.write('x' * 65536)", "not done within"),
+}
+
+
+class TestWhatAWorkerSays:
+    @settings(max_examples=40)
+    @given(st.lists(HEARD, max_size=12))
+    def test_whatever_passes_the_check_makes_a_result_that_can_be_kept_and_shown(self, lines) -> None:
+        """Every line is looked at once, and nobody after that has to be careful."""
+        heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
+        pace = Pace(1.0, 1.0, 0.0)
+        for number, line in enumerate(heard):
+            pace.note(line, float(number))
+
+        result = digest(heard, Frame(1.8e9, gpu(), {}))
+
+        kept = from_json(json.loads(json.dumps(to_json(result))))
+        assert kept.verdict == result.verdict
+        list(readings([kept]))
+
+    @given(HEARD)
+    def test_an_honest_line_passes(self, line) -> None:
+        honest = dict.fromkeys(FIELDS, 7) | {
+            "samples": [], "bits": {}, "flips": {}, "belongs": [], **dict.fromkeys(FIELDS.keys() & {
+                "outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"}, "ok"),
+        }  # fmt: skip
+        assert accepted({"event": line["event"], **honest})
+
+    @pytest.mark.parametrize(("script", "said"), FLOODS.values(), ids=FLOODS)
+    def test_a_flood_is_ended_and_costs_little_memory(self, script: str, said: str) -> None:
+        """Measured in a process of its own, whose largest size counts: 632 MB it was for some of these."""
+        program = f"import sys, time; out = open(1, 'wb', buffering=0)\n{script}"
+        body = (
+            "import json, resource, sys\nfrom wslgpud.stress import parent\nparent.OWN_SECONDS = 0.3\n"
+            "from wslgpud.foreign.start import Command\n"
+            "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+            f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), {{}},"
+            f" deadline_seconds={2.0 if said.startswith('not done') else 300.0})\n"
+            "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+            "print(json.dumps([done.failure, after - before, done.hung_pid]))"
+        )
+        told = {**os.environ, "PYTHONPATH": str(Path(parent.__file__).parents[2])}
+        done = subprocess.run(
+            [sys.executable, "-c", body], env=told, capture_output=True, text=True, check=True
+        )
+        failure, grown_kib, hung = json.loads(done.stdout)
+
+        assert said in failure
+        assert hung is None
+        assert grown_kib < 150 << 10
+
+    def test_beats_that_come_too_fast_are_not_passed_on(self) -> None:
+        heard: list[Any] = []
+        script = (
+            'print(\'{"event": "beat", "phase": "x"}\\n\' * 1500 + \'{"event": "end", "outcome": "done"}\')'
+        )
+        done = supervise(
+            Command([sys.executable, "-c", script], {}), {}, deadline_seconds=300.0, progress=heard.append
+        )
+
+        assert done.failure == ""
+        assert len(heard) < 500
+
+
+def damaged(document: dict[str, Any], **changes: Any) -> str:
+    return json.dumps(document | changes)
+
+
+DAMAGES = {
+    "no JSON": "{", "deep": DEEP, "a list": "[]",
+    "verdict": damaged(to_json(night(1)), verdict="splendid"),
+    "time": damaged(to_json(night(1)), wall=1e300),
+    "figure": damaged(to_json(night(1)), values={"usable_bytes": "many"}),
+    "not a number": damaged(to_json(night(1)), values={"usable_bytes": float("nan")}),
+    "finding": damaged(to_json(night(1)), findings=[{"kind": "errors"}]),
+    "key": damaged(to_json(night(1)), key={"driver": [1]}),
+    "ladder": damaged(to_json(night(1)), detail={"ladder": [{}]}),
+    "chunks": damaged(to_json(night(1)), detail={"chunks": [{"bytes": 1, "read": 0}]}),
+    "errors": damaged(to_json(night(1)), detail={"errors": [{"words": "x"}]}),
+    "phases": damaged(to_json(night(1)), detail={"phases": {"fill": "long"}}),
+}  # fmt: skip
+
+
+class TestWhatIsStored:
+    @pytest.fixture
+    def ask(self, tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+        with Store(tmp_path / "wslgpud.db", StoreSettings()) as store:
+            for number in (1, 2, 3):
+                store.record_stress(night(number))
+        database = sqlite3.connect(tmp_path / "wslgpud.db")
+        ids = [number for (number,) in database.execute("select id from stress_run order by ms")]
+        database.execute("update stress_run set document = ? where id = ?", (DAMAGES[request.param], ids[1]))
+        database.commit()
+        database.close()
+        return ids, lambda *words: CliRunner().invoke(app, ["stress", *words, "--state", str(tmp_path)])
+
+    @pytest.mark.parametrize("ask", DAMAGES, indirect=True)
+    def test_a_damaged_run_is_left_out_with_a_line_that_names_it(self, ask: Any, caplog: Any) -> None:
+        ids, do = ask
+        with caplog.at_level(logging.WARNING):
+            history = do("history", "--json")
+        (line,) = [record.getMessage() for record in caplog.records]
+
+        assert [run["id"] for run in json.loads(history.stdout)] == [ids[0], ids[2]]
+        assert line.startswith(f"stress run {ids[1]} is left out")
+        for words in (("history",), ("show", str(ids[0])), ("compare",)):
+            assert do(*words).exit_code == 0, words
+        assert do("show", str(ids[1])).exit_code == 2
+
+    @given(st.sampled_from(sorted(FIELDS)), JSON)
+    @example("chunks", [{}])
+    def test_no_detail_that_passes_the_check_breaks_the_screen(self, name: str, value: Any) -> None:
+        from wslgpud.cli.stress_screen import print_history, print_run  # noqa: PLC0415
+
+        for detail in (
+            {"ladder": [{name: value}]},
+            {"chunks": [{name: value}]},
+            {"patterns": [{name: value}]},
+        ):
+            try:
+                run = from_json(to_json(night(1)) | {"detail": detail})
+            except ShapeError:
+                continue
+            print_run(run, rows=True)
+            print_history([(1, run)])
+
+
+@pytest.fixture(params=["link", "pipe", "endless"])
+def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Put something into the place of a file; return what a link there leads to."""
+    target = tmp_path / "target"
+    target.write_text('{"gpu": 0, "mode": "quick", "boot": "x", "pid": 1}')
+
+    def plant(file: Path) -> Path:
+        if request.param == "link":
+            file.symlink_to(target)
+        elif request.param == "pipe":
+            os.mkfifo(file)
+        else:
+            with file.open("wb") as big:
+                big.truncate(1 << 40)
+        return target
+
+    return plant
+
+
+class TestTheFolderOfTheServicesAccount:
+    def test_no_request_is_read_from_what_is_no_small_file(self, tmp_path: Path, planted: Any) -> None:
+        planted(tmp_path / REQUEST)
+
+        with pytest.raises(NoRequestError, match=REQUEST):
+            answer(tmp_path, lambda *_: pytest.fail("nothing was asked for"))
+
+    def test_no_answer_is_read_from_what_is_no_file(self, tmp_path: Path, planted: Any) -> None:
+        asker = Asker(SystemClock(), tmp_path, 60.0)
+        planted(tmp_path / ANSWER)
+
+        with pytest.raises((OSError, ValueError)):
+            asker._answer()
+
+    def test_no_note_of_a_hung_worker_is_read_from_or_written_to_what_is_no_file(
+        self, tmp_path: Path, planted: Any
+    ) -> None:
+        target = planted(tmp_path / "stress-hung.json")
+        before = target.read_text()
+        note = HungNote(tmp_path, Host())
+
+        assert not note.stands()
+        note.write(os.getpid())
+        assert note.stands()
+        assert target.read_text() == before
+
+    def test_an_answer_replaces_a_link_and_does_not_follow_it(self, tmp_path: Path) -> None:
+        (tmp_path / "target").write_text("as it was")
+        (tmp_path / REQUEST).write_text('{"gpu": 0, "mode": "quick"}')
+        (tmp_path / ANSWER).symlink_to(tmp_path / "target")
+
+        answer(tmp_path, lambda *_: night(1))
+
+        assert (tmp_path / "target").read_text() == "as it was"
+        assert not (tmp_path / ANSWER).is_symlink()
+
+    def test_a_run_is_not_left_in_a_folder_that_a_link_leads_to(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        jobs.inbox(tmp_path).symlink_to(tmp_path / "elsewhere")
+
+        with pytest.raises(OSError, match="stress-inbox"):
+            jobs.leave(tmp_path, night(1))
+        assert list((tmp_path / "elsewhere").iterdir()) == []
+
+    @needs_root
+    def test_root_leaves_its_run_for_the_service_instead_of_writing_the_services_database(
+        self, tmp_path: Path
+    ) -> None:
+        from wslgpud.cli.stress import _keep  # noqa: PLC0415
+        from wslgpud.config import Config  # noqa: PLC0415
+
+        victim = tmp_path / "victim"
+        folder = tmp_path / "state"
+        folder.mkdir()
+        (folder / "wslgpud.db").symlink_to(victim)
+        os.chown(folder, ALICE, ALICE)
+
+        _keep(night(1), Config(), folder, str(folder / "wslgpud.db"))
+
+        assert not victim.exists()
+        (left,) = jobs.inbox(folder).iterdir()
+        assert jobs.inbox(folder).stat().st_uid == ALICE  # who takes it out again
+        assert from_json(documents.parsed(left.read_text())) == night(1)

@@ -1,0 +1,109 @@
+"""One key of the configuration: how it is declared, and what it may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wslgpud.masking import MaskedError, Shown
+
+ENVIRONMENT_PREFIX = "WSLGPUD_"
+
+
+class ConfigError(MaskedError):
+    """The configuration cannot be used; one line: where, what, and what to do."""
+
+
+def key(  # noqa: PLR0913 - one declaration, all its facets
+    default: Any,
+    help: str,  # noqa: A002 - the field's word for it
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    shows: Shown = "all",
+) -> Any:
+    """Declare a key: its default, what it means, what it may be, and how much of its value is ever shown."""
+    return field(
+        default=default,
+        metadata={
+            "help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "shows": shows,
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Key:
+    """One declared key, for documentation and checks."""
+
+    section: str
+    name: str
+    type: Any
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    shows: Shown
+
+    @property
+    def path(self) -> str:
+        """Name as written in messages: ``section.name``."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment variable that overrides it."""
+        return f"{ENVIRONMENT_PREFIX}{self.section}__{self.name}".upper()
+
+
+def checked(declared: Key, value: Any, origin: str) -> Any:
+    """Return a value that was given for a key, in the key's own type.
+
+    Args:
+        declared: the key.
+        value: as TOML has it, or the text of an environment variable.
+        origin: where it was given, for the error.
+
+    Raises:
+        ConfigError: it is not what the key may be.
+    """
+    kind = declared.type
+    if isinstance(value, str) and kind is not str:
+        value = _from_text(kind, value)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind == tuple[str, ...] and isinstance(value, list):
+        value = tuple(value)
+    if expected := _expected(declared, value):
+        shown = repr(value) if declared.shows == "all" else "the value given"
+        raise ConfigError(f"{origin}: {declared.path} must be {expected}, not {shown}")
+    return value
+
+
+def _expected(declared: Key, value: Any) -> str:
+    """Say what the key must be if ``value`` is not that; empty when the value will do."""
+    kind, low, high = declared.type, declared.minimum, declared.maximum
+    if kind == tuple[str, ...]:
+        good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
+        return "" if good else "a list of strings"
+    if type(value) is not kind:
+        return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+    if declared.choices:
+        return "" if value in declared.choices else "one of " + ", ".join(declared.choices)
+    # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
+    if (low is None or value >= low) and (high is None or value <= high):
+        return ""
+    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+
+
+def _from_text(kind: Any, text: str) -> Any:
+    """Read an environment variable as ``kind``; text that does not fit comes back as it is, to be refused."""
+    try:
+        if kind is bool:
+            return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+        if kind in (int, float):
+            return kind(text)
+    except ValueError:
+        return text
+    return [part for part in text.split(",") if part]
