@@ -40,7 +40,7 @@ def main(order: str) -> int:
     try:
         found = config.load(file, os.environ).config
         logs.set_up(found.log.level)
-        folder = state or config.state_folder(os.environ)
+        folder = (state or config.state_folder(os.environ)).resolve()
         daemon = Daemon(found, host_at(root), folder, os.environ)
 
         def end(_signal: int, _frame: FrameType | None) -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from wslgpud import documents
 
 _SCORE = "/proc/self/oom_score_adj"
+_WHOLE = 1 << 62
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
 
@@ -111,15 +112,26 @@ class Host:
             NoData: the file or the process behind it does not exist.
             SourceError: it exists and cannot be read.
         """
+        return self.head(path, _WHOLE)
+
+    def head(self, path: str, most_bytes: int) -> str:
+        """Return the beginning of a file that anybody can make long: so many bytes, or a little more.
+
+        Raises:
+            NoData: the file does not exist.
+            SourceError: it exists and cannot be read.
+        """
         try:
             # Plain os calls: half the cost of open(), and this runs dozens of times a second.
             descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 chunks = [os.read(descriptor, 1 << 16)]
+                left = most_bytes - len(chunks[0])
                 # To the end, always: /proc hands out whole lines, and stops short of a page (4 KiB) where
                 # the next line does not fit, so no length says that this was all.
-                while chunk := os.read(descriptor, 1 << 16):
+                while left > 0 and (chunk := os.read(descriptor, 1 << 16)):
                     chunks.append(chunk)
+                    left -= len(chunk)
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:

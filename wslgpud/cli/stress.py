@@ -176,7 +176,10 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
         with Store(database, settings.store) as store:
             store.record_stress(result)
     except LockedError:
-        leave(folder, result)
+        try:
+            leave(folder, result)
+        except OSError as error:
+            typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
     except StoreError as error:
         typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
 
