@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from wslgpud.config import Config
-from wslgpud.host import Host, RecordedHost
-from wslgpud.model import GpuSample, Observation
-from wslgpud.monitor import Monitor, State, _untested
+from wslgpud.host import RecordedHost
+from wslgpud.monitor import Monitor, State
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.stress.look import GpuLock
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -108,18 +103,3 @@ def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_ne
     assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 1)]
     assert "internal error: ZeroDivisionError" in reports[0].error
     assert mended.forecasts
-
-
-@pytest.mark.skipif(not os.access("/run/lock", os.W_OK), reason="needs a /run/lock that can be written")
-def test_a_test_of_the_card_is_seen_from_a_sandbox_in_which_its_lock_can_only_be_read(monkeypatch):
-    """Else each night the service would warn of a card that runs full, and learn where its memory ends."""
-    number = 10_000 + os.getpid()  # no card's, and no other test's
-    lock = GpuLock(number)
-    try:
-        with lock.held():
-            monkeypatch.setattr(os, "access", lambda *_: False)  # by ProtectSystem=strict
-            seen = _untested(Host(), Observation(1.0, gpus=(GpuSample(number, "GPU-x", "a card"),)))
-    finally:
-        lock.path.unlink()
-
-    assert seen.gpus == ()

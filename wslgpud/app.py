@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__, jobs, stress_unit, systemd
+from wslgpud import __version__, documents, jobs, stress_unit, systemd
 from wslgpud.advise.rounds import Rounds
 from wslgpud.alerts import blackbox, build, policy, runbook
 from wslgpud.alerts.channels import alertmanager, apprise
@@ -31,8 +31,6 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.running import FOLDER as RUNNING
-from wslgpud.running import running
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
 from wslgpud.serve.exposition import CLASSIC
@@ -102,7 +100,6 @@ class Daemon:
         self._runs_known = 0
         self._state: State | None = None
         self._standing: Sequence[Standing] = ()
-        self._running: Sequence[Mapping[str, Any]] = ()
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -202,10 +199,8 @@ class Daemon:
                 facts["socket"] = local.path.name
         note = self._folder / "daemon.json"
         try:
-            note.write_text(json.dumps(facts))
-            note.chmod(0o644)  # for everybody's 'wslgpud status', whatever the umask
-            for folder in (inbox(self._folder), self._folder / RUNNING):
-                folder.mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+            documents.put(note, json.dumps(facts), mode=0o644)  # for everybody's 'wslgpud status'
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
                 f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
@@ -269,7 +264,6 @@ class Daemon:
         self._keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         self._standing = self._desk.standing()
-        self._running = running(self._folder, self._host)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -342,5 +336,5 @@ class Daemon:
     def _status(self, state: State, recent: Sequence[Transition]) -> dict[str, Any]:
         return status(
             state.snapshot, state.observation, state.forecasts, recent, self._standing,
-            stress=self._nightly.runs(), running=self._running,
+            stress=self._nightly.runs(), running=state.running, locks=state.locks,
         )  # fmt: skip

@@ -46,7 +46,7 @@ def main(order: str) -> int:
         logs.set_up(found.log.level)
         for path in secrecy.exposed(found, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, secrecy.remedy(path))
-        folder = state or config.state_folder(os.environ)
+        folder = (state or config.state_folder(os.environ)).resolve()
         daemon = Daemon(found, host_at(root), folder, os.environ)
 
         def end(_signal: int, _frame: FrameType | None) -> None:

@@ -7,67 +7,218 @@ import errno
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: more than any document of ours holds
+MOST_BYTES = 1 << 20
+_KINDS = {
+    stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
 
 
-@contextlib.contextmanager
-def opened(path: str | os.PathLike[str], *, follow: bool = False) -> Iterator[int]:
-    """Open a file in a folder to which everybody may write; yield its descriptor.
+def open_plain(
+    path: str | os.PathLike[str],
+    flags: int = os.O_RDONLY,
+    *,
+    folder: int | None = None,
+    mode: int = 0o600,
+    follow: bool = False,
+) -> int:
+    """Open a plain file where anybody may have put something else; return its descriptor.
+
+    Nothing else is waited for: not a FIFO (that nobody writes to), not a device. Nor is a link followed (into
+    somebody's home), unless ``follow``.
 
     Args:
-        path: the file.
-        follow: it may be a link.
+        path: the file; relative to ``folder``, where that is given.
+        flags: of open(2).
+        folder: descriptor of an open folder.
+        mode: of a file that this makes, less the umask.
+        follow: the file may be a link, because an administrator named it.
 
     Raises:
-        OSError: it cannot be read, or is a link (into somebody's home) or a pipe (that nobody writes to).
+        OSError: it cannot be opened, or is something else; the message says which.
     """
-    links = 0 if follow else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | links)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "not a plain file", str(path))
-        yield descriptor
+        descriptor = os.open(path, flags, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket, or a FIFO opened to write
+            raise _not_plain(path, os.stat(path, dir_fd=folder, follow_symlinks=False)) from error
+        raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise _not_plain(path, found)
+    return descriptor
+
+
+def _not_plain(path: str | os.PathLike[str], found: os.stat_result) -> OSError:
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+    return OSError(errno.EINVAL, f"this is {kind}, not a plain file", os.fspath(path))
+
+
+def contents(
+    path: str | os.PathLike[str],
+    most_bytes: int = MOST_BYTES,
+    *,
+    folder: int | None = None,
+    follow: bool = False,
+) -> bytes:
+    """Return all of a small plain file; see ``open_plain``.
+
+    Raises:
+        OSError: it cannot be opened or read, is no plain file, or is larger than ``most_bytes``.
+    """
+    descriptor = open_plain(path, folder=folder, follow=follow)
+    try:
+        chunks, left = [], most_bytes + 1
+        while left > 0 and (chunk := os.read(descriptor, left)):
+            chunks.append(chunk)
+            left -= len(chunk)
     finally:
         os.close(descriptor)
+    if left <= 0:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", os.fspath(path))
+    return b"".join(chunks)
 
 
-def contents(path: str | os.PathLike[str], most_bytes: int = 1 << 20, *, follow: bool = False) -> bytes:
-    """Return all of a small file.
-
-    Raises:
-        OSError: it cannot be read, is no plain file or, unless ``follow``, a link, or is larger.
-    """
-    with opened(path, follow=follow) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
-    return data
-
-
-@contextlib.contextmanager
-def folder(path: Path) -> Iterator[Path]:
-    """Make and open a folder in one that somebody else owns; yield a path that leads to this very one.
+def read(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, folder: int | None = None) -> str:
+    """Return the text of a small plain file; see ``contents``.
 
     Raises:
-        OSError: it cannot be made, or a link lies there, which would lead what is written somewhere else.
+        OSError: as ``contents``.
+        ValueError: it is not UTF-8.
     """
-    owner = path.parent.stat()
-    with contextlib.suppress(FileExistsError):
-        path.mkdir()
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
-    try:
+    return contents(path, most_bytes, folder=folder).decode()
+
+
+class Folder:
+    """A folder held open: whatever becomes of its path, nothing here leads elsewhere.
+
+    Root works in folders of others (the service's state, ``/run/lock``), whose owners may put a link in the
+    place of any name at any moment. All names here are single ones in this very folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open it.
+
+        Raises:
+            OSError: it is not there, or is a link or a file.
+        """
+        self.path = Path(path)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    @classmethod
+    def made(cls, path: Path) -> Self:
+        """Make it where it is not there, as its parent's owner's, and open it.
+
+        Raises:
+            OSError: it cannot be made, or is a link or a file.
+        """
+        owner = path.parent.stat()
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+        found = cls(path)
         if os.geteuid() == 0:
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)  # who is to take things out of it
-        yield Path("/proc/self/fd", str(descriptor))
-    finally:
-        os.close(descriptor)
+            os.fchown(found._descriptor, owner.st_uid, owner.st_gid)  # who is to take things out of it
+        return found
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+    def changed_ns(self) -> int:
+        """Return when an entry last came or went, by the file system's clock."""
+        return os.fstat(self._descriptor).st_mtime_ns
+
+    def names(self, most: int) -> list[str]:
+        """Return the names in it, no more than ``most``, in no order.
+
+        Raises:
+            OSError: it cannot be listed.
+        """
+        with os.scandir(self._descriptor) as entries:
+            return [entry.name for entry in islice(entries, most)]
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return the facts of an entry, a link's own.
+
+        Raises:
+            OSError: it is not there.
+        """
+        return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[int]:
+        """Open a plain file to read; yield its descriptor.
+
+        Raises:
+            OSError: it cannot be opened, or is no plain file.
+        """
+        descriptor = open_plain(name, folder=self._descriptor)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def read(self, name: str, most_bytes: int = MOST_BYTES) -> str:
+        """Return the text of a small file; see ``read``."""
+        return read(name, most_bytes, folder=self._descriptor)
+
+    def create(self, name: str) -> BinaryIO:
+        """Begin a new file, to be written without a buffer.
+
+        Raises:
+            OSError: it is there already, or cannot be made.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        return os.fdopen(open_plain(name, flags, folder=self._descriptor, mode=0o666), "wb", buffering=0)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there.
+
+        Raises:
+            OSError: it may not be removed.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
+        """Replace a file in one step; see ``put``."""
+        part = f".{name.partition('.')[0]}-{os.urandom(8).hex()}.part"
+        descriptor = open_plain(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=self._descriptor)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                os.fchmod(descriptor, mode)
+                file.write(text)
+                if synced:
+                    file.flush()
+                    os.fsync(descriptor)
+            os.replace(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error tells more
+                self.remove(part)
+            raise
 
 
 def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
-    """Replace a file in one step, so that nobody ever reads half of it.
+    """Replace a file in one step, so that nobody ever reads half of it, in a folder that is no link.
 
     Until then it has a name that cannot be foretold: where everybody may write, a link could lie there.
 
@@ -80,20 +231,8 @@ def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> No
     Raises:
         OSError: it cannot be written; what was there is then as it was.
     """
-    descriptor, name = tempfile.mkstemp(".part", f".{path.stem}-", path.parent)
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, mode)
-            file.write(text)
-            if synced:
-                file.flush()
-                os.fsync(descriptor)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error tells more
-            part.unlink()
-        raise
+    with Folder(path.parent) as folder:
+        folder.put(path.name, text, mode=mode, synced=synced)
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:

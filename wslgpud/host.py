@@ -46,7 +46,7 @@ def unprotected(command: Sequence[str]) -> list[str]:
 
 
 #: of 64 KiB at most that are read of one file
-MOST_CHUNKS = 1024
+MOST_BYTES = 64 << 20
 
 
 class NoData(Exception):  # noqa: N818 - absence is an answer, not an error
@@ -122,25 +122,40 @@ class Host:
             NoData: the file or the process behind it does not exist.
             SourceError: it exists and cannot be read.
         """
+        data = self._begin(path, MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise SourceError(f"{path} does not end")
+        return data.decode("utf-8", "replace")
+
+    def head(self, path: str, most_bytes: int) -> str:
+        """Return the beginning of a file that anybody can make long: so many bytes, or a little more.
+
+        Raises:
+            NoData: the file does not exist.
+            SourceError: it exists and cannot be read.
+        """
+        return self._begin(path, most_bytes).decode("utf-8", "replace")
+
+    def _begin(self, path: str, most_bytes: int) -> bytes:
         try:
             # Plain os calls: half the cost of open(), and this runs dozens of times a second. O_NONBLOCK for
             # a pipe in the place of a file, which on Windows' drives anybody can put there.
             descriptor = os.open(self.root + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 chunks = [os.read(descriptor, 1 << 16)]
+                left = most_bytes - len(chunks[0])
                 # To the end, always: /proc hands out whole lines, and stops short of a page (4 KiB) where
                 # the next line does not fit, so no length says that this was all.
-                while chunk := os.read(descriptor, 1 << 16):
+                while left > 0 and (chunk := os.read(descriptor, 1 << 16)):
                     chunks.append(chunk)
-                    if len(chunks) > MOST_CHUNKS:
-                        raise SourceError(f"{path} does not end")
+                    left -= len(chunk)
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData(f"{path} is not there") from error
         except OSError as error:
             raise SourceError(f"cannot read {path}: {error.strerror}") from error
-        return b"".join(chunks).decode("utf-8", "replace")
+        return b"".join(chunks)
 
     def exists(self, path: str) -> bool:
         """Tell whether ``path`` is there."""

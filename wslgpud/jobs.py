@@ -12,7 +12,7 @@ import queue
 import random
 import re
 import threading
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
@@ -38,6 +38,8 @@ OFF = "off"
 CATCH_UP_SECONDS = 900.0
 #: how often runs that somebody started by hand are looked for
 INBOX_SECONDS = 10.0
+#: of these so many at a time
+_MOST_WAITING = 1000
 #: one part of a crontab's fifth field, as far as it is numbers
 _DAYS = re.compile(r"(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?")
 _NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -114,8 +116,8 @@ def inbox(state_folder: Path) -> Path:
 def leave(state_folder: Path, result: StressResult) -> None:
     """Leave a run for the daemon."""
     name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
-    with documents.folder(inbox(state_folder)) as folder:
-        documents.put(folder / name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
+    with documents.Folder.made(inbox(state_folder)) as folder:
+        folder.put(name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
 
 
 def _known(history: History) -> list[StressResult]:
@@ -279,28 +281,34 @@ class Nightly:
         A file stays until the database shows its run: whatever kills this process before, the next one takes
         it over.
         """
-        files = sorted(inbox(self._folder).glob("*.json"))
-        if not files:
+        try:
+            with documents.Folder(inbox(self._folder)) as folder:
+                self._take(folder, sorted(n for n in folder.names(_MOST_WAITING) if n.endswith(".json")))
+        except OSError as error:
+            log.debug("no runs are taken over: %s", error)
+
+    def _take(self, folder: documents.Folder, names: Sequence[str]) -> None:
+        if not names:
             return
         taken, kept = (
             {(run.wall, run.uuid) for run in runs} for runs in (self.runs(), _known(self._history))
         )
-        for file in files:
+        for name in names:
             try:
-                run = from_json(documents.parsed(documents.contents(file, MOST_ANSWER_BYTES)))
+                run = from_json(documents.parsed(folder.read(name, MOST_ANSWER_BYTES)))
             except (OSError, ValueError) as error:
-                log.warning("%s is no stress run: %s", file, error)
-                _remove(file)
+                log.warning("%s is no stress run: %s", folder.path / name, error)
+                _remove(folder, name)
                 continue
             if (run.wall, run.uuid) in kept:
-                _remove(file)
+                _remove(folder, name)
             elif (run.wall, run.uuid) not in taken:
                 self._news.put(run)
 
 
-def _remove(file: Path) -> None:
+def _remove(folder: documents.Folder, name: str) -> None:
     """Remove a file that is done with; a disk that has become read-only must not end the ticks."""
     try:
-        file.unlink(missing_ok=True)
+        folder.remove(name)
     except OSError as error:
-        log.warning("cannot remove %s: %s", file, error.strerror)
+        log.warning("cannot remove %s: %s", folder.path / name, error.strerror)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from wslgpud.config import Config
@@ -15,26 +14,30 @@ from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.ceilings import Failure
 from wslgpud.risk.engine import Assessment, RiskEngine
+from wslgpud.running.read import Notes, expected, running
 from wslgpud.sampler import Pace, Sampler
-from wslgpud.sources import announced
 from wslgpud.sources.registry import SOURCES
-from wslgpud.stress.look import GpuLock
+from wslgpud.stress.tested import CardsUnderTest, Held
 from wslgpud.units import size
 
 log = logging.getLogger(__name__)
 
-_SHARED_LOCKS = Path("/run/lock")
 LESSON_SECONDS = 600.0
 """What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What the last tick left for those who ask."""
+    """What the last tick left for those who ask.
+
+    ``running`` is what runs now, as ``status`` shows it; ``locks`` are held alone by others than our tests.
+    """
 
     snapshot: Snapshot
     observation: Observation
     forecasts: tuple[Forecast, ...]
+    running: Sequence[Mapping[str, Any]] = ()
+    locks: Sequence[Held] = ()
 
 
 class Monitor:
@@ -48,6 +51,8 @@ class Monitor:
             patient=host.recorded,
         )  # fmt: skip
         self._engine = RiskEngine()
+        self._notes = Notes(host)
+        self._tests = CardsUnderTest(host, config.stress, self._notes)
         self._engine_error = ""
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
@@ -66,8 +71,9 @@ class Monitor:
         if not fast:
             self._last_full = now
         snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
-        observation = replace(observe(snapshot), expected=announced.expected(self.host))
-        assessment, report = self._assess(_untested(self.host, observation))
+        notes = self._notes.read()
+        observation = replace(observe(snapshot), expected=expected(notes, snapshot.processes))
+        assessment, report = self._assess(self._tests.untested(observation))
         snapshot = snapshot.plus(report)
         transitions = [
             Transition(
@@ -80,7 +86,8 @@ class Monitor:
             snapshot.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
         )
         snapshot = replace(snapshot, interval_seconds=self.delay_seconds)
-        return State(snapshot, observation, assessment.forecasts), transitions
+        runs = running(notes, self._notes.trust, self.host.clock.mono())
+        return State(snapshot, observation, assessment.forecasts, runs, self._tests.held), transitions
 
     def _assess(self, observation: Observation) -> tuple[Assessment, SourceReport]:
         """Ask the engine. A bug in it costs what it remembers, never the samples, the metrics or the page."""
@@ -133,21 +140,6 @@ class Monitor:
     def close(self) -> None:
         """Give back what the sources hold."""
         self._sampler.close()
-
-
-def _untested(host: Host, observation: Observation) -> Observation:
-    """Leave out cards whose memory is being tested: a run fills them to the brim, and nothing is wrong."""
-    if not host.live or not observation.gpus:
-        return observation
-    gpus = tuple(gpu for gpu in observation.gpus if not _tested(host, gpu.index))
-    return observation if len(gpus) == len(observation.gpus) else replace(observation, gpus=gpus)
-
-
-def _tested(host: Host, index: int) -> bool:
-    # In the service's sandbox /run/lock can only be read, so our own lock would lie elsewhere; that of a run,
-    # which is another unit's, lies there all the same.
-    locks = {lock.path: lock for lock in (GpuLock(index), GpuLock(index, _SHARED_LOCKS))}
-    return any(lock.taken(host) for lock in locks.values())
 
 
 def _event(failure: Failure, wall: float) -> Event:

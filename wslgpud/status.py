@@ -22,6 +22,7 @@ from wslgpud.model import (
 )
 from wslgpud.risk.wording import headline
 from wslgpud.sources import windows
+from wslgpud.stress.tested import Held
 
 
 def status(  # noqa: PLR0913 - what a document is made of
@@ -33,10 +34,12 @@ def status(  # noqa: PLR0913 - what a document is made of
     *,
     stress: Iterable[StressResult] = (),
     running: Iterable[Mapping[str, Any]] = (),
+    locks: Iterable[Held] = (),
 ) -> dict[str, Any]:
     """Return all that is known at a tick; keys whose value is not known are absent.
 
-    ``stress`` are the runs kept, oldest first; ``running`` what ``wslgpud.running`` knows of.
+    ``stress`` are the runs kept, oldest first; ``running`` is what ``wslgpud.running`` knows of;
+    ``locks`` are held alone by others than stress runs.
     """
     forecasts = list(forecasts)
     worst = max(
@@ -63,6 +66,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "sources": [_source(r, snapshot) for r in snapshot.reports],
             "incidents": [standing(s) for s in incidents],
             "running": [dict(one) for one in running],
+            "locks": [dataclasses.asdict(held) for held in locks] or None,
             "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {

@@ -74,7 +74,7 @@ class Asker:
     def _answer(self) -> StressResult | None:
         file = self.folder / ANSWER
         try:
-            document = documents.parsed(documents.contents(file, MOST_ANSWER_BYTES))
+            document = documents.parsed(documents.read(file, MOST_ANSWER_BYTES))
         except FileNotFoundError:
             return None
         file.unlink()
@@ -91,7 +91,7 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     """
     file = folder / REQUEST
     try:
-        document = documents.parsed(documents.contents(file, MOST_REQUEST_BYTES))
+        document = documents.parsed(documents.read(file, MOST_REQUEST_BYTES))
         gpu, mode = int(document["gpu"]), document["mode"]
         file.unlink()  # while it lies there systemd starts us again
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:

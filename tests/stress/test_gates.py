@@ -34,7 +34,6 @@ def test_the_desktop_may_flicker():
         (Surroundings(IDLE, holders=["python3 (42)"]), "programs use the GPU: python3 (42)"),
         (Surroundings(IDLE, on_battery=True), "runs on battery"),
         (Surroundings(IDLE, jump_age_seconds=30.0), "woke up only 30 s ago"),
-        (Surroundings(IDLE, locked=True), "holds the GPU's lock file"),
         (Surroundings(IDLE, hung_since_boot=True), "hangs in the driver: restart WSL"),
         (Surroundings(IDLE, recent_gpu_errors=True), "errors of the GPU's driver"),
     ],

@@ -15,18 +15,10 @@ from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.config import Config
 from wslgpud.host import Host, RecordedHost
-from wslgpud.model import Event, Observation
-from wslgpud.monitor import _untested
+from wslgpud.model import Event
 from wslgpud.sources.kernel_log import KernelLogSource
-from wslgpud.stress.look import GpuLock, HungNote, Recent, newcomers, on_battery, users
-
-
-@pytest.fixture
-def nobodys():
-    """Return the number of a card that no other run of these tests has: its lock lies where all see it."""
-    number = 1000 + 2 * os.getpid()
-    yield number
-    GpuLock(number).path.unlink(missing_ok=True)
+from wslgpud.stress.lock import GpuLock
+from wslgpud.stress.look import HungNote, Recent, newcomers, on_battery, users
 
 
 @pytest.fixture
@@ -176,26 +168,3 @@ def test_what_the_kernel_says_of_an_ill_card_is_remembered():
     log.close()
 
     assert recent.last_error_mono == 7.0
-
-
-def test_a_card_that_is_tested_is_no_card_that_runs_full(nobodys):
-    """A run takes all there is; without this the engine would learn from it where allocations fail."""
-    host = Host()
-    both = Observation(t=1.0, gpus=(gpu(index=nobodys), gpu(index=nobodys + 1, uuid="GPU-98")))
-    with GpuLock(nobodys).held() as ours:
-        assert ours
-        seen = _untested(host, both)
-
-    assert [card.index for card in seen.gpus] == [nobodys + 1]
-    assert _untested(host, both) is both
-
-
-def test_a_training_that_holds_the_lock_is_watched_as_ever(nobodys):
-    lock = GpuLock(nobodys)
-    with lock.held():
-        assert lock.taken(Host())
-    with lock.path.open() as file:
-        fcntl.flock(file, fcntl.LOCK_SH)  # as "flock -s" does
-
-        assert not lock.taken(Host())
-        assert len(lock._lines(Host())) == 1

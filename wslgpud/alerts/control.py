@@ -40,7 +40,7 @@ class Control:
 
 def _read(path: Path) -> Control:
     try:
-        document = documents.parsed(documents.contents(path))
+        document = documents.parsed(documents.read(path))
         return Control(
             tuple(
                 Silence(str(s["rule"]), str(s["resource"]), float(s["until_wall"]))
@@ -65,7 +65,7 @@ class ControlFile:
     def now(self) -> Control:
         """Return what holds."""
         try:
-            found = self.path.stat()
+            found = self.path.lstat()
             stamp = (found.st_mtime_ns, found.st_ino)
         except OSError:
             stamp = (0, 0)

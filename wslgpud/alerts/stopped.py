@@ -37,7 +37,7 @@ class StoppedFile:
         Start times count from the boot: those of an earlier one could name somebody else now.
         """
         try:
-            document = documents.parsed(documents.contents(self.path))
+            document = documents.parsed(documents.read(self.path))
             if document["boot_id"] != _boot_id():
                 return set()
             return {Stopped(*(int(number) for number in entry)) for entry in document["stopped"]}

@@ -84,7 +84,8 @@ def host_at(folder: Path | None) -> Host:
 
 def state_folder(state: Path | None) -> Path:
     """Return the folder that ``--state`` names, or the usual one."""
-    return state or configuration.state_folder(os.environ)
+    # Its owner may put links into it, but not in its place.
+    return (state or configuration.state_folder(os.environ)).resolve()
 
 
 def data_folder(state: Path | None) -> Path:
@@ -116,7 +117,7 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
 def ask_daemon(folder: Path) -> dict[str, Any] | None:
     """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
     try:
-        note = documents.parsed(documents.contents(folder / "daemon.json", 1 << 16))
+        note = documents.parsed(documents.read(folder / "daemon.json"))
         url = str(note["url"])
     except (OSError, ValueError, KeyError):
         return None

@@ -7,27 +7,26 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from wslgpud import documents
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
 from wslgpud.host import Host
 from wslgpud.masking import masked
-from wslgpud.running import Note
+from wslgpud.running.write import Claim, Note
 from wslgpud.units import duration, printable, size
 
 if TYPE_CHECKING:
-    from wslgpud.advise.guard.announce import Announcement
     from wslgpud.advise.guard.ledger import Ledger
     from wslgpud.advise.guard.memory import Room
     from wslgpud.advise.guard.runner import Order, Run
     from wslgpud.advise.guard.watch import Account, VramWatch
 
-_KEPT_LOGS = 20
+_KEPT_LOGS, _MOST_LOGS = 20, 10_000
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -66,18 +65,18 @@ def guard(
     known = ledger.load(folder)
     order = _order(command, host, jobs, known, seconds, number, pause)
     vram = VramWatch(host, loaded(config).config)
-    file = log or _log_file(folder, command)
+    file, opened = (log, _opened(log)) if log else _own_log(folder, command)
     vram.start()
     try:
-        with _opened(file) as stream:
-            account = _run(order, host, stream, vram, known, folder)
+        with opened as stream:
+            account = _run(order, host, stream, vram, known)
             _sum_up(account, order, file)
             if not account.interrupted:  # else the peaks are not what it wants
                 known = _remember(folder, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
                 second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
-                account = _run(second, host, stream, vram, known, folder)
+                account = _run(second, host, stream, vram, known)
                 _sum_up(account, second, file)
     finally:
         vram.stop()
@@ -114,9 +113,8 @@ def _order(
     return Order(command, environment, seconds, pause, number, expected)
 
 
-def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger, folder: Path) -> Account:
+def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger) -> Account:
     from wslgpud.advise.guard import plan  # noqa: PLC0415
-    from wslgpud.advise.guard.announce import announcing  # noqa: PLC0415
     from wslgpud.advise.guard.memory import room  # noqa: PLC0415
     from wslgpud.advise.guard.relay import Relay  # noqa: PLC0415
     from wslgpud.advise.guard.runner import Run  # noqa: PLC0415
@@ -130,38 +128,25 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
         if peak > free.get(what, peak):
             where = "memory" if what == "ram" else "VRAM"
             _say(f"in an earlier run it came to {size(peak)} of {where}; {size(free[what])} are free now")
-    name = plan.short_name(order.command)
-    who = f"{name} (guard {os.getpid()})"
-    noted = Note(folder, host, "guard", name, shared=True)
-    with Relay(log, live=True) as relay, _announcing(announcing(who, peaks)) as announcement, noted as note:
+    name = plan.short_name(order.command)  # arguments hold secrets, and everybody may read the note
+    noted = Note(host, "guard", name, who=name)
+    with Relay(log, live=True) as relay, noted as note:
 
         def show(account: Account, left: Room, run: Run) -> None:
             relay.show(_line(account, left, run, vram))
-            if announcement is not None:
-                taken = vram.taken_bytes(vram.now_bytes)
-                announcement.note(host.clock.mono(), run.processes, account.held_bytes, taken)
+            claim = None
+            if peaks:
+                used = {"ram": account.held_bytes, **vram.taken_bytes(vram.now_bytes)}
+                claim = Claim(peaks, used, [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)])
             limit = order.timeout_seconds
             note.say(
                 "waits" if run.stopped else "runs",
                 left_seconds=None if limit is None else max(0.0, limit - note.seconds),
                 facts={"peak_bytes": account.peak_bytes, "waiting": run.stopped},
+                claim=claim,
             )
 
         return Run(order, host, relay, vram, show).to_end()
-
-
-@contextlib.contextmanager
-def _announcing(
-    announcing: contextlib.AbstractContextManager[Announcement | None],
-) -> Iterator[Announcement | None]:
-    """Announce where that can be done; a build must not wait for a folder."""
-    with contextlib.ExitStack() as stack:
-        try:
-            announcement = stack.enter_context(announcing)
-        except OSError as error:
-            _say(f"cannot tell the daemon what to expect: {error}")
-            announcement = None
-        yield announcement
 
 
 def _jobs(order: Order) -> int | None:
@@ -238,24 +223,27 @@ def _remember(folder: Path, order: Order, account: Account) -> Ledger:
     return known
 
 
-def _log_file(folder: Path, command: list[str]) -> Path:
-    """Return a new log's name in the state folder, where the last twenty stay."""
+def _own_log(folder: Path, command: list[str]) -> tuple[Path, BinaryIO]:
+    """Begin a log in the state folder, where the last twenty stay."""
     logs = folder / "guard"
+    name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
+    new = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        # Not by name: a training that has begun before twenty builds still writes.
-        for old in sorted(logs.glob("*.log"), key=_written)[: -_KEPT_LOGS + 1]:
-            old.unlink(missing_ok=True)
+        with documents.Folder(logs) as kept:
+            # Not by name: a training that has begun before twenty builds still writes.
+            written = {old: _written(kept, old) for old in kept.names(_MOST_LOGS) if old.endswith(".log")}
+            for old in sorted(written, key=written.__getitem__)[: -_KEPT_LOGS + 1]:
+                kept.remove(old)
+            return logs / new, kept.create(new)
     except OSError as error:
         raise Fault(f"cannot keep a log in {logs}: {error.strerror}; name one with --log") from error
-    name = re.sub(r"[^\w.-]+", "-", Path(command[0]).name)[:40]
-    return logs / f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{name}-{os.getpid()}.log"
 
 
-def _written(file: Path) -> float:
+def _written(folder: documents.Folder, name: str) -> float:
     """Return when a log was last written; one that another guard has just removed is the oldest."""
     try:
-        return file.stat().st_mtime
+        return folder.stat(name).st_mtime
     except FileNotFoundError:
         return 0.0
 

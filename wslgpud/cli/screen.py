@@ -43,6 +43,8 @@ def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
         yield _windows(document["windows"])
     if document.get("running") or document.get("stress"):
         yield _work(document)
+    for lock in document.get("locks", ()):
+        yield Text(f" ! {lock['note']}", style="yellow")
     if document["processes"]:
         yield _processes(document["processes"])
     if document.get("recent"):

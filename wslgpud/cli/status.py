@@ -58,4 +58,6 @@ def _own_look(settings: configuration.Config, host_root: Path | None) -> dict[st
             state, _ = monitor.tick()
     finally:
         monitor.close()
-    return summary.status(state.snapshot, state.observation, state.forecasts)
+    return summary.status(
+        state.snapshot, state.observation, state.forecasts, running=state.running, locks=state.locks
+    )

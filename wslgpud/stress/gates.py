@@ -27,7 +27,6 @@ class Surroundings:
     holders: Sequence[str] = ()
     on_battery: bool | None = None
     jump_age_seconds: float | None = None
-    locked: bool = False
     hung_since_boot: bool = False
     recent_gpu_errors: bool = False
 
@@ -39,8 +38,6 @@ def obstacles(seen: Surroundings, settings: Stress) -> list[str]:
         found.append("the worker of an earlier run hangs in the driver: restart WSL or the machine first")
     if seen.recent_gpu_errors:
         found.append("the kernel has just reported errors of the GPU's driver")
-    if seen.locked:
-        found.append("a program holds the GPU's lock file")
     if seen.holders:
         found.append(f"programs use the GPU: {', '.join(sorted(set(seen.holders))[:5])}")
     if seen.on_battery:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.roles import FRAMEWORK
 from wslgpud.stress.course import Course, followed
 from wslgpud.stress.gates import Surroundings, Watched
+from wslgpud.stress.lock import GpuLock
 
 log = logging.getLogger(__name__)
 
@@ -190,63 +190,6 @@ def _of_a_device(host: Host, supply: str) -> bool:
         return False
 
 
-class GpuLock:
-    """The file that a program holds (shared) while it must not be disturbed, and we (alone) during a run.
-
-    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it keeps runs away,
-    and when it comes in the middle of one, the run sees it wait and leaves.
-    """
-
-    def __init__(self, index: int, folder: Path | None = None) -> None:
-        """Name the file; nothing is opened yet."""
-        shared = Path("/run/lock")
-        place = folder or (shared if os.access(shared, os.W_OK) else Path("/tmp"))  # noqa: S108 - shared on purpose
-        self.path = place / f"wslgpud-gpu{index}.lock"
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Hold the lock inside; False when somebody else does."""
-        descriptor = self._open()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            os.close(descriptor)
-
-    def _open(self) -> int:
-        # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
-        # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(self.path, flags)
-        try:
-            descriptor = os.open(self.path, flags | os.O_CREAT | os.O_EXCL, 0o666)
-        except FileExistsError:  # another run has just made it
-            return os.open(self.path, flags)
-        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
-        return descriptor
-
-    def wanted(self, host: Host) -> bool:
-        """Tell whether somebody waits for it: /proc/locks shows those who wait with an arrow."""
-        return any("->" in line for line in self._lines(host))
-
-    def taken(self, host: Host) -> bool:
-        """Tell whether a run is under way, ours or another program's: only runs hold it alone."""
-        return any("->" not in line and " WRITE " in line for line in self._lines(host))
-
-    def _lines(self, host: Host) -> list[str]:
-        try:
-            inode = f":{self.path.stat().st_ino} "
-            return [line for line in host.read("/proc/locks").splitlines() if inode in line]
-        except (OSError, NoData, SourceError):
-            return []
-
-
 class HungNote:
     """Remembers, across restarts of the daemon, a worker that nothing could end."""
 
@@ -265,7 +208,7 @@ class HungNote:
     def stands(self) -> bool:
         """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
         try:
-            note = documents.parsed(documents.contents(self._file, _MOST_NOTE_BYTES))
+            note = documents.parsed(documents.read(self._file, _MOST_NOTE_BYTES))
             if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
                 return True
             self._file.unlink()
@@ -277,9 +220,7 @@ class HungNote:
         return self._host.read("/proc/sys/kernel/random/boot_id").strip()
 
 
-def surroundings(  # noqa: PLR0913 - facts to gather
-    host: Host, recent: Recent, uuid: str, settle_seconds: float, *, locked: bool, hung: bool
-) -> Surroundings:
+def surroundings(host: Host, recent: Recent, uuid: str, settle_seconds: float, *, hung: bool) -> Surroundings:
     """Return what the gates look at before a run."""
     now = host.clock.mono()
     jump, error = recent.last_jump_mono, recent.last_error_mono
@@ -288,7 +229,6 @@ def surroundings(  # noqa: PLR0913 - facts to gather
         holders=users(host, os.getpid()),
         on_battery=on_battery(host),
         jump_age_seconds=None if jump is None else now - jump,
-        locked=locked,
         hung_since_boot=hung,
         recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
     )

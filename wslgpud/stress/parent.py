@@ -53,6 +53,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     deadline_seconds: float,
     script: Path | None = None,
     watch: Callable[[], str] = lambda: "",
+    started: Callable[[int], None] = lambda _: None,
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Outcome:
@@ -64,6 +65,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         job: what it is to do, see ``worker.Job``.
         deadline_seconds: longest time for all of it.
         watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
+        started: gets the worker's pid as soon as there is one.
         progress: gets every line as it comes.
         stall_seconds: longest time without a line, from the first one on.
     """
@@ -78,6 +80,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     conversation = _Conversation(process, outcome, progress)
     reason = ""
     try:
+        started(process.pid)
         conversation.tell(json.dumps(dict(job)))
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()

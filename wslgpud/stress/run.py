@@ -12,12 +12,13 @@ from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
-from wslgpud.running import Note
+from wslgpud.running.write import Note
 from wslgpud.stress import look, plan
 from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
 from wslgpud.stress.gates import obstacles, reason_to_leave
 from wslgpud.stress.history import judged
+from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.progress import Pace
 from wslgpud.stress.verdict import Frame, digest
@@ -52,22 +53,29 @@ class Runner:
         self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
     ) -> StressResult:
         """Test the memory of one GPU, if nothing speaks against it now."""
-        lock = look.GpuLock(sample.index, self.lock_folder)
+        lock = GpuLock(sample.index, self.lock_folder)
         try:
             with self.recent.following(sample.uuid) as course:
                 with lock.held() as ours:
-                    hung = look.HungNote(self.state_folder, self.host)
-                    seen = look.surroundings(
-                        self.host, self.recent, sample.uuid, self.settings.settle_seconds,
-                        locked=not ours, hung=hung.stands(),
-                    )  # fmt: skip
-                    if found := obstacles(seen, self.settings):
-                        return self._skipped(sample, mode, "; ".join(found))
-                    lines, frame = self._locked(seen.samples[-1], mode, lock, hung, progress)
+                    if not ours:
+                        holders = lock.holders(self.host) or ["another program"]
+                        return self._skipped(sample, mode, f"the GPU is locked by {', '.join(holders)}")
+                    # At once, and until the lock is free: by this the daemon knows whose lock it is.
+                    with Note(
+                        self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index
+                    ) as note:
+                        hung = look.HungNote(self.state_folder, self.host)
+                        seen = look.surroundings(
+                            self.host, self.recent, sample.uuid, self.settings.settle_seconds,
+                            hung=hung.stands(),
+                        )  # fmt: skip
+                        if found := obstacles(seen, self.settings):
+                            return self._skipped(sample, mode, "; ".join(found))
+                        lines, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
                 course.over = True
                 if ECC in course.last:
                     self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
-        except NoTorch as error:
+        except (NoTorch, LockError) as error:
             return self._skipped(sample, mode, str(error))
         except (OSError, NoData, SourceError) as error:
             return self._skipped(sample, mode, f"cannot look around: {error}")
@@ -94,8 +102,8 @@ class Runner:
         self,
         before: GpuSample,
         mode: plan.Mode,
-        lock: look.GpuLock,
-        hung: look.HungNote,
+        lock: GpuLock,
+        note: Note,
         progress: Callable[[Line], None],
     ) -> tuple[list[Line], Frame]:
         python = find_python(self.settings.python, self.environ)
@@ -112,18 +120,18 @@ class Runner:
         job = plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE))
         pauses = job["retention_seconds"] * job["passes"].count("retention")
         pace = Pace(pauses, job["soak_seconds"], clock.mono())
-        with Note(self.state_folder, self.host, "stress", f"GPU {before.index} {before.name}") as note:
-            done = supervise(
-                command(python, before.uuid, self.environ),
-                job,
-                script=self.worker,
-                deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
-                watch=watch,
-                progress=told(note, pace, clock.mono, progress),
-                stall_seconds=self.stall_seconds,
-            )
+        done = supervise(
+            command(python, before.uuid, self.environ),
+            job,
+            script=self.worker,
+            deadline_seconds=self.settings.deadline_seconds + job["soak_seconds"],
+            watch=watch,
+            started=note.worker,
+            progress=told(note, pace, clock.mono, progress),
+            stall_seconds=self.stall_seconds,
+        )
         if done.hung_pid is not None:
-            hung.write(done.hung_pid)
+            look.HungNote(self.state_folder, self.host).write(done.hung_pid)
         frame = Frame(
             wall, before, self._key(before, mode), self._after(before), done.failure,
             hung=done.hung_pid is not None, duration_seconds=done.seconds,
@@ -150,10 +158,10 @@ def told(
     def line(said: Line) -> None:
         pace.note(said, now())
         if said["event"] == "beat":
-            how_far = {"done_ratio": pace.done_ratio, "left_seconds": pace.left_seconds}
+            done, left = pace.done_ratio, pace.left_seconds
             facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
-            note.say(said.get("phase", ""), facts=facts, **how_far)
-            said = {**said, **how_far}
+            note.say(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
+            said = {**said, "done_ratio": done, "left_seconds": left}
         progress(said)
 
     return line

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from tests.advise.guard.test_guard import GUARD
+from tests.support.elsewhere import Elsewhere
 from wslgpud.advise.guard import ledger, plan
-from wslgpud.advise.guard.announce import Announcement, announcing
 from wslgpud.config import Config
+from wslgpud.documents import Folder
 from wslgpud.host import Host
 from wslgpud.model import Expected
 from wslgpud.monitor import Monitor
-from wslgpud.sources import announced
+from wslgpud.running.form import PLACES, name_of
+from wslgpud.running.read import Notes, expected
+from wslgpud.running.write import Claim, Note
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 HOLD = f"x = bytearray({80 * MIB}); print('held', flush=True); input()"
@@ -45,12 +41,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 def of(guard: subprocess.Popen) -> list[Expected]:
     """What the daemon would read of this guard; others may run on this machine."""
-    return [e for e in announced.expected(Host()) if f"(guard {guard.pid})" in e.who]
-
-
-def test_a_full_disk_behind_the_announcement_does_not_end_the_command():
-    with Path("/dev/full").open("wb") as full:
-        Announcement(full.fileno(), "make", {"ram": GIB}).note(0.0, [], MIB, {})
+    return [e for e in expected(Notes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
 
 
 def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path):
@@ -62,7 +53,9 @@ def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path
     ram, card = of(guard)
     assert (ram.resource, ram.peak_bytes) == ("ram", 3 * TIB)
     assert (card.resource, card.peak_bytes, card.used_bytes) == ("GPU-1", 5 * GIB, 0)
-    assert all(guard.pid != pid for pid in ram.pids)  # who watches is none of the watched
+    (note,) = (note for note in Notes(Host()).read() if note.who.pid == guard.pid)
+    assert note.document["pids"]
+    assert guard.pid not in note.document["pids"]  # who watches is none of the watched
     monitor = Monitor(Config(), Host())
     state, _ = monitor.tick()
     monitor.close()
@@ -89,8 +82,8 @@ def test_what_a_killed_guard_has_left_is_not_believed_and_goes_with_the_next(tmp
     guard.communicate()
 
     def left() -> list[Path]:
-        files = (path for place in announced.PLACES for path in Path(place).glob(f"*guard-{guard.pid}-*"))
-        return list(files)
+        files = (Path(place, name_of("guard", guard.pid)) for place in PLACES)
+        return [file for file in files if file.exists()]
 
     assert of(guard) == []
     assert left()
@@ -98,56 +91,13 @@ def test_what_a_killed_guard_has_left_is_not_believed_and_goes_with_the_next(tmp
     assert not left()
 
 
-@pytest.fixture
-def place(tmp_path) -> Path:
-    folder = tmp_path / announced.PLACES[0].lstrip("/")
-    folder.mkdir(parents=True)
-    return folder
+def test_a_full_disk_behind_the_note_does_not_end_the_command(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
 
-
-def test_only_what_is_held_locked_counts(place, tmp_path):
-    content = announced.text("make", {"ram": GIB}, {"ram": 1}, (7,))
-    path = place / "wslgpud-guard-1.json"
-    path.write_bytes(content)
-    os.mkfifo(place / "wslgpud-guard-2.json")
-    (place / "wslgpud-guard-3.json").symlink_to("/etc/passwd")
-    (place / "wslgpud-guard-4.json").mkdir()
-    assert announced.expected(Host(tmp_path)) == ()
-
-    with path.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert announced.expected(Host(tmp_path)) == (Expected("ram", "make", GIB, 1, (7,)),)
-
-
-def test_a_flood_of_files_is_not_read_to_its_end(place, tmp_path):
-    with announcing("make", {"ram": GIB}, [str(place)]) as one:
-        one.note(0.0, (), 0, {})
-        text = next(place.iterdir()).read_bytes()
-        held = [(place / f"wslgpud-guard-{i}.json").open("wb+") for i in range(3 * announced.MOST_FILES)]
-        for file in held:
-            file.write(text)
-            file.flush()
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-        assert len(announced.expected(Host(tmp_path))) == announced.MOST_FILES
-        for file in held:
-            file.close()
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-)
-documents = st.fixed_dictionaries(
-    {"who": json_values, "peaks": json_values, "used": json_values, "pids": json_values}
-)
-
-
-@given(st.binary(max_size=80) | (documents | json_values).map(lambda d: json.dumps(d).encode()))
-def test_whatever_stands_in_a_file_the_daemon_goes_on(content):
-    for row in announced._parsed(content):
-        assert row.peak_bytes > 0
-        assert row.used_bytes >= 0
+    with Note(Elsewhere(tmp_path), "guard", "make") as note:
+        monkeypatch.setattr(Folder, "put", full)
+        note.say("runs", claim=Claim({"ram": GIB}))
 
 
 def test_a_build_with_fewer_jobs_is_expected_to_take_less():

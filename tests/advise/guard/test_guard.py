@@ -16,11 +16,11 @@ import pytest
 
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
+from tests.support.elsewhere import seen as seen_now
 from wslgpud.advise.guard.runner import Order
 from wslgpud.advise.guard.watch import Account
-from wslgpud.cli.guard import _log_file, _sum_up
+from wslgpud.cli.guard import _own_log, _sum_up
 from wslgpud.host import Host
-from wslgpud.running import running
 
 GUARD = [sys.executable, "-m", "wslgpud", "guard"]
 
@@ -193,10 +193,12 @@ def test_a_training_that_outlasts_twenty_builds_keeps_its_log(tmp_path):
         log = tmp_path / "guard" / f"2026010{number // 10}-0000{number % 10}0-make.log"
         log.touch()
         os.utime(log, (0, 9999 if number == 0 else number))
-    new = _log_file(tmp_path, ["make"])
+    new, stream = _own_log(tmp_path, ["make"])
+    stream.close()
 
     kept = sorted(log.name for log in (tmp_path / "guard").iterdir())
-    assert len(kept) == 19
+    assert len(kept) == 20
+    assert new.name in kept
     assert kept[0] == "20260100-000000-make.log"
     assert str(os.getpid()) in new.name
 
@@ -236,7 +238,7 @@ def test_peaks_are_shown_and_remembered(tmp_path):
     process = start(tmp_path, "--", sys.executable, "-c", eat)
 
     def seen() -> bool:
-        notes = running(tmp_path / "state", Host())
+        notes = seen_now(Host())
         return any(n["pid"] == process.pid and n.get("peak_bytes", 0) > 300 << 20 for n in notes)
 
     eventually(seen, "its memory in the note that the guard keeps")
@@ -278,12 +280,11 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
 #: Grows on only after the guard has looked: where the machine is slow, both are.
 GROW = """
 import os, signal, sys, time
-from pathlib import Path
 from wslgpud.host import Host
-from wslgpud.running import running
+from wslgpud.running.read import Notes
 def seen():
-    notes = running(Path(sys.argv[1]), Host())
-    return max((n.get("peak_bytes", 0) for n in notes if n["pid"] == os.getppid()), default=0)
+    notes = [note for note in Notes(Host()).read() if note.who.pid == os.getppid()]
+    return max((note.document.get("peak_bytes", 0) for note in notes), default=0)
 def save(*_):
     print("saved", flush=True)
     sys.exit(0)
@@ -301,7 +302,7 @@ def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:
         done = subprocess.run(
-            [*inside, *GUARD, *options, sys.executable, "-c", GROW, str(tmp_path)],
+            [*inside, *GUARD, *options, sys.executable, "-c", GROW],
             capture_output=True,
             text=True,
             check=False,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.advise.guard.box import box
 from tests.advise.guard.test_guard import GUARD
+from tests.support.elsewhere import seen as seen_now
 from wslgpud.host import Host
-from wslgpud.running import running
 
 MIB = 1 << 20
 #: 100 MiB of its own and 100 MiB of shared memory, all read by three workers, each with 40 MiB more.
@@ -58,7 +58,7 @@ def test_what_workers_share_counts_once_and_shared_memory_counts(tmp_path):
         seen = 0
         while seen < 310 * MIB:
             assert guard.poll() is None
-            notes = [one for one in running(tmp_path, Host()) if one["pid"] == guard.pid]
+            notes = [one for one in seen_now(Host()) if one["pid"] == guard.pid]
             seen = max([seen, *(one.get("peak_bytes", 0) for one in notes)])
             time.sleep(0.05)
         guard.communicate()

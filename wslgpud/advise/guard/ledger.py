@@ -59,7 +59,7 @@ class Ledger:
 def load(folder: Path) -> Ledger:
     """Return what is remembered; a file that is not there, or not ours any more, is nothing."""
     try:
-        document = documents.parsed((folder / NAME).read_text())
+        document = documents.parsed(documents.read(folder / NAME))
         commands = {str(k): dict(v) for k, v in document["commands"].items()}
         return Ledger(commands, {str(k): int(v) for k, v in document["compilers"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):

@@ -16,7 +16,6 @@ from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.monitor import Monitor
-from wslgpud.running import running
 
 if TYPE_CHECKING:
     from wslgpud.cli.live.past import Past
@@ -188,8 +187,9 @@ class OwnFeed:
         for spec, value, labels in state.snapshot.readings():
             series = values.setdefault(spec.sample, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
-        runs = running(self._folder, self._host) if self._folder else ()
-        document = summary.status(state.snapshot, state.observation, state.forecasts, running=runs)
+        document = summary.status(
+            state.snapshot, state.observation, state.forecasts, running=state.running, locks=state.locks
+        )
         return Look(
             state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document)
         )
@@ -248,7 +248,7 @@ def daemon_feed(folders: list[Path], database: str = "") -> Feed | None:
     """
     for folder in folders:
         try:
-            note = documents.parsed((folder / "daemon.json").read_text())
+            note = documents.parsed(documents.read(folder / "daemon.json"))
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue

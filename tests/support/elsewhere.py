@@ -1,0 +1,45 @@
+"""This machine with shared folders of its own, so that tests do not see each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from wslgpud.host import Clock, Host
+from wslgpud.running.form import PLACES as NOTES
+from wslgpud.running.read import Notes, running
+from wslgpud.sources.identity import Trust
+from wslgpud.stress.lock import PLACES as LOCKS
+
+SHARED = sorted({*NOTES, *LOCKS})
+
+
+class Elsewhere(Host):
+    """Processes and locks are the kernel's own; only the files lie elsewhere."""
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        """Make the folders."""
+        super().__init__(clock=clock)
+        self._elsewhere = str(folder)
+        for place in SHARED:
+            made = Path(self.path(place))
+            made.mkdir(parents=True, exist_ok=True)
+            made.chmod(0o1777)
+
+    def path(self, path: str) -> str:
+        """Return where ``path`` lies."""
+        return self._elsewhere + path if path in SHARED else super().path(path)
+
+
+def seen(host: Host, trusted: Trust | None = None) -> list[dict]:
+    """Return what a daemon that starts now would show as running."""
+    notes = Notes(host, trusted)
+    return running(notes.read(), notes.trust, host.clock.mono())
+
+
+def open_to_all(folder: Path) -> Path:
+    """Let other users into a folder of pytest's; return it."""
+    for one in (folder, *folder.parents[:3]):
+        if "pytest" in str(one) and one.stat().st_uid == os.geteuid():
+            one.chmod(0o755)
+    return folder

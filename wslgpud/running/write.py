@@ -1,0 +1,161 @@
+"""Leaves the note of a run, and keeps it up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from wslgpud.documents import Folder
+from wslgpud.host import Host
+from wslgpud.running.form import LONGEST_WORD, MOST_ENTRIES, MOST_PIDS, PLACES, Kind, name_of, named, read
+from wslgpud.sources.identity import identity
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: a note is written no more often than that, except when the phase changes
+WRITE_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a command will want, so that the daemon can warn before it is taken.
+
+    Attributes:
+        peaks: what it came to before, in bytes, by resource ("ram" or a card's UUID).
+        used: what it holds of that now, likewise.
+        pids: its processes, the largest first.
+    """
+
+    peaks: Mapping[str, int]
+    used: Mapping[str, int] = field(default_factory=dict)
+    pids: Sequence[int] = ()
+
+
+class Note:
+    """The note of one run. ``with Note(...) as note: note.say("filling", done_ratio=0.4)``."""
+
+    def __init__(self, host: Host, kind: Kind, what: str, *, who: str = "", gpu: int | None = None) -> None:
+        """Take what is run, as its user knows it; nothing is written yet.
+
+        Args:
+            host: this machine.
+            kind: of run.
+            what: is run: a card, or a whole command line.
+            who: the command in a few words.
+            gpu: the card that is tested.
+        """
+        self._host, self._pid = host, os.getpid()
+        self._name = name_of(kind, self._pid)
+        self._folder: Folder | None = None
+        self._began = self._written = host.clock.mono()
+        self._facts: dict[str, Any] = {
+            "kind": kind,
+            "what": what[:LONGEST_WORD],
+            "who": who[:LONGEST_WORD],
+            "began_mono": self._began,
+            "gpu": gpu,
+        }
+        self._phase: str | None = None
+
+    def __enter__(self) -> Self:
+        """Write the first note, and sweep away those that our user's runs have left when they were killed."""
+        own = identity(self._host, self._pid)
+        self._facts |= {"pid": self._pid, "start_ticks": own and own.start_ticks}
+        trouble = ""
+        for place in PLACES:
+            try:
+                self._folder = Folder(self._host.path(place))
+                self._write("")
+            except OSError as error:
+                trouble = f"{place}: {error.strerror}"
+                self._close()
+                continue
+            _sweep(self._folder, self._host)
+            return self
+        log.warning("nobody can see that this runs, the daemon included: no note can be left in %s", trouble)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the note away."""
+        if self._folder is not None:
+            try:
+                self._folder.remove(self._name)
+            except OSError as trouble:
+                log.debug("a note of what ran stays: %s", trouble)  # it will not count: its process is gone
+            self._close()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return self._host.clock.mono() - self._began
+
+    def worker(self, pid: int) -> None:
+        """Name the process that does the work."""
+        self._facts["worker_pid"] = pid
+        self._phase = None
+        self.say("")
+
+    def say(
+        self,
+        phase: str,
+        *,
+        done_ratio: float | None = None,
+        left_seconds: float | None = None,
+        facts: Mapping[str, int | float | None] | None = None,
+        claim: Claim | None = None,
+    ) -> None:
+        """Tell how far it is: a word for what it does, its share, how long it will still take at most.
+
+        Args:
+            phase: the word.
+            done_ratio: from 0 to 1.
+            left_seconds: what is left at most.
+            facts: more figures to show.
+            claim: what it will want.
+        """
+        now = self._host.clock.mono()
+        if phase == self._phase and now - self._written < WRITE_SECONDS:
+            return
+        said = {
+            "done_ratio": done_ratio,
+            "ends_mono": None if left_seconds is None else now + left_seconds,
+            **(facts or {}),
+            **({**vars(claim), "pids": claim.pids[:MOST_PIDS]} if claim else {}),
+        }
+        try:
+            self._write(phase, said)
+        except OSError as error:
+            # A full disk must not end a build or a test of the memory.
+            log.debug("nobody can see how far it is: %s", error)
+
+    def _write(self, phase: str, said: Mapping[str, Any] | None = None) -> None:
+        self._phase, self._written = phase, self._host.clock.mono()
+        if self._folder is not None:
+            document = {**self._facts, "phase": phase, **(said or {})}
+            text = json.dumps({k: v for k, v in document.items() if v is not None}, separators=(",", ":"))
+            self._folder.put(self._name, text, mode=0o644)  # a daemon of another user reads it
+
+    def _close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
+        self._folder = None
+
+
+def _sweep(folder: Folder, host: Host) -> None:
+    """Remove notes of our user's that no longer count."""
+    with contextlib.suppress(OSError):
+        for name in named(folder.names(MOST_ENTRIES)):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                if folder.stat(name).st_uid == os.geteuid() and read(folder, name, host) is None:
+                    folder.remove(name)

@@ -1,0 +1,133 @@
+"""The file that a program holds (shared) while it must not be disturbed, and we (alone) during a run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from wslgpud import documents
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.sources.identity import identity
+from wslgpud.sources.text import whole
+
+#: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.
+PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
+#: of /proc/locks: some 20,000 locks; anybody may make more, and a lock that is not seen proves nothing
+_MOST_BYTES = 1 << 20
+
+
+class LockError(Exception):
+    """A card's lock file cannot be used; the message names it and the remedy."""
+
+
+class Claim(NamedTuple):
+    """One process's part in a lock: alone or shared, held or waited for."""
+
+    pid: int
+    alone: bool
+    waits: bool
+
+
+def claims(text: str, device: int, inode: int) -> list[Claim]:
+    """Return who holds a file by flock(2) or waits for it, from the text of /proc/locks.
+
+    Format: https://man7.org/linux/man-pages/man5/proc_locks.5.html. Pids are those of the reader's namespace.
+    """
+    place = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    found = []
+    for line in text.splitlines():
+        words = line.split()
+        waits = "->" in words
+        if len(words) >= 6 + waits and words[5 + waits] == place and words[1 + waits] == "FLOCK":
+            found.append(Claim(whole(words[4 + waits]) or 0, words[3 + waits] == "WRITE", waits))
+    return found
+
+
+class GpuLock:
+    """One card's lock.
+
+    ``flock -s /run/lock/wslgpud-gpu0.lock python train.py`` is all that a training needs: it keeps runs away,
+    and when it comes in the middle of one, the run sees it wait and leaves.
+    """
+
+    def __init__(self, index: int, folder: str | Path | None = None) -> None:
+        """Name the file; nothing is opened yet."""
+        place = folder or next((p for p in PLACES if os.access(p, os.W_OK)), PLACES[-1])
+        self.path = Path(place) / f"wslgpud-gpu{index}.lock"
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the lock inside; False when somebody else does.
+
+        Raises:
+            LockError: what lies there is no plain file, or cannot be opened.
+        """
+        try:
+            descriptor = self._open()
+        except OSError as error:
+            remedy = "chmod a+r" if isinstance(error, PermissionError) else "rm -r"
+            raise LockError(
+                f"the lock file {self.path} cannot be used, {error.strerror}: sudo {remedy} {self.path}"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
+        # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
+        with contextlib.suppress(FileNotFoundError):
+            return documents.open_plain(self.path)
+        try:
+            descriptor = documents.open_plain(self.path, os.O_CREAT | os.O_EXCL)
+        except FileExistsError:  # another run has just made it
+            return documents.open_plain(self.path)
+        os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
+        return descriptor
+
+    def wanted(self, host: Host) -> bool:
+        """Tell whether somebody waits for it."""
+        return any(claim.waits for claim in self.claims(locks(host)))
+
+    def holders(self, host: Host) -> list[str]:
+        """Return who holds it, as "name (pid)"."""
+        return [named(host, claim.pid) for claim in self.claims(locks(host)) if not claim.waits]
+
+    def claims(self, text: str) -> Sequence[Claim]:
+        """Return who holds it or waits for it, from the text of /proc/locks."""
+        found = self.file()
+        return () if found is None else claims(text, found.st_dev, found.st_ino)
+
+    def file(self) -> os.stat_result | None:
+        """Return which file it is; None where there is none, or nothing that could be locked."""
+        try:
+            found = self.path.lstat()
+        except OSError:
+            return None
+        return found if stat.S_ISREG(found.st_mode) else None
+
+
+def locks(host: Host) -> str:
+    """Return the text of /proc/locks, as far as it is read; empty where there is none."""
+    try:
+        return host.head("/proc/locks", _MOST_BYTES)
+    except (NoData, SourceError):
+        return ""
+
+
+def named(host: Host, pid: int) -> str:
+    """Return a process as "name (pid)"; a lock outlives its process where that has handed it on."""
+    who = identity(host, pid)
+    return f"{who.name} ({pid})" if who else f"a process that has ended ({pid})"
