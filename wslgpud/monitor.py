@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wslgpud.admission import Admission
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
@@ -48,6 +49,7 @@ class Monitor:
             patient=host.recorded,
         )  # fmt: skip
         self._engine = RiskEngine()
+        self._admission = Admission()
         self._engine_error = ""
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
@@ -68,7 +70,7 @@ class Monitor:
         snapshot = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
         observation = replace(observe(snapshot), expected=announced.expected(self.host))
         assessment, report = self._assess(_untested(self.host, observation))
-        snapshot = snapshot.plus(report)
+        snapshot = self._admission(snapshot.plus(report))
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",

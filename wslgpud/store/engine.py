@@ -203,6 +203,7 @@ def reader_engine(target: str) -> Engine:
         max_overflow=8,
     )
     _manual_transactions(engine, "BEGIN")
+    event.listen(engine, "connect", _reader_pragmas)
     return engine
 
 
@@ -266,6 +267,11 @@ def _writer_pragmas(connection: Any, _: object) -> None:
     connection.execute("PRAGMA journal_size_limit = 131072")
     connection.execute("PRAGMA cache_size = -2048")
     connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _reader_pragmas(connection: Any, _: object) -> None:
+    # ten may read at once, each page once: what SQLite would remember by default are 20 MB
+    connection.execute("PRAGMA cache_size = -512")
 
 
 def run_outside(connection: Connection, script: str) -> None:

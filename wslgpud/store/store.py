@@ -18,10 +18,10 @@ from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, schema, stress_rows
+from wslgpud.store import migrations, numbers, schema, stress_rows
 from wslgpud.store.checks import NightlyCheck
 from wslgpud.store.errors import ForeignDatabaseError
-from wslgpud.store.intake import Intake, SeriesKey
+from wslgpud.store.intake import Intake
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
@@ -196,9 +196,9 @@ class Store:
         """Give a delivery up for good, with the reason."""
         self._journal.abandoned(delivery_id, error)
 
-    def series(self, pattern: str = "*") -> list[SeriesRef]:
+    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
         """See Reader.series."""
-        return self.reader.series(pattern)
+        return self.reader.series(pattern, host)
 
     def read(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
@@ -272,11 +272,7 @@ class Store:
             host_id = _host_id(connection, self._host_name)
             engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)
-            query = select(schema.series).where(schema.series.c.host == host_id)
-            known = {
-                row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
-                for row in connection.execute(query)
-            }
+            known = numbers.find(connection, host_id, self._intake.keys())
             tables = (
                 schema.batch,
                 schema.chunk,
