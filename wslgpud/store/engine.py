@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,10 @@ _REMOTE = {
     "nfs": "a network share (nfs)",
     "nfs4": "a network share (nfs)",
 }
+_REMEDIES = (
+    ("full", "; free some space or name another folder in store.path"),
+    ("interrupted", ": looking into it takes too long; it is damaged, or made to be so"),
+)
 _VOLATILE = {"tmpfs", "ramfs"}
 
 
@@ -125,6 +130,19 @@ def prepare_folder(path: Path) -> None:
         )
     if path.is_dir():
         raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
+    refuse_odd_files(path)
+
+
+def refuse_odd_files(path: Path) -> None:
+    """Refuse a database beside which a pipe, a link or the like bears the name of a file of SQLite's.
+
+    Raises:
+        NotADatabaseError: opening a pipe waits until somebody writes into it.
+    """
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = Path(f"{path}{suffix}")
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise NotADatabaseError(f"{beside}: is not a plain file; remove it")
 
 
 def lock_path(path: Path) -> Path:
@@ -150,7 +168,9 @@ class WriterLock:
         """
         self._path = lock_path(path)
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
         except OSError as error:
             raise UnwritableError(f"{self._path}: {error.strerror}; make the folder writable") from error
         try:
@@ -192,6 +212,7 @@ def reader_engine(target: str) -> Engine:
         )
     if not path.is_file():
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+    refuse_odd_files(path)
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
     at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
@@ -203,7 +224,6 @@ def reader_engine(target: str) -> Engine:
         max_overflow=8,
     )
     _manual_transactions(engine, "BEGIN")
-    event.listen(engine, "connect", _reader_pragmas)
     return engine
 
 
@@ -269,11 +289,6 @@ def _writer_pragmas(connection: Any, _: object) -> None:
     connection.execute("PRAGMA temp_store = MEMORY")
 
 
-def _reader_pragmas(connection: Any, _: object) -> None:
-    # ten may read at once, each page once: what SQLite would remember by default are 20 MB
-    connection.execute("PRAGMA cache_size = -512")
-
-
 def run_outside(connection: Connection, script: str) -> None:
     """Run SQL of SQLite outside any transaction, to its end.
 
@@ -318,9 +333,7 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
         if _forbidden(target):
             remedy = "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
         return UnwritableError(f"{name}: {text}; {remedy}")
-    if "full" in text:
-        return StoreError(f"{name}: {text}; free some space or name another folder in store.path")
-    return StoreError(f"{name}: {text}")
+    return StoreError(f"{name}: {text}" + next((remedy for word, remedy in _REMEDIES if word in text), ""))
 
 
 def _forbidden(target: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import compress, pairwise, repeat
@@ -28,9 +27,10 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import decode, rises
-from wslgpud.store.damage import gap
-from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
+from wslgpud.store.codec import decode, inflate, rises
+from wslgpud.store.damage import DAMAGE, gap
+from wslgpud.store.errors import StoreError
+from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.sheet import Block, find, unpack
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
+
+#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
+_MOST_ROWS = 250_000
 
 Values = tuple[list[int], list[Number]]
 #: whether time only grows, times (ms, or seconds), values
@@ -107,6 +110,8 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         before = len(times)
         times += more_times
         values += more_values
+        if len(times) > MOST_VALUES:
+            raise StoreError(f"more than {MOST_VALUES:,} values; ask for a shorter time, or for steps")
         rising = (
             rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
         )
@@ -201,7 +206,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
             if found.mask:
                 times = list(compress(times, _mask(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
-        except (ValueError, zlib.error) as error:
+        except DAMAGE as error:
             # what cannot be known is a gap
             log.warning("chunk %d of series %d: %s", number, asked.number, error)
             continue
@@ -250,7 +255,7 @@ def mask_of(chunk: Any, mask: int) -> bytes:
 
 
 def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
-    return zlib.decompress(masks)[(mask - 1) * ticks : mask * ticks]
+    return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
 def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
@@ -370,6 +375,19 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     return found
 
 
+def _parsed(data: bytes) -> list[Any]:
+    """Return the processes of a chunk.
+
+    Raises:
+        ValueError: there are more rows than a chunk can hold: each would take a hundred times its two bytes.
+    """
+    text = inflate(data, MOST_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
+        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
+    found: list[Any] = json.loads(text)
+    return found
+
+
 def processes(
     connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
 ) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -383,9 +401,7 @@ def processes(
     )
     for data in connection.scalars(sealed):
         with gap("processes of a chunk"):
-            yield from [
-                (ms, rows) for ms, rows in json.loads(zlib.decompress(data)) if start_ms <= ms <= end_ms
-            ]
+            yield from [(ms, rows) for ms, rows in _parsed(data) if start_ms <= ms <= end_ms]
     newest = (
         select(table.c.ms, table.c.processes)
         .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import history, migrations, numbers, schema, stress_rows
+from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows
 from wslgpud.store.damage import gap
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import (
@@ -61,7 +61,7 @@ class Reader:
         self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
-        self._engine: Engine = engines.reader_engine(target)
+        self._engine: Engine = foreign.reader_engine(target)
         try:
             with self.connected() as connection:
                 migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
@@ -115,7 +115,7 @@ class Reader:
         if (found.st_dev, found.st_ino) != self.identity:
             if self.identity is not None:
                 self._engine.dispose()
-                self._engine = engines.reader_engine(self._target)
+                self._engine = foreign.reader_engine(self._target)
             self.identity = (found.st_dev, found.st_ino)
 
     def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
