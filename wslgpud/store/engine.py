@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -43,6 +53,12 @@ _REMOTE = {
     "nfs": "a network share (nfs)",
     "nfs4": "a network share (nfs)",
 }
+#: how long a statement may take on a server
+STATEMENT_SECONDS = 300
+#: each schema of a database is a history of its own
+_OUR_SCHEMA: ColumnElement[int] = literal_column(
+    "CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer
+)
 _REMEDIES = (
     ("full", "; free some space or name another folder in store.path"),
     ("interrupted", ": looking into it takes too long; it is damaged, or made to be so"),
@@ -229,18 +245,36 @@ def reader_engine(target: str) -> Engine:
 
 def _server_engine(target: str, **options: Any) -> Engine:
     try:
-        return create_engine(target, connect_args={"connect_timeout": 10}, **options)
+        engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
             f"{shown(target)}: {error}; an address such as postgresql+psycopg://user@host/database needs"
             f" psycopg: {extras.remedy('postgresql')}"
         ) from error
+    event.listen(engine, "connect", _pin_schema)
+    return engine
+
+
+def _pin_schema(connection: Any, _: object) -> None:
+    """Let names mean what is in our schema or PostgreSQL's own, and no statement wait for ever.
+
+    Whoever may create a function in another schema of the path could have it run with our rights:
+    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
+        (schema,) = cursor.fetchone()
+        if schema is None:
+            raise StoreError("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role")
+        cursor.execute(f"SET search_path = {schema}, pg_temp")
+        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
+    connection.commit()
 
 
 def serialise(connection: Connection) -> None:
     """Let only one daemon at a time make tables or take a host's number, until the transaction ends."""
     if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
+        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID, _OUR_SCHEMA)))
 
 
 def claim_host(connection: Connection, host_id: int, host_name: str, target: str) -> None:
@@ -251,7 +285,8 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
     """
     if connection.dialect.name != "postgresql":
         return
-    if not connection.scalar(select(func.pg_try_advisory_lock(APPLICATION_ID, host_id))):
+    lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
+    if not connection.scalar(select(lock)):
         raise LockedError(
             f"{shown(target)}: another wslgpud writes for the host {host_name}; give each its own name"
         )

@@ -124,12 +124,16 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
 
 def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
     """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
-    minute, hour = (_first_part(connection, table) for table in (schema.rollup_minute, schema.rollup_hour))
+    tables = (schema.rollup_minute, schema.rollup_hour)
+    minute, hour = (_first_part(connection, table, host) for table in tables)
     return _first_sample(connection, host), minute, hour
 
 
-def _first_part(connection: Connection, table: Table) -> int | None:
-    part: int | None = connection.scalar(select(func.min(table.c.part)))
+def _first_part(connection: Connection, table: Table, host: int) -> int | None:
+    query = select(func.min(table.c.part))
+    if connection.dialect.name != "sqlite":  # in a file all hosts are one machine, and this is a single seek
+        query = query.where(table.c.series.between(*schema.series_range(host)))
+    part: int | None = connection.scalar(query)
     return part and part * 1000
 
 
@@ -160,10 +164,11 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
 
 def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
-    raw_from = _first_sample(connection, asked.number >> schema.SERIES_BITS)
+    host = asked.number >> schema.SERIES_BITS
+    raw_from = _first_sample(connection, host)
     if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
         return NONE
-    minute_from = _first_part(connection, schema.rollup_minute)
+    minute_from = _first_part(connection, schema.rollup_minute, host)
     begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
     found = NONE
     for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
@@ -293,7 +298,8 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
         found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
-        kept_from = _first_part(connection, schema.rollup_minute if tier is _minutes else schema.rollup_hour)
+        table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
+        kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # the samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, final
 from sqlalchemy import ColumnElement, Connection, Engine, Table, false, inspect, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
+from wslgpud import documents
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
@@ -291,7 +292,11 @@ class Reader:
             query = query.where(table.c.kind == kind)
         with self.connected() as connection:
             rows = connection.execute(query.where(self._ours(connection, table))).all()
-        return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
+        found = []
+        for row in rows:
+            with gap("event %d", row.id):
+                found.append(Event(row.kind, row.ms / 1000, row.text, documents.parsed(row.fields)))
+        return found
 
     def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
         """Return how it went with the messages that were put into the outbox between two moments."""
@@ -326,7 +331,11 @@ class Reader:
             wanted = or_(table.c.ms >= round(since_wall * 1000), table.c.rule.in_(lasting))
             query = query.where(wanted, self._ours(connection, table))
             query = query.order_by(table.c.ms, table.c.id)
-            return [(row.id, _transition(row)) for row in connection.execute(query)]
+            found = []
+            for row in connection.execute(query):
+                with gap("transition %d", row.id):
+                    found.append((row.id, _transition(row)))
+            return found
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """Return the stress runs since a moment with their ids, by time; of an older database none."""
@@ -337,7 +346,8 @@ class Reader:
         """Return what is true of a table's rows that are the chosen machine's."""
         hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
         # Where there is no other the condition would only mislead who chooses an index.
-        if not self._host or hosts.keys() <= {self._host}:
+        alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self._host}
+        if not self._host or alone:
             return true()
         if self._host not in hosts:
             return false()
@@ -356,7 +366,7 @@ def _one_each(found: Iterable[list[_T]]) -> list[_T]:
 
 
 def _transition(row: Any) -> Transition:
-    forecast = None if row.forecast is None else forecast_from(json.loads(row.forecast))
+    forecast = None if row.forecast is None else forecast_from(documents.parsed(row.forecast))
     facts = getattr(row, "facts", None)
     return Transition(
         row.ms / 1000,
@@ -367,5 +377,5 @@ def _transition(row: Any) -> Transition:
         Level(row.new),
         row.headline,
         forecast,
-        json.loads(facts) if facts else {},
+        documents.parsed(facts) if facts else {},
     )
