@@ -21,7 +21,7 @@ LAYERS = (
     ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
-    ("sampler", "jobs", "status", "history", "export", "curves", "archive"),
+    ("sampler", "admission", "jobs", "status", "history", "export", "curves", "archive"),
     ("catalogue",),
     ("monitor",),
     ("app",),

@@ -25,11 +25,11 @@ class Archive:
 
     def series(self, host: str | None = None) -> list[SeriesRef]:
         """Return the series of a machine, this one if none is named."""
-        return [ref for ref in self._reader().series() if ref.host == (host or self._host)]
+        return self._reader().series(host=host or self._host)
 
     def hosts(self) -> list[str]:
         """Return the machines whose history lies in the same database."""
-        return sorted({ref.host for ref in self._reader().series()})
+        return self._reader().hosts()
 
     def columns(self, ref: SeriesRef, start: float, end: float) -> tuple[list[float], list[Number]]:
         """Return times and values as sampled."""

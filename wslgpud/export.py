@@ -141,9 +141,17 @@ def long_csv(reader: Reader, wanted: Wanted, out: IO[str], progress: Progress) -
             name = sample_name(ref.metric, wanted.series[ref])
             labels = json.dumps(dict(ref.labels)) if ref.labels else ""
             rows.writerows(
-                (stamps[time], ref.host, name, labels, value)
+                (stamps[time], cell(ref.host), name, labels, value)
                 for time, value in zip(times, values, strict=True)
             )
+
+
+def cell(text: str) -> str:
+    """Return text as a spreadsheet shows it: a name such as ``=cmd()`` would be run as a formula.
+
+    See https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def wide_csv(pieces: Iterable[Sequence[Piece]], out: IO[str]) -> None:
@@ -152,7 +160,8 @@ def wide_csv(pieces: Iterable[Sequence[Piece]], out: IO[str]) -> None:
     for number, window in enumerate(pieces):
         if not number:
             several = len({piece.ref.host for piece in window}) > 1
-            rows.writerow(["time", *(f"{p.ref.host}: {p.ref}" if several else str(p.ref) for p in window)])
+            names = (f"{p.ref.host}: {p.ref}" if several else str(p.ref) for p in window)
+            rows.writerow(["time", *map(cell, names)])
         known: dict[float, list[Number | str]] = {}
         for column, piece in enumerate(window):
             for time, value in zip(piece.times, piece.values, strict=True):

@@ -21,12 +21,47 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
+class Names:
+    """A label whose values people other than the administrator choose, and how many of them are told apart.
+
+    Every metric with names of the same ``kind`` shares one allowance: a value has a place for an hour after
+    it was last seen, and there are ``an_hour`` places (see ``admission``). Values without a place are added
+    up as ``OTHER`` if ``summed``, else left out: a sum of limits or of levels would mean nothing. Only values
+    that begin with ``prefix`` are chosen by others.
+    """
+
+    kind: str
+    label: str
+    an_hour: int
+    summed: bool = False
+    prefix: str = ""
+
+    def chosen(self, spec: MetricSpec, labels: tuple[str, ...]) -> str | None:
+        """Return the name that somebody chose, None where nobody did."""
+        value = labels[spec.labels.index(self.label)]
+        return value[len(self.prefix) :] if value.startswith(self.prefix) and value != OTHER else None
+
+
+#: stands for all names that have no place
+OTHER = "other"
+PROGRAM_NAMES = Names("program", "program", 128, summed=True)
+CGROUP_NAMES = Names("cgroup", "cgroup", 40)
+#: of the risk engine's resources only cgroups have names of somebody's choice
+RESOURCE_NAMES = Names("cgroup", "resource", CGROUP_NAMES.an_hour, prefix="cgroup:")
+CULPRIT_NAMES = Names("culprit", "who", 64, summed=True)
+DEVICE_NAMES = Names("network device", "device", 16)
+#: series of one metric with such names that one machine may have in a history
+MOST_SERIES_OF_NAMES = 512
+
+
+@dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric family.
 
     ``name`` carries neither the prefix nor the ``_total``/``_info`` suffix, which follow from ``kind``.
     ``decimals`` is the precision to which the store keeps a value exactly; None keeps every bit.
     ``stored`` is False for what only makes sense as of now (identity, own health).
+    ``names`` are the labels whose values people other than the administrator choose.
     """
 
     name: str
@@ -36,6 +71,7 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     decimals: int | None = 0
     stored: bool = True
+    names: tuple[Names, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse names that Prometheus' conventions forbid."""
@@ -45,6 +81,9 @@ class MetricSpec:
             raise ValueError(f"metric name {self.name!r}: the suffix follows from the kind")
         if self.unit and not self.name.endswith(self.unit):
             raise ValueError(f"metric name {self.name!r} must end in its unit {self.unit!r}")
+        for names in self.names:
+            if names.label not in self.labels:
+                raise ValueError(f"metric {self.name!r} has no label {names.label!r}")
 
     @property
     def family(self) -> str:

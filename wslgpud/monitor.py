@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wslgpud.admission import Admission
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Event, Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
@@ -53,6 +54,7 @@ class Monitor:
         self._engine = RiskEngine()
         self._notes = Notes(host)
         self._tests = CardsUnderTest(host, config.stress, self._notes)
+        self._admission = Admission()
         self._engine_error = ""
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
@@ -74,7 +76,7 @@ class Monitor:
         notes = self._notes.read()
         observation = replace(observe(snapshot), expected=expected(notes, snapshot.processes))
         assessment, report = self._assess(self._tests.untested(observation))
-        snapshot = snapshot.plus(report)
+        snapshot = self._admission(snapshot.plus(report))
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",

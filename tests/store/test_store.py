@@ -16,7 +16,8 @@ from wslgpud import __version__
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import LockedError, Point, Run, Store
-from wslgpud.store.intake import Intake, SeriesKey
+from wslgpud.store.intake import Intake
+from wslgpud.store.numbers import NOTHING, Found, Row
 
 
 @pytest.fixture
@@ -229,14 +230,16 @@ def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
 
 def _kept(intake):
     """Return the values of series 1 that wait to be written, batch by batch."""
+    intake.number(intake.unnumbered(), NOTHING)
     return [json.loads(row.readings)["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
 
 
 def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made):
     intake = Intake(buffer_bytes=20_000)
-    intake.attach(0, {}, 0)
+    intake.attach(0, NOTHING, 0)
     for second in range(200):
         intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
+        intake.number(intake.unnumbered(), NOTHING)
         intake.waiting(1)
     kept = _kept(intake)
     assert kept[:3] == [0, 1, 50]
@@ -248,7 +251,7 @@ def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_any_whole_number_survives_the_way_in(made, numbers):
     intake = Intake()
-    intake.attach(0, {}, 0)
+    intake.attach(0, NOTHING, 0)
     for number in numbers:
         intake.put(made.snapshot(made.T0, {made.EVENTS: number}), urgent=False)
     assert _kept(intake) == numbers, "ticks at the same moment never share a batch"
@@ -257,7 +260,7 @@ def test_any_whole_number_survives_the_way_in(made, numbers):
 @given(st.integers(0, 10**12))
 def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
     intake = Intake()
-    intake.attach(0, {}, 0)
+    intake.attach(0, NOTHING, 0)
     intake.put(made.snapshot(made.T0, {made.RATIO: thousandths / 1000}), urgent=False)
     assert _kept(intake) == [thousandths]
 
@@ -266,13 +269,14 @@ def test_any_decimal_survives_the_way_in_and_out(made, thousandths):
 def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
     """Any order of moments, any subset of three series at each."""
     intake = Intake()
-    intake.attach(0, {}, 0)
+    intake.attach(0, NOTHING, 0)
     wanted = []
     for i, (ms, some) in enumerate(ticks):
         keys = [k for bit, k in enumerate("abc") if some >> bit & 1]
         wanted += [(key, ms, i) for key in keys]
         wall = made.T0 + ms / 1000
         intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
+    intake.number(intake.unnumbered(), NOTHING)
     waiting = intake.waiting(10**6)
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []
@@ -307,7 +311,8 @@ def test_values_come_by_time_though_a_precision_was_changed_and_changed_back(tar
 
 def test_no_series_takes_a_number_of_another_machine(made):
     intake = Intake()
-    intake.attach(0, {65535: SeriesKey("made_events", "counter", "{}", 1)}, 0)
+    intake.attach(0, NOTHING, 0)
     intake.put(made.snapshot(made.T0, {made.EVENTS: 1, made.RATIO: 0.5}), urgent=False)
+    intake.number(intake.unnumbered(), Found({("made_events", "{}", 1): Row(65535, "counter")}, newest=65535))
     assert intake.rejected_values == 1
     assert not intake.waiting(1).series

@@ -39,7 +39,7 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
     Raises:
         Fault: all of them are such words, or one is none and means no series.
     """
-    kinds = {ref: kind for ref, kind in reader.kinds().items() if host in ("", ref.host)}
+    kinds = reader.kinds(host=host)
     if not kinds:
         raise Fault(f"no history of a machine called {host}" if host else "no history yet")
     found: dict[SeriesRef, str] = {}
@@ -47,7 +47,7 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
     for text in asked or ("*",):
         name, brace, labels = text.partition("{")
         patterns = [word + brace + labels for word in WORDS.get(name, (name,))]
-        refs = [ref for pattern in patterns for ref in reader.series(pattern) if ref in kinds]
+        refs = {ref: kind for pattern in patterns for ref, kind in reader.kinds(pattern, host).items()}
         if not refs and name in WORDS:
             absent.append(f"{text} ({', '.join(WORDS[name])})")
         elif not refs:
@@ -57,7 +57,7 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
             near = near or difflib.get_close_matches(bare, known, 3, 0.5)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
             raise Fault(f"no series {text!r}; {hint}'wslgpud history' lists them all")
-        found.update((ref, kinds[ref]) for ref in refs)
+        found.update((ref, refs[ref]) for ref in sorted(refs))
     if absent:
         told = f"nothing is recorded here of {', '.join(absent)}"
         if not found:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, MetricSpec
 from wslgpud.model import Forecast, Level, Reading
 
 _RESOURCE = ("resource",)
+_NAMES = (RESOURCE_NAMES,)
 
 LEVEL = MetricSpec(
     "risk_level",
@@ -15,6 +16,7 @@ LEVEL = MetricSpec(
     "",
     "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.",
     _RESOURCE,
+    names=_NAMES,
 )
 HEADROOM = MetricSpec(
     "headroom_bytes",
@@ -22,9 +24,15 @@ HEADROOM = MetricSpec(
     "bytes",
     "Memory that can still be taken before allocations fail: RAM with swap, VRAM below its real ceiling.",
     _RESOURCE,
+    names=_NAMES,
 )
 CAPACITY = MetricSpec(
-    "headroom_capacity_bytes", "gauge", "bytes", "What the headroom would be if nothing were used.", _RESOURCE
+    "headroom_capacity_bytes",
+    "gauge",
+    "bytes",
+    "What the headroom would be if nothing were used.",
+    _RESOURCE,
+    names=_NAMES,
 )
 CONSUMPTION = MetricSpec(
     "consumption_bytes_per_second",
@@ -32,6 +40,7 @@ CONSUMPTION = MetricSpec(
     "bytes_per_second",
     "Rate at which the headroom shrinks (negative: it grows).",
     _RESOURCE,
+    names=_NAMES,
 )
 TIME_LEFT = MetricSpec(
     "time_to_exhaustion_seconds",
@@ -40,6 +49,7 @@ TIME_LEFT = MetricSpec(
     "Time until the headroom is gone if it goes on like this: early, middle and late end of the range. "
     "Absent while nothing points to exhaustion.",
     ("resource", "estimate"),
+    names=_NAMES,
 )
 PROBABILITY = MetricSpec(
     "exhaustion_probability_ratio",
@@ -48,6 +58,7 @@ PROBABILITY = MetricSpec(
     "Probability that the headroom is gone within so many seconds.",
     ("resource", "within_seconds"),
     decimals=3,
+    names=_NAMES,
 )
 CULPRIT = MetricSpec(
     "risk_culprit",
@@ -56,6 +67,7 @@ CULPRIT = MetricSpec(
     "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
     ("resource", "who", "kind", "cause"),
     stored=False,  # the changes of level keep it
+    names=(RESOURCE_NAMES, CULPRIT_NAMES),
 )
 
 AGE = MetricSpec(
@@ -66,6 +78,7 @@ AGE = MetricSpec(
     _RESOURCE,
     decimals=1,
     stored=False,  # a source that is late says so in the database itself
+    names=_NAMES,
 )
 LEARNED = MetricSpec(
     "learned_ceiling_bytes",

@@ -43,6 +43,10 @@ class Truth:
         return min(NEEDED_SECONDS, 0.5 * (self.events[resource] - onset))
 
 
+#: bytes of a truth file; a long one has a few hundred
+_MOST_BYTES = 1 << 20
+
+
 class TruthError(ValueError):
     """A truth file that cannot be read; the text names the file and what is wrong."""
 
@@ -54,7 +58,8 @@ def read_truth(path: Path) -> Truth:
         TruthError: the file is not what it should be.
     """
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            raw = json.loads(file.read(_MOST_BYTES))  # the rest of a longer one is missed by the parser
         events: dict[str, float] = {}
         for event in raw["events"]:
             resource, t = str(event["resource"]), float(event["t"])
@@ -66,7 +71,7 @@ def read_truth(path: Path) -> Truth:
             bool(raw.get("tolerated", False)),
             {str(event["resource"]): float(event["onset"]) for event in raw["events"] if "onset" in event},
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TruthError(f"{path}: not a truth file ({type(error).__name__}: {error})") from error
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BufferedIOBase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,10 @@ from wslgpud.risk.rows import observation_from_row, row_from_observation, sectio
 
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
+#: bytes of a line; one sample with a hundred processes and eight cards takes a twentieth
+MOST_LINE_BYTES = 1 << 20
+#: bytes of a whole trace once it is inflated; a sample a second for a month takes half
+MOST_BYTES = 8 << 30
 
 
 class TraceError(ValueError):
@@ -31,7 +36,18 @@ def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
-        yield from gzip.GzipFile(fileobj=file) if packed else file
+        source: BufferedIOBase = gzip.GzipFile(fileobj=file) if packed else file
+        left = MOST_BYTES
+        while line := source.readline(MOST_LINE_BYTES + 1):
+            left -= len(line)
+            yield line if left >= 0 else b""
+
+
+def _check_size(line: bytes) -> None:
+    if not line:
+        raise ValueError(f"a trace has at most {MOST_BYTES:,} bytes once it is inflated")
+    if len(line) > MOST_LINE_BYTES:
+        raise ValueError(f"a line has at most {MOST_LINE_BYTES:,} bytes, and this one goes on")
 
 
 def _row(line: bytes) -> dict[str, Any]:
@@ -84,9 +100,10 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
     number, last, wsl = 0, -math.inf, False
     try:
         for number, line in enumerate(_lines(path), start=1):
-            if number > 1 and not line.strip():
-                continue
             try:
+                _check_size(line)
+                if number > 1 and not line.strip():
+                    continue
                 if on_cut is not None and number > 1 and not line.endswith(b"\n") and not _is_json(line):
                     on_cut(TraceError(path, number, "cut short in the middle of a sample"))
                     return

@@ -142,10 +142,11 @@ class Checkup:
 
 
 class _Unwritten(NamedTuple):
-    """A series that has been read and not yet written."""
+    """A series that has been read and not yet written: no machine has a history of it."""
 
     metric: str
     labels: tuple[tuple[str, str], ...]
+    host: str = ""
 
 
 class _Api:

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.metrics import Kind, MetricSpec
+from wslgpud.metrics import CGROUP_NAMES, Kind, MetricSpec, Unit
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import table, whole
@@ -27,7 +27,8 @@ _ALWAYS = frozenset({"/", "/wsl-user"})
 
 
 def _spec(name: str, text: str, kind: Kind = "gauge") -> MetricSpec:
-    return MetricSpec(name, kind, "bytes" if name.endswith("bytes") else "", text, ("cgroup",))
+    unit: Unit = "bytes" if name.endswith("bytes") else ""
+    return MetricSpec(name, kind, unit, text, ("cgroup",), names=(CGROUP_NAMES,))
 
 
 LIMIT = _spec(

@@ -6,7 +6,7 @@ import re
 from typing import ClassVar
 
 from wslgpud.host import SourceError
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import DEVICE_NAMES, MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import whole
@@ -18,7 +18,7 @@ _IGNORED = re.compile(r"(lo|veth.*|br-.*|ifb\d*|tunl\d*|sit\d*|ip6.*|gre.*|erspa
 
 
 def _counter(name: str, text: str, unit: bool = False) -> MetricSpec:  # noqa: FBT001, FBT002 - two call forms
-    return MetricSpec(name, "counter", "bytes" if unit else "", text, ("device",))
+    return MetricSpec(name, "counter", "bytes" if unit else "", text, ("device",), names=(DEVICE_NAMES,))
 
 
 #: Column of /proc/net/dev -> metric, in node_exporter's words.

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.masking import named
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import PROGRAM_NAMES, MetricSpec
 from wslgpud.model import ProcessSample, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
@@ -36,10 +36,11 @@ ROLE_PROCESSES = MetricSpec(
 RESIDENT = MetricSpec(
     "program_resident_bytes", "gauge", "bytes",
     "RAM of the programs that matter, all their listed processes together; shared pages count in each.",
-    ("program",),
+    ("program",), names=(PROGRAM_NAMES,),
 )  # fmt: skip
 SWAPPED = MetricSpec(
-    "program_swap_bytes", "gauge", "bytes", "What of these programs lies in swap.", ("program",)
+    "program_swap_bytes", "gauge", "bytes", "What of these programs lies in swap.", ("program",),
+    names=(PROGRAM_NAMES,),
 )  # fmt: skip
 
 

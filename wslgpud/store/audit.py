@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from itertools import compress
 from typing import Any
@@ -11,6 +10,7 @@ from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.store import schema
 from wslgpud.store.codec import decode
+from wslgpud.store.damage import DAMAGE
 from wslgpud.store.history import blocks_of, mask_of, times_of
 from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import Summary, summarise
@@ -51,7 +51,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         host = number >> schema.ROW_BITS << schema.SERIES_BITS
         try:
             times, blocks = times_of(row), blocks_of(connection, number)
-        except ValueError as error:
+        except DAMAGE as error:
             yield f"chunk {number}: {error}"
             continue
         minutes: _Minutes = {}
@@ -61,7 +61,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
                 minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
             except KeyError:
                 yield f"chunk {number}: belongs to a series {series_id} that is not known"
-            except (ValueError, zlib.error) as error:
+            except DAMAGE as error:
                 yield f"chunk {number}, series {series_id}: {error}"
         yield from _compare(connection, number, minutes)
     progress(len(numbers), len(numbers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -33,6 +33,10 @@ class Backlog(Generic[_T]):
     def put(self, item: _T) -> None:
         """Let an item wait."""
         self._items.append(item)
+
+    def replace(self, changed: Callable[[_T], _T]) -> None:
+        """Put others in place of the items; committed ones stay committed."""
+        self._items = deque(map(changed, self._items))
 
     def committed(self, items: Iterable[_T]) -> None:
         """Note which items were committed, in order; those given up meanwhile are none of them any more."""

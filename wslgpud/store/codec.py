@@ -21,6 +21,7 @@ from operator import sub
 from typing import NamedTuple, TypeVar, cast
 
 from wslgpud.model import Number
+from wslgpud.store.limits import MOST_TICKS
 
 _A = TypeVar("_A", "array[int]", "array[float]")
 _N = TypeVar("_N", int, float)
@@ -33,6 +34,8 @@ _DOUBLES, _TEXT = 16, 17
 _EXACT = 1 << 53
 #: from here to twice that the last bits of a double are those of a whole number
 _ABOVE = 1 << 52
+#: a whole number of 64 bits as text, with its sign and a comma
+_DIGITS = 21
 _STRATEGIES = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
 
 
@@ -68,6 +71,8 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int 
     Raises:
         ValueError: the block is damaged.
     """
+    if not 0 <= count <= MOST_TICKS:
+        raise ValueError(f"damaged block: {count} values, at most {MOST_TICKS} are possible")
     wanted = last / divisor if divisor > 1 else last
     if not block:
         return [wanted] * count
@@ -97,11 +102,11 @@ class _Head(NamedTuple):
 def _decode(block: bytes, count: int, divisor: int) -> list[Number]:
     kind = block[0]
     if kind == _DOUBLES:
-        return list(_little(array("d", _lines(_inflate(block[1:]), 8))))
+        return list(_little(array("d", _lines(inflate(block[1:], 8 * count, raw=True), 8))))
     if kind == _TEXT:
-        return _divided(map(int, _inflate(block[1:]).split(b",")), divisor)
+        return _divided(map(int, inflate(block[1:], _DIGITS * count, raw=True).split(b",")), divisor)
     numbers, begin = unpack_numbers(block, 3, 1)
-    head, planes = _Head(kind, *numbers), _inflate(block[begin:])
+    head, planes = _Head(kind, *numbers), inflate(block[begin:], kind * count, raw=True)
     furthest = abs(head.first) + count * head.unit * (abs(head.low) + (1 << 8 * kind))
     if divisor > 1 and furthest <= _EXACT:
         return _floats(head, planes, float(divisor))
@@ -209,5 +214,17 @@ def _stream(data: bytes, strategy: int, flush: int) -> bytes:
     return engine.compress(data) + engine.flush(flush)
 
 
-def _inflate(data: bytes) -> bytes:
-    return zlib.decompress(data, -15)
+def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
+    """Return what ``data`` inflates to; ``raw`` is without the head of zlib's format.
+
+    Raises:
+        ValueError: that is more than ``most`` bytes; no more than those were ever in memory.
+        zlib.error: it is damaged.
+    """
+    engine = zlib.decompressobj(-15 if raw else 15)
+    found = engine.decompress(data, most + 1)
+    if len(found) > most:
+        raise ValueError(f"inflates to more than {most} bytes")
+    if not engine.eof:
+        raise zlib.error("cut short")
+    return found

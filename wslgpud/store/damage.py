@@ -11,7 +11,10 @@ from contextlib import contextmanager
 log = logging.getLogger(__name__)
 
 #: what taking a row apart ends in when it is not as it was written
-DAMAGE = (ValueError, LookupError, TypeError, AttributeError, zlib.error, struct.error)
+DAMAGE = (
+    ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error,
+    struct.error,
+)  # fmt: skip
 
 
 @contextmanager

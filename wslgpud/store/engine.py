@@ -6,13 +6,24 @@ import fcntl
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Integer,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -43,6 +54,16 @@ _REMOTE = {
     "nfs": "a network share (nfs)",
     "nfs4": "a network share (nfs)",
 }
+#: how long a statement may take on a server
+STATEMENT_SECONDS = 300
+#: each schema of a database is a history of its own
+_OUR_SCHEMA: ColumnElement[int] = literal_column(
+    "CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer
+)
+_REMEDIES = (
+    ("full", "; free some space or name another folder in store.path"),
+    ("interrupted", ": looking into it takes too long; it is damaged, or made to be so"),
+)
 _VOLATILE = {"tmpfs", "ramfs"}
 
 
@@ -126,6 +147,19 @@ def prepare_folder(path: Path) -> None:
         )
     if path.is_dir():
         raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
+    refuse_odd_files(path)
+
+
+def refuse_odd_files(path: Path) -> None:
+    """Refuse a database beside which a pipe, a link or the like bears the name of a file of SQLite's.
+
+    Raises:
+        NotADatabaseError: opening a pipe waits until somebody writes into it.
+    """
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = Path(f"{path}{suffix}")
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            raise NotADatabaseError(f"{beside}: is not a plain file; remove it")
 
 
 def lock_path(path: Path) -> Path:
@@ -151,7 +185,9 @@ class WriterLock:
         """
         self._path = lock_path(path)
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
         except OSError as error:
             raise UnwritableError(f"{self._path}: {error.strerror}; make the folder writable") from error
         try:
@@ -193,6 +229,7 @@ def reader_engine(target: str) -> Engine:
         )
     if not path.is_file():
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+    refuse_odd_files(path)
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
     at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
@@ -209,18 +246,36 @@ def reader_engine(target: str) -> Engine:
 
 def _server_engine(target: str, **options: Any) -> Engine:
     try:
-        return create_engine(target, connect_args={"connect_timeout": 10}, **options)
+        engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
             f"{shown(target)}: {error}; an address such as postgresql+psycopg://user@host/database needs"
             f" psycopg: {extras.remedy('postgresql')}"
         ) from error
+    event.listen(engine, "connect", _pin_schema)
+    return engine
+
+
+def _pin_schema(connection: Any, _: object) -> None:
+    """Let names mean what is in our schema or PostgreSQL's own, and no statement wait for ever.
+
+    Whoever may create a function in another schema of the path could have it run with our rights:
+    https://www.postgresql.org/docs/current/ddl-schemas.html#DDL-SCHEMAS-PATTERNS
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
+        (schema,) = cursor.fetchone()
+        if schema is None:
+            raise StoreError("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role")
+        cursor.execute(f"SET search_path = {schema}, pg_temp")
+        cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
+    connection.commit()
 
 
 def serialise(connection: Connection) -> None:
     """Let only one daemon at a time make tables or take a host's number, until the transaction ends."""
     if connection.dialect.name == "postgresql":
-        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID)))
+        connection.execute(select(func.pg_advisory_xact_lock(APPLICATION_ID, _OUR_SCHEMA)))
 
 
 def claim_host(connection: Connection, host_id: int, host_name: str, target: str) -> None:
@@ -231,7 +286,8 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
     """
     if connection.dialect.name != "postgresql":
         return
-    if not connection.scalar(select(func.pg_try_advisory_lock(APPLICATION_ID, host_id))):
+    lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
+    if not connection.scalar(select(lock)):
         raise LockedError(
             f"{shown(target)}: another wslgpud writes for the host {host_name}; give each its own name"
         )
@@ -315,9 +371,7 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
         if _forbidden(target):
             remedy = "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
         return UnwritableError(f"{name}: {text}; {remedy}")
-    if "full" in text:
-        return StoreError(f"{name}: {text}; free some space or name another folder in store.path")
-    return StoreError(f"{name}: {text}")
+    return StoreError(f"{name}: {text}" + next((remedy for word, remedy in _REMEDIES if word in text), ""))
 
 
 def _forbidden(target: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import compress, pairwise, repeat
@@ -28,9 +27,10 @@ from sqlalchemy import cast as cast_to
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import decode, rises
-from wslgpud.store.damage import gap
-from wslgpud.store.limits import MAX_BATCH, PERIOD_MS
+from wslgpud.store.codec import decode, inflate, rises
+from wslgpud.store.damage import DAMAGE, gap
+from wslgpud.store.errors import StoreError
+from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.sheet import Block, find, unpack
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
+
+#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
+_MOST_ROWS = 250_000
 
 Values = tuple[list[int], list[Number]]
 #: whether time only grows, times (ms, or seconds), values
@@ -107,6 +110,8 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         before = len(times)
         times += more_times
         values += more_values
+        if len(times) > MOST_VALUES:
+            raise StoreError(f"more than {MOST_VALUES:,} values; ask for a shorter time, or for steps")
         rising = (
             rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
         )
@@ -119,12 +124,16 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
 
 def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
     """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
-    minute, hour = (_first_part(connection, table) for table in (schema.rollup_minute, schema.rollup_hour))
+    tables = (schema.rollup_minute, schema.rollup_hour)
+    minute, hour = (_first_part(connection, table, host) for table in tables)
     return _first_sample(connection, host), minute, hour
 
 
-def _first_part(connection: Connection, table: Table) -> int | None:
-    part: int | None = connection.scalar(select(func.min(table.c.part)))
+def _first_part(connection: Connection, table: Table, host: int) -> int | None:
+    query = select(func.min(table.c.part))
+    if connection.dialect.name != "sqlite":  # in a file all hosts are one machine, and this is a single seek
+        query = query.where(table.c.series.between(*schema.series_range(host)))
+    part: int | None = connection.scalar(query)
     return part and part * 1000
 
 
@@ -155,10 +164,11 @@ def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
 
 def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
     """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
-    raw_from = _first_sample(connection, asked.number >> schema.SERIES_BITS)
+    host = asked.number >> schema.SERIES_BITS
+    raw_from = _first_sample(connection, host)
     if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
         return NONE
-    minute_from = _first_part(connection, schema.rollup_minute)
+    minute_from = _first_part(connection, schema.rollup_minute, host)
     begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
     found = NONE
     for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
@@ -201,7 +211,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
             if found.mask:
                 times = list(compress(times, _mask(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
-        except (ValueError, zlib.error) as error:
+        except DAMAGE as error:
             # what cannot be known is a gap
             log.warning("chunk %d of series %d: %s", number, asked.number, error)
             continue
@@ -250,7 +260,7 @@ def mask_of(chunk: Any, mask: int) -> bytes:
 
 
 def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
-    return zlib.decompress(masks)[(mask - 1) * ticks : mask * ticks]
+    return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
 def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
@@ -288,7 +298,8 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
     else:
         tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
         found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
-        kept_from = _first_part(connection, schema.rollup_minute if tier is _minutes else schema.rollup_hour)
+        table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
+        kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
         if kept_from is not None and asked.start_ms < kept_from:
             # the samples may be kept for longer
             before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
@@ -370,6 +381,19 @@ def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[
     return found
 
 
+def _parsed(data: bytes) -> list[Any]:
+    """Return the processes of a chunk.
+
+    Raises:
+        ValueError: there are more rows than a chunk can hold: each would take a hundred times its two bytes.
+    """
+    text = inflate(data, MOST_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
+        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
+    found: list[Any] = json.loads(text)
+    return found
+
+
 def processes(
     connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
 ) -> Iterator[tuple[int, Sequence[Any]]]:
@@ -383,9 +407,7 @@ def processes(
     )
     for data in connection.scalars(sealed):
         with gap("processes of a chunk"):
-            yield from [
-                (ms, rows) for ms, rows in json.loads(zlib.decompress(data)) if start_ms <= ms <= end_ms
-            ]
+            yield from [(ms, rows) for ms, rows in _parsed(data) if start_ms <= ms <= end_ms]
     newest = (
         select(table.c.ms, table.c.processes)
         .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
 from wslgpud.store.backlog import Backlog
+from wslgpud.store.numbers import Found, SeriesKey
 from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
+from wslgpud.store.series_in_use import SeriesInUse
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -20,20 +21,6 @@ BUFFER_EVENTS = 2000
 #: ids of rows from here on stand for those they get when the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
-
-
-class SeriesKey(NamedTuple):
-    """What makes a series; ``labels`` is the JSON object the table keeps."""
-
-    metric: str
-    kind: str
-    labels: str
-    divisor: int
-
-    @property
-    def identity(self) -> tuple[str, str, int]:
-        """What there is one row of, though a metric be declared as another kind some day."""
-        return self.metric, self.labels, self.divisor
 
 
 class EventRow(NamedTuple):
@@ -59,16 +46,17 @@ class Waiting(NamedTuple):
 
 
 class Intake:
-    """Knows the series by heart and keeps rows until the writer has committed them."""
+    """Knows the series in use and keeps rows until the writer has committed them.
+
+    The number of a series is looked up by the writer when the series is first read, so that memory holds
+    those in use and not all that the database has ever seen.
+    """
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         """Begin empty; ``attach`` tells what the database already has."""
         self._lock = threading.Lock()
         self._host_id = 0
-        self._keys: dict[int, SeriesKey] = {}
-        self._ids: dict[tuple[str, str, int], int] = {}
-        self._known: dict[str, dict[tuple[str, ...], tuple[str, int]]] = {}
-        self._unsaved: list[tuple[int, SeriesKey]] = []
+        self._series = SeriesInUse()
         self._open = OpenBatch()
         self._pending = Pending(buffer_bytes)
         self._events: Backlog[EventRow] = Backlog()
@@ -79,28 +67,16 @@ class Intake:
         self.dropped_events = 0
         self.rejected_values = 0
 
-    def attach(
-        self, host_id: int, series: Mapping[int, SeriesKey], last_row: int, *, same_file: bool = False
-    ) -> None:
-        """Adopt what an opened database holds: our host's id, its series, the last row id in use.
+    def attach(self, host_id: int, found: Found, last_row: int, *, same_file: bool = False) -> None:
+        """Adopt what an opened database holds: our host's id, the series in use, the last row id in use.
 
         Called again with each new connection. For another file than before what waits is renumbered; for
         the same it must not be, because a commit that failed may have happened all the same.
         """
         with self._lock:
             self._close_batch()
-            old, self._keys = self._keys, dict(series)
             self._host_id = host_id
-            self._ids = {key.identity: number for number, key in series.items()}
-            self._known.clear()
-            self._unsaved.clear()
-            first, last = schema.series_range(host_id)
-            for number, key in old.items():
-                if key.identity not in self._ids and number not in series and first < number <= last:
-                    self._save(number, key)
-            # after those: a new number must be nobody's
-            numbers = {number: self._series_id(key) for number, key in old.items()}
-            moved = {before: now for before, now in numbers.items() if before != now}
+            moved = self._series.adopt(host_id, found)
             free = max(last_row, schema.row_range(host_id)[0]) + 1
             if self._next_row >= PROVISIONAL:
                 self._shift = free - PROVISIONAL
@@ -111,12 +87,37 @@ class Intake:
                 self._pending.renumber(lambda batch: self._renumbered(batch, moved))
                 self._events = Backlog(e._replace(id=self._row_ids(1)) for e in self._events)
 
+    def keys(self) -> list[SeriesKey]:
+        """Return the series in use that have a number."""
+        with self._lock:
+            return self._series.keys()
+
+    def unnumbered(self) -> list[SeriesKey]:
+        """Return the series that wait for ``number``."""
+        with self._lock:
+            return self._series.unnumbered()
+
+    def number(self, keys: Iterable[SeriesKey], found: Found) -> None:
+        """Give series of ``unnumbered`` their numbers: those found, else free ones as long as there are."""
+        with self._lock:
+            moved = self._series.number(set(keys), found)
+            self.rejected_values += list(moved.values()).count(None)
+            self._open.rename({str(old): None if now is None else str(now) for old, now in moved.items()})
+            self._pending.replace(lambda batch: _numbered(batch, moved))
+
+    def uses(self, number: int) -> bool:
+        """Tell whether readings of a series came lately."""
+        with self._lock:
+            return self._series.uses(number)
+
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         """Keep the fresh, stored readings, the processes and the events of a tick."""
         ms = round(snapshot.wall * 1000)
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
+            if not len(self._pending):
+                self._series.turn(snapshot.mono)
             for report in snapshot.reports:
                 if not report.fresh:
                     continue
@@ -135,15 +136,20 @@ class Intake:
                     self._close_batch()
 
     def waiting(self, ticks: int) -> Waiting:
-        """Return what waits, about ``ticks`` ticks of it at most, without taking it away."""
+        """Return what waits, about ``ticks`` ticks of it at most, without taking it away.
+
+        Only events while series wait for their numbers.
+        """
         with self._lock:
+            if self._series.unnumbered():
+                return Waiting([], [], list(self._events))
             self._close_batch()
-            return Waiting(list(self._unsaved), self._pending.first(ticks), list(self._events))
+            return Waiting(list(self._series.unsaved), self._pending.first(ticks), list(self._events))
 
     def committed(self, done: Waiting) -> None:
         """Note what was committed."""
         with self._lock:
-            del self._unsaved[: len(done.series)]
+            del self._series.unsaved[: len(done.series)]
             self._pending.committed(done.batches)
             if done.batches:
                 newest = done.batches[-1]
@@ -190,7 +196,7 @@ class Intake:
     @property
     def empty(self) -> bool:
         """Tell whether everything is written."""
-        return not (self._open.times or len(self._pending) or self._events or self._unsaved)
+        return not (self._open.times or len(self._pending) or self._events or self._series.unsaved)
 
     def next_row(self) -> int:
         """Return a row id nobody has."""
@@ -221,45 +227,21 @@ class Intake:
 
     def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
         """Put readings under their series' ids as whole numbers of their last decimal."""
-        known = self._known
+        known = self._series.known
         for spec, value, labels in readings:
             if not spec.stored:
                 continue
             of_metric = known.get(spec.name)
             found = of_metric.get(labels) if of_metric is not None else None
             if found is None:
-                found = self._learn(spec, labels)
-            number = None if found is None else _scaled(value, found[1])
-            if found is None or number is None:
+                found = self._series.learn(spec, labels)
+            number = _scaled(value, found[1]) if found[0] else None
+            if number is None:
                 self.rejected_values += 1
+            elif spec.names and found[0] in into:
+                into[found[0]] += number
             else:
                 into[found[0]] = number
-
-    def _learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> tuple[str, int] | None:
-        divisor = 0 if spec.decimals is None else 10**spec.decimals
-        text = dumps(dict(zip(spec.labels, labels, strict=False)))
-        number = self._series_id(SeriesKey(spec.name, spec.kind, text, divisor))
-        if number is None:
-            return None
-        found = (str(number), divisor)
-        self._known.setdefault(spec.name, {})[labels] = found
-        return found
-
-    def _series_id(self, key: SeriesKey) -> int | None:
-        number = self._ids.get(key.identity)
-        if number is None:
-            first, last = schema.series_range(self._host_id)
-            number = max(self._keys, default=first) + 1
-            if number > last:
-                return None
-        if self._keys.get(number) != key:
-            self._save(number, key)
-        return number
-
-    def _save(self, number: int, key: SeriesKey) -> None:
-        self._keys[number] = key
-        self._ids[key.identity] = number
-        self._unsaved.append((number, key))
 
     def _keep_event(self, event: Event) -> None:
         if len(self._events) >= BUFFER_EVENTS:
@@ -289,6 +271,14 @@ def _gpu_process_rows(gpus: Iterable[GpuSample]) -> Iterator[list[Any]]:
     for gpu in gpus:
         for p in gpu.processes:
             yield [gpu.uuid, p.pid, p.name, None if p.used_bytes is None else p.used_bytes // 1024]
+
+
+def _numbered(batch: Batch, moved: Mapping[int, int | None]) -> Batch:
+    """Return a batch with the series' own numbers for their provisional ones, which are negative."""
+    if not any('"-' in row.readings for row in batch.rows):
+        return batch
+    rows = (r._replace(readings=_renamed(r.readings, moved)) for r in batch.rows)
+    return batch._replace(rows=tuple(rows))
 
 
 def _renamed(readings: str, moved: Mapping[int, int | None]) -> str:

@@ -14,9 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select, update
 
+from wslgpud import documents
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.store import schema
 from wslgpud.store.backlog import Backlog
+from wslgpud.store.damage import gap
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
 
@@ -63,15 +65,14 @@ class Journal:
         if self._loaded:
             # what was sent meanwhile may still be waiting to be marked in the file
             return
-        rows = connection.execute(query).all()
-        with self._lock:
-            earlier = {
-                row.id: Delivery(
-                    row.id, row.channel, row.transition, json.loads(row.payload),
+        earlier: dict[int, Delivery] = {}
+        for row in connection.execute(query.limit(MAX_WAITING)):
+            with gap("delivery %d", row.id):
+                earlier[row.id] = Delivery(
+                    row.id, row.channel, row.transition, documents.parsed(row.payload),
                     row.created_ms / 1000, row.attempts, row.error,
-                )
-                for row in rows
-            }  # fmt: skip
+                )  # fmt: skip
+        with self._lock:
             self._unsent = earlier | self._unsent
             self._loaded = True
 

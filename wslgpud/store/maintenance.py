@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -36,6 +36,7 @@ def file_of(target: str) -> Path:
         raise StoreError(f"{engines.shown(target)}: lies on a server; use its own tools (pg_dump, VACUUM)")
     if not path.is_file():
         raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+    engines.refuse_odd_files(path)
     return path
 
 
@@ -102,6 +103,34 @@ def compact(target: str) -> Compaction:
         StoreError: there is no room for the new file beside the old one, or it cannot be written.
     """
     path = file_of(target)
+    with _as_its_owner(path):
+        return _compact(path, target)
+
+
+@contextmanager
+def _as_its_owner(path: Path) -> Iterator[None]:
+    """Have root act as the user whose file it is.
+
+    SQLite opens, creates and deletes files whose names lie beside the database or within its journal: root
+    would do that to any file of the system for whoever may write there.
+    """
+    owner = path.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def _compact(path: Path, target: str) -> Compaction:
     before = would_free(target)
     needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
     if left < needed:

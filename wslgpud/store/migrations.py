@@ -250,6 +250,13 @@ _RECORD = (
 )
 
 
+def statements(dialect: str, version: int) -> list[str]:
+    """Return the SQL that makes an empty database one of a version; of version 0 there is none."""
+    words = _WORDS[dialect]
+    some = [statement for m in MIGRATIONS if m.version <= version for statement in m.statements]
+    return [statement.format_map(words) for statement in ((_RECORD, *some) if some else ())]
+
+
 def applied(connection: Connection) -> int:
     """Return the version of a database, 0 for an empty one."""
     if not inspect(connection).has_table(schema.schema_migration.name):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -71,6 +71,13 @@ class OpenBatch:
                 column[1] |= bit
         if processes:
             self.processes.append((ms - self.times[0], processes))
+
+    def rename(self, numbers: Mapping[str, str | None]) -> None:
+        """Put series under other numbers; those without one are left out."""
+        for before, now in numbers.items():
+            column = self.columns.pop(before, None)
+            if column is not None and now is not None:
+                self.columns[now] = column
 
     def rows(self) -> tuple[Row, ...]:
         """Return the series in groups that have values at the very same ticks, fullest group first."""
@@ -146,6 +153,16 @@ class Pending:
     def again(self) -> None:
         """Have everything committed again that the disk may not have."""
         self._batches.again()
+
+    def replace(self, changed: Callable[[Batch], Batch]) -> None:
+        """Put others in place of the batches that wait."""
+
+        def weighed(batch: Batch) -> Batch:
+            now = changed(batch)
+            self.bytes += now.size - batch.size
+            return now
+
+        self._batches.replace(weighed)
 
     def renumber(self, renumbered: Callable[[Batch], Batch]) -> None:
         """Have the same batches wait under new numbers."""

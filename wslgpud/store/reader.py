@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from operator import itemgetter, truediv
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, TypeVar, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, false, func, inspect, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Engine, Table, false, inspect, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
+from wslgpud import documents
+from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.model import Event, Level, Number, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import history, migrations, schema, stress_rows
+from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows
 from wslgpud.store.damage import gap
 from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import (
@@ -34,34 +37,11 @@ from wslgpud.store.select import matcher
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
 LATEST_ROWS = 150
-#: made once, as those of ``history`` are
-_SERIES_MARK = select(func.max(schema.series.c.id), func.count())
+#: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
+MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
+MOST_LISTED = 20_000
 
 _T = TypeVar("_T", Point, Bucket)
-
-
-class _Series(NamedTuple):
-    """A series by its id."""
-
-    ref: SeriesRef
-    kind: str
-    divisor: int
-
-
-class _Id(NamedTuple):
-    """The other way round; one series has several ids if its precision was changed."""
-
-    number: int
-    kind: str
-    divisor: int
-
-
-class _Known(NamedTuple):
-    """The series of a database; ``mark`` is another when there are others."""
-
-    mark: object
-    by_id: dict[int, _Series]
-    by_ref: dict[SeriesRef, list[_Id]]
 
 
 @final
@@ -82,8 +62,7 @@ class Reader:
         self.path = engines.sqlite_path(target)
         #: device and inode of the file that is open
         self.identity: tuple[int, int] | None = None
-        self._series: _Known | None = None
-        self._engine: Engine = engines.reader_engine(target)
+        self._engine: Engine = foreign.reader_engine(target)
         try:
             with self.connected() as connection:
                 migrations.refuse_newer(migrations.applied(connection), engines.shown(target))
@@ -137,17 +116,39 @@ class Reader:
         if (found.st_dev, found.st_ino) != self.identity:
             if self.identity is not None:
                 self._engine.dispose()
-                self._engine = engines.reader_engine(self._target)
+                self._engine = foreign.reader_engine(self._target)
             self.identity = (found.st_dev, found.st_ino)
 
-    def series(self, pattern: str = "*") -> list[SeriesRef]:
-        """Return the series that a pattern means: see ``select.matcher``."""
-        return sorted(filter(matcher(pattern), self.kinds()))
+    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
+        """Return the series that a pattern means (see ``select.matcher``), of one machine if it is named."""
+        return sorted(self.kinds(pattern, host))
 
-    def kinds(self) -> dict[SeriesRef, str]:
-        """Return all series with the kinds (gauge, counter) of their metrics."""
+    def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
+        """Return such series with the kinds (gauge, counter) of their metrics.
+
+        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in all; one that
+        is not listed can still be read.
+        """
+        wanted = matcher(pattern)
+        found: dict[SeriesRef, str] = {}
+        of_metric: Counter[tuple[str, str]] = Counter()
         with self.connected() as connection:
-            return {ref: kind for ref, kind, _ in self._known(connection).by_id.values()}
+            # of a pattern the first that match may be any
+            most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
+            for ref, kind in numbers.listed(connection, host, most):
+                if not wanted(ref):
+                    continue
+                of_metric[ref.host, ref.metric] += 1
+                if of_metric[ref.host, ref.metric] <= MOST_LISTED_OF_A_METRIC:
+                    found[ref] = kind
+                if len(found) >= MOST_LISTED:
+                    break
+        return found
+
+    def hosts(self) -> list[str]:
+        """Return the machines whose history lies here."""
+        with self.connected() as connection:
+            return list(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.name)))
 
     def oldest(self) -> Oldest:
         """Return since when there are samples, minutes and hours, of whichever host has them longest."""
@@ -184,7 +185,7 @@ class Reader:
         with self.connected() as connection:
             parts = [
                 history.best(connection, history.Asked(one.number, one.divisor, start, end), kind=one.kind)
-                for one in self._known(connection).by_ref.get(series, ())
+                for one in numbers.of(connection, series)
             ]
         if len(parts) == 1:
             return parts[0]
@@ -211,7 +212,7 @@ class Reader:
         start, end = round(start_wall * 1000), round(end_wall * 1000)
         step_ms = max(1, round(step * 1000))
         with self.connected() as connection:
-            ids = self._known(connection).by_ref.get(series, [])
+            ids = numbers.of(connection, series)
             found = [
                 (
                     history.summaries(connection, history.Asked(number, divisor, start, end), step_ms),
@@ -230,8 +231,7 @@ class Reader:
         table = schema.batch
         found: dict[int, tuple[int, Number]] = {}
         with self.connected() as connection:
-            known = self._known(connection).by_id
-            for host in {number >> schema.SERIES_BITS for number in known}:
+            for host in connection.scalars(select(schema.host.c.id)).all():
                 low, high = schema.row_range(host)
                 mine = table.c.id.between(low, high)
                 found |= history.last_values(connection, low, high)
@@ -249,9 +249,11 @@ class Reader:
                         last = ms + json.loads(offsets)[-1]
                         for key, given in json.loads(readings).items():
                             found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+            series = {number: (ref, divisor) for number, ref, divisor in numbers.refs(connection, [*found])}
         return {
-            known[number].ref: Point(ms / 1000, *history.unscaled((value,), known[number].divisor))
+            series[number][0]: Point(ms / 1000, *history.unscaled((value,), series[number][1]))
             for number, (ms, value) in found.items()
+            if number in series
         }
 
     def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
@@ -290,7 +292,11 @@ class Reader:
             query = query.where(table.c.kind == kind)
         with self.connected() as connection:
             rows = connection.execute(query.where(self._ours(connection, table))).all()
-        return [Event(row.kind, row.ms / 1000, row.text, json.loads(row.fields)) for row in rows]
+        found = []
+        for row in rows:
+            with gap("event %d", row.id):
+                found.append(Event(row.kind, row.ms / 1000, row.text, documents.parsed(row.fields)))
+        return found
 
     def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
         """Return how it went with the messages that were put into the outbox between two moments."""
@@ -325,7 +331,11 @@ class Reader:
             wanted = or_(table.c.ms >= round(since_wall * 1000), table.c.rule.in_(lasting))
             query = query.where(wanted, self._ours(connection, table))
             query = query.order_by(table.c.ms, table.c.id)
-            return [(row.id, _transition(row)) for row in connection.execute(query)]
+            found = []
+            for row in connection.execute(query):
+                with gap("transition %d", row.id):
+                    found.append((row.id, _transition(row)))
+            return found
 
     def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
         """Return the stress runs since a moment with their ids, by time; of an older database none."""
@@ -336,27 +346,13 @@ class Reader:
         """Return what is true of a table's rows that are the chosen machine's."""
         hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
         # Where there is no other the condition would only mislead who chooses an index.
-        if not self._host or hosts.keys() <= {self._host}:
+        alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self._host}
+        if not self._host or alone:
             return true()
         if self._host not in hosts:
             return false()
         column, (low, high) = schema.key_range(table, hosts[self._host])
         return column.between(low, high)
-
-    def _known(self, connection: Connection) -> _Known:
-        """Return all series; they are read anew when there is one more of them, or another file."""
-        table = schema.series
-        newest, count = connection.execute(_SERIES_MARK).one()
-        found, mark = self._series, (self.identity, newest, count)
-        if found is None or found.mark != mark:
-            query = select(table, schema.host.c.name).join(schema.host, schema.host.c.id == table.c.host)
-            found = _Known(mark, {}, {})
-            for row in connection.execute(query.order_by(table.c.id)):
-                ref = SeriesRef(row.metric, tuple(json.loads(row.labels).items()), row.name)
-                found.by_id[row.id] = _Series(ref, row.kind, row.divisor)
-                found.by_ref.setdefault(ref, []).append(_Id(row.id, row.kind, row.divisor))
-            self._series = found
-        return found
 
 
 def _walls(steps: Steps) -> Iterable[float]:
@@ -370,7 +366,7 @@ def _one_each(found: Iterable[list[_T]]) -> list[_T]:
 
 
 def _transition(row: Any) -> Transition:
-    forecast = None if row.forecast is None else forecast_from(json.loads(row.forecast))
+    forecast = None if row.forecast is None else forecast_from(documents.parsed(row.forecast))
     facts = getattr(row, "facts", None)
     return Transition(
         row.ms / 1000,
@@ -381,5 +377,5 @@ def _transition(row: Any) -> Transition:
         Level(row.new),
         row.headline,
         forecast,
-        json.loads(facts) if facts else {},
+        documents.parsed(facts) if facts else {},
     )

@@ -13,15 +13,16 @@ from typing import Any, final
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from wslgpud import __version__
+from wslgpud import __version__, documents
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, schema, stress_rows
+from wslgpud.store import migrations, numbers, schema, stress_rows
 from wslgpud.store.checks import NightlyCheck
+from wslgpud.store.damage import gap
 from wslgpud.store.errors import ForeignDatabaseError
-from wslgpud.store.intake import Intake, SeriesKey
+from wslgpud.store.intake import Intake
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
@@ -32,6 +33,8 @@ from wslgpud.store.writer import Writer
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
+#: subjects (cards, RAM, cgroups) of which earlier runs have learned something
+MOST_LESSONS = 200
 
 
 @final
@@ -196,9 +199,9 @@ class Store:
         """Give a delivery up for good, with the reason."""
         self._journal.abandoned(delivery_id, error)
 
-    def series(self, pattern: str = "*") -> list[SeriesRef]:
+    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
         """See Reader.series."""
-        return self.reader.series(pattern)
+        return self.reader.series(pattern, host)
 
     def read(
         self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
@@ -272,11 +275,7 @@ class Store:
             host_id = _host_id(connection, self._host_name)
             engines.claim_host(connection, host_id, self._host_name, self._target)
             low, high = schema.row_range(host_id)
-            query = select(schema.series).where(schema.series.c.host == host_id)
-            known = {
-                row.id: SeriesKey(row.metric, row.kind, row.labels, row.divisor)
-                for row in connection.execute(query)
-            }
+            known = numbers.find(connection, host_id, self._intake.keys())
             tables = (
                 schema.batch,
                 schema.chunk,
@@ -301,12 +300,11 @@ class Store:
         run, batch = schema.daemon_run, schema.batch
         mine = run.c.id.between(low, high)
         if self._run_id is None:
-            self.learned = {
-                row.subject: Learned(row.ms / 1000, json.loads(row.document))
-                for row in connection.execute(
-                    select(schema.learned).where(schema.learned.c.id.between(low, high))
-                )
-            }
+            lessons = schema.learned
+            query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id)
+            for row in connection.execute(query.limit(MOST_LESSONS)):
+                with gap("what was learned of %s", row.subject):
+                    self.learned[row.subject] = Learned(row.ms / 1000, documents.parsed(row.document))
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(

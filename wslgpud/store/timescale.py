@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, text
 
 from wslgpud.store import schema
 from wslgpud.store.tiers import DAY
@@ -19,16 +19,20 @@ log = logging.getLogger(__name__)
 #: seconds of a table that share a chunk: a month and five years
 CHUNK_SECONDS = {schema.rollup_minute: 30 * DAY, schema.rollup_hour: 3650 * DAY // 2}
 
-_THERE = text("SELECT count(*) FROM pg_extension WHERE extname = 'timescaledb'")
+#: the schema that the extension lies in
+_THERE = text(
+    "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+    " WHERE e.extname = 'timescaledb'"
+)
 _MADE = text(
     "SELECT hypertable_name FROM timescaledb_information.hypertables"
     " WHERE hypertable_schema = current_schema()"
 )
-_MAKE = text(
-    "SELECT create_hypertable(CAST(:name AS regclass), 'part',"
+_MAKE = (
+    "SELECT {}.create_hypertable(CAST(:name AS regclass), 'part',"
     " chunk_time_interval => CAST(:seconds AS bigint),"
     " create_default_indexes => FALSE, if_not_exists => TRUE, migrate_data => TRUE)"
-).bindparams(bindparam("name"), bindparam("seconds"))
+)
 
 
 def make_hypertables(connection: Connection) -> None:
@@ -36,10 +40,12 @@ def make_hypertables(connection: Connection) -> None:
 
     Within the transaction of the caller. The extension may come after the tables did.
     """
-    if connection.dialect.name != "postgresql" or not connection.scalar(_THERE):
+    lies_in = connection.scalar(_THERE) if connection.dialect.name == "postgresql" else None
+    if lies_in is None:
         return
+    make = text(_MAKE.format(lies_in))
     made = set(connection.scalars(_MADE))
     for table, seconds in CHUNK_SECONDS.items():
         if table.name not in made:
-            connection.execute(_MAKE, {"name": table.name, "seconds": seconds})
+            connection.execute(make, {"name": table.name, "seconds": seconds})
             log.info("%s is a hypertable of TimescaleDB now", table.name)

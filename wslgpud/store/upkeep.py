@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, sel
 from wslgpud.config import StoreSettings
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
+from wslgpud.store.forget import Forgetter
 from wslgpud.store.intake import Intake
 from wslgpud.store.used import Used
 
@@ -55,6 +56,7 @@ class Upkeep:
         self._rows = 50
         self._pages = VACUUM_PAGES
         self._used = Used()
+        self._forget = Forgetter(settings, intake)
         self._offset: float | None = None
         self._even_since = 0.0
         self.rows: dict[str, int] = {}
@@ -71,7 +73,7 @@ class Upkeep:
         if self._seal(connection):
             return True
         started = time.monotonic()
-        more = self._purge(connection) or self._shrink(connection)
+        more = self._purge(connection) or self._shrink(connection) or self._forget_series(connection)
         self.longest_slice_seconds = max(self.longest_slice_seconds, time.monotonic() - started)
         if more:
             return True
@@ -124,6 +126,16 @@ class Upkeep:
         self.purged_rows += rows
         self._used.freed(rows)
         return rows > 0
+
+    def _forget_series(self, connection: Connection) -> bool:
+        """Look at some series, and delete those that nothing is kept of."""
+        if not self._clock_settled():
+            return False
+        before = self._forget.forgotten
+        with connection.begin():
+            more = self._forget(connection, self._wall())
+        self.purged_rows += self._forget.forgotten - before
+        return more
 
     def _purge_excess(self, connection: Connection) -> int:
         """Delete some of the oldest rows of a table that has more than it may have."""

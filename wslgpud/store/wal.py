@@ -40,7 +40,9 @@ class Wal:
         self._connection, self._path = connection, path
         # SQLite's locks lie on the other two files: closing this descriptor costs none
         self._descriptor = (
-            None if path is None else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC)
+            None
+            if path is None
+            else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         )
         self._pages = 0
 
@@ -99,7 +101,7 @@ def refusal(path: Path) -> tuple[str, str]:
     """
     try:
         # the file that locks the history is ours and empty
-        descriptor = os.open(engines.lock_path(path), os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(engines.lock_path(path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.pwrite(descriptor, bytes(PAGE), 0)
             os.fsync(descriptor)
@@ -131,7 +133,7 @@ def write_again(path: Path) -> None:
         UnkeptError: the disk still fails.
     """
     try:
-        descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return
     try:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, recovery, schema, wal
+from wslgpud.store import migrations, numbers, recovery, schema, wal
 from wslgpud.store.errors import (
     ForeignDatabaseError,
     MissingDriverError,
@@ -188,8 +188,9 @@ class Writer:
         _, log_file = self._open()
         started, some = time.monotonic(), False
         while True:
+            asked = self._number_series()
             waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
-            if not waiting and not writes:
+            if not (asked or waiting or writes or self._intake.unnumbered()):
                 break
             self._commit(waiting, writes)
             self._intake.committed(waiting)
@@ -201,6 +202,16 @@ class Writer:
             self.last_commit_mono = time.monotonic()
             self.last_commit_seconds = self.last_commit_mono - started
         return True
+
+    def _number_series(self) -> bool:
+        """Look up the numbers of series that were read for the first time; tell whether there were any."""
+        asked = self._intake.unnumbered()
+        if asked:
+            connection, _ = self._open()
+            with connection.begin():
+                found = numbers.find(connection, self._intake.host_id, asked)
+            self._intake.number(asked, found)
+        return bool(asked)
 
     def _sync(self) -> None:
         """Have the disk keep what is committed."""

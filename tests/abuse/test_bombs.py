@@ -1,0 +1,159 @@
+"""Little that becomes much: compressed blocks, recordings and names in spreadsheets made to harm."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import logging
+import sqlite3
+import subprocess
+import sys
+import zlib
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.store.made import BYTES, T0, snapshot
+from wslgpud import export
+from wslgpud.export import Piece
+from wslgpud.risk.trace import MOST_LINE_BYTES, TraceError, read_trace
+from wslgpud.store import Reader, SeriesRef, Store
+from wslgpud.store.codec import decode
+from wslgpud.store.limits import MOST_TICKS
+
+#: tells the most memory that a process ever took; getrusage's figure begins with its parent's
+PEAK = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
+MIB = 1 << 20
+
+
+def deflated(kind: int, mebibytes: int) -> bytes:
+    """Return a block whose body inflates to so many MiB of zeros, a thousandth of that long."""
+    engine = zlib.compressobj(9, zlib.DEFLATED, -15)
+    body = b"".join(engine.compress(bytes(MIB)) for _ in range(mebibytes)) + engine.flush()
+    head = b"" if kind >= 16 else b"\x01\x00\x01\x01\x01\x00"
+    return bytes([kind]) + head + body
+
+
+def peak_mib(code: str) -> int:
+    """Run code in a Python of its own; return the most memory it took."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout.splitlines()[-1]) // 1024
+
+
+@pytest.mark.parametrize("kind", [1, 2, 4, 8, 16, 17])
+def test_a_block_inflates_to_what_its_ticks_need_and_no_further(kind: int) -> None:
+    block = deflated(kind, 64)
+    assert len(block) < MIB // 8
+
+    with pytest.raises(ValueError, match="inflates to more than"):
+        decode(block, 900, 0, whole=kind != 16)
+
+
+def test_the_memory_that_a_bomb_takes_is_that_of_an_honest_block(tmp_path: Path) -> None:
+    file = tmp_path / "block"
+    begin = "from wslgpud.store.codec import decode, encode\nfrom pathlib import Path"
+    honest = peak_mib(f"{begin}\ndecode(encode(range(0, 9000, 3), whole=True), 3000, 8997, whole=True)")
+    file.write_bytes(deflated(1, 400))
+    bomb = peak_mib(
+        f"{begin}\ntry: decode(Path({str(file)!r}).read_bytes(), 3000, 0, whole=True)\n"
+        "except ValueError: pass\nelse: raise SystemExit(1)"
+    )
+
+    assert bomb < honest + 20
+
+
+def test_a_count_of_values_is_checked_before_room_is_made_for_them() -> None:
+    with pytest.raises(ValueError, match="are possible"):
+        decode(b"", MOST_TICKS + 1, 0, whole=True)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Return a history with one sealed chunk."""
+    file = tmp_path / "wslgpud.db"
+    with Store(file, host_name="pc") as store:
+        store.append(snapshot(T0, {BYTES: 1, (BYTES, "free"): 7}))
+        store.append(snapshot(T0 + 1800, {(BYTES, "free"): 7}))
+        assert store.flush()
+    return file
+
+
+def spoiled(file: Path, **columns: object) -> None:
+    """Put a chunk into a history in which these columns are as somebody hostile would have them."""
+    row: dict[str, object] = {
+        "id": 1000, "ticks": 900, "low_ms": T0 * 1000, "high_ms": T0 * 1000 + 899_000,
+        "last_ms": T0 * 1000 + 899_000, "times": b"", "masks": b"", "processes": None,
+    } | columns  # fmt: skip
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DELETE FROM batch")
+        database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?)", tuple(row.values()))
+        database.execute("INSERT INTO block VALUES (?, 1, 7, ?)", (1000 << 16 | 1, b""))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"ticks": 1 << 40},
+        {"ticks": -1},
+        {"times": deflated(1, 64)},
+        {"masks": zlib.compress(bytes(64 * MIB), 9)},
+        {"processes": zlib.compress(b" " * (64 * MIB), 9)},
+        {"processes": zlib.compress(b"[" * 200_000, 9)},
+        {"processes": zlib.compress(b"[" + b"[0,[]]," * MIB + b"[0,[]]]", 9)},
+    ],
+    ids=["ticks", "no ticks", "times", "masks", "spaces", "depth", "empty rows"],
+)
+def test_a_chunk_made_to_harm_is_a_gap(
+    history: Path, columns: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    spoiled(history, **columns)
+    with Reader(str(history)) as reader, caplog.at_level(logging.WARNING):
+        for ref in reader.series():
+            assert len(reader.columns(ref, T0, T0 + 900)[0]) <= 900
+        assert reader.processes(T0, T0 + 900) == []
+        assert reader.latest() is not None
+
+    assert caplog.records, "and it is told"
+
+
+HEADER = b'{"trace": 1, "interval_s": 1.0, "host": {}}\n'
+
+
+@pytest.mark.parametrize("body", [b"x" * (64 * MIB), HEADER + b" " * (64 * MIB)], ids=["first", "later"])
+def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(
+    tmp_path: Path, body: bytes
+) -> None:
+    file = tmp_path / "bomb.jsonl.gz"
+    file.write_bytes(gzip.compress(body, 9))
+
+    with pytest.raises(TraceError, match=rf"bomb\.jsonl\.gz, line [12]: .*{MOST_LINE_BYTES:,} bytes"):
+        list(read_trace(file))
+
+
+def test_replay_of_such_a_recording_takes_no_memory(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.jsonl.gz"
+    with gzip.open(file, "wb", 9) as packed:
+        for _ in range(400):
+            packed.write(b"x" * MIB)
+    begin = "from wslgpud.risk.trace import TraceError, read_trace\nfrom pathlib import Path"
+
+    taken = peak_mib(f"{begin}\ntry: list(read_trace(Path({str(file)!r})))\nexcept TraceError: pass")
+
+    assert taken < peak_mib(begin) + 20
+
+
+def test_a_name_that_is_a_formula_is_text_in_a_spreadsheet() -> None:
+    """Of a database that others write into, the names of machines and metrics are anybody's."""
+    ref = SeriesRef("=cmd()", (("program", "=1+1"),), "@pc")
+    out = io.StringIO()
+
+    export.wide_csv([[Piece(ref, [T0], [1]), Piece(SeriesRef("a", (), "-pc"), [T0], [2])]], out)
+
+    for row in csv.reader(io.StringIO(out.getvalue())):
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
+    assert json.dumps(dict(ref.labels)).startswith("{"), "labels of the long form begin with a brace"

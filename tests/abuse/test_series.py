@@ -1,0 +1,301 @@
+"""Names that other people choose must not become series without end.
+
+Attacked by real processes that rename themselves, and by histories that are full of names already.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.store.made import T0, FakeClock, snapshot
+from tests.support.daemons import Running, daemon, eventually
+from wslgpud.admission import Admission, Places
+from wslgpud.config import Config, Sampling, StoreSettings
+from wslgpud.host import Host
+from wslgpud.metrics import CGROUP_NAMES, MOST_SERIES_OF_NAMES, OTHER, PROGRAM_NAMES, MetricSpec
+from wslgpud.model import ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.serve.exposition import families
+from wslgpud.sources import cgroups, processes
+from wslgpud.sources.processes import ProcessSource
+from wslgpud.store import Reader, Store, forget, upkeep
+
+#: A name that ends like a compiler's has the role of one, and so is kept however small the process is.
+RENAMING = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+if len(sys.argv) > 1:
+    os.setuid(int(sys.argv[1]))
+for line in sys.stdin:
+    libc.prctl(15, line.strip().encode(), 0, 0, 0)
+    print(flush=True)
+"""
+PROGRAM_SERIES = 2 * (PROGRAM_NAMES.an_hour + 1)
+
+
+class Pretender:
+    """A real process that takes any name."""
+
+    def __init__(self, uid: int | None = None) -> None:
+        user = [] if uid is None else [str(uid)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RENAMING, *user], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def rename(self, name: str) -> None:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(name, file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline(), "the pretender has ended"
+
+
+@contextmanager
+def pretenders(count: int, uid: int | None = None) -> Iterator[list[Pretender]]:
+    found = [Pretender(uid) for _ in range(count)]
+    try:
+        yield found
+    finally:
+        for pretender in found:
+            pretender.process.kill()
+            pretender.process.communicate()
+
+
+class Watch:
+    """The real source, and the rule that each tick passes before it is published and kept."""
+
+    def __init__(self) -> None:
+        self.source = ProcessSource(Host(), Config(sampling=Sampling(processes_max=100)))
+        self.admission = Admission()
+        self.ticks = 0
+
+    def tick(self) -> Snapshot:
+        self.ticks += 1
+        report = SourceReport("processes", "ok", self.source.read(), self.ticks, 0.001)
+        return self.admission(Snapshot(T0 + self.ticks, float(self.ticks), self.ticks, (report,)))
+
+
+def programs(snapshot: Snapshot) -> set[str]:
+    return {labels[0] for labels in snapshot.family(processes.RESIDENT)}
+
+
+def rows(file: Path, metric: str = "program_%") -> int:
+    with closing(sqlite3.connect(file)) as database:
+        query = "SELECT count(*) FROM series WHERE metric LIKE ?"
+        return int(database.execute(query, (metric,)).fetchone()[0])
+
+
+def test_processes_that_rename_themselves_make_no_more_series_than_an_hour_has_places(tmp_path: Path) -> None:
+    file, watch, exposed = tmp_path / "wslgpud.db", Watch(), set()
+    with pretenders(10) as some, Store(file, host_name="pc") as store:
+        for round_ in range(40):
+            for number, pretender in enumerate(some):
+                pretender.rename(f"{round_}n{number}-gcc")
+            tick = watch.tick()
+            store.append(tick)
+            exposed |= {str(s.labels) for f in families(tick.readings(), {}) for s in f.samples if s.labels}
+        assert store.flush()
+        last = tick.value(processes.RESIDENT, OTHER)
+
+    assert last, "what has no name of its own is counted all the same"
+    assert 2 * 100 < rows(file) <= PROGRAM_SERIES
+    assert len(exposed) <= PROGRAM_NAMES.an_hour + 10, "and a scrape has no more of them"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
+def test_renaming_does_not_push_the_training_of_another_user_into_other() -> None:
+    watch = Watch()
+    with pretenders(10, uid=51234) as hostile, pretenders(1, uid=51235) as victim:
+        victim[0].rename("idle-gcc")
+        for round_ in range(20):
+            for number, pretender in enumerate(hostile):
+                pretender.rename(f"{round_}n{number}-gcc")
+            tick = watch.tick()
+        assert OTHER in programs(tick), "all places are taken"
+
+        victim[0].rename("training-gcc")
+
+        assert "training-gcc" in programs(watch.tick())
+
+
+def test_a_name_has_its_place_for_an_hour_and_then_makes_room() -> None:
+    places = Places(3)
+
+    assert places.refused("abcd", lambda _: (), 0) == {"d"}
+    assert places.refused("d", lambda _: (), 3599) == {"d"}
+    assert places.refused("a", lambda _: (), 3599) == set()
+    assert places.refused("ad", lambda _: (), 3600) == set()
+
+
+def test_two_users_come_to_equal_shares_and_names_do_not_take_turns() -> None:
+    places, owned = Places(8), lambda name: (name[0],)
+    places.refused([f"a{n}" for n in range(20)], owned, 0)
+
+    refused = places.refused([f"b{n}" for n in range(20)], owned, 1)
+
+    assert len(refused) == 16
+    assert places.refused([f"a{n}" for n in range(20, 40)], owned, 2) == {f"a{n}" for n in range(20, 40)}
+
+
+def test_uids_of_a_user_namespace_count_as_the_user_who_made_it() -> None:
+    """Everybody may have 65,536 uids; the slice in which their processes run stays their own."""
+    admission, slice_ = Admission(), "/user.slice/user-1000.slice/session-1.scope"
+
+    def tick(mono: float, names: list[tuple[str, int, str]]) -> Snapshot:
+        seen = tuple(ProcessSample(1, 1, name, 1, 0, uid, cgroup=group) for name, uid, group in names)
+        readings = tuple(Reading(processes.RESIDENT, 1, (name,)) for name, _, _ in names)
+        report = SourceReport("processes", "ok", Sample(readings, processes=seen), mono, 0.001)
+        return admission(Snapshot(T0, mono, 1, (report,)))
+
+    many = [(f"n{n}", 100_000 + n, slice_) for n in range(PROGRAM_NAMES.an_hour)]
+    assert OTHER not in programs(tick(0, many))
+    mine = ("training", 1001, "/user.slice/user-1001.slice/session-2.scope")
+    assert "training" in programs(tick(1, [*many, mine]))
+
+
+def test_cgroups_made_without_end_are_left_out_rather_than_added_up() -> None:
+    """A sum of limits would be a resource that nobody has, and that is always about to run out."""
+    admission, seen = Admission(), set()
+    for number in range(5 * CGROUP_NAMES.an_hour):
+        reading = Reading(cgroups.LIMIT, 1, (f"/user.slice/user-1000.slice/{number}",))
+        report = SourceReport("cgroups", "ok", Sample((reading,)), number, 0.001)
+        seen |= set(admission(Snapshot(T0, float(number), 1, (report,))).family(cgroups.LIMIT))
+
+    assert len(seen) == CGROUP_NAMES.an_hour
+    assert (OTHER,) not in seen
+
+
+NAMED = MetricSpec(
+    "made_named_bytes", "gauge", "bytes", "Of a program.", ("program",), names=(PROGRAM_NAMES,)
+)
+
+
+def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> None:
+    file = tmp_path / "wslgpud.db"
+    with Store(file, host_name="pc") as store:
+        for second, names in enumerate([range(500), range(500, 1000), range(1000)]):
+            store.append(snapshot(T0 + second, {(NAMED, f"n{n}"): 1 for n in names}))
+            assert store.flush()
+        found = {dict(ref.labels)["program"]: point.value for ref, point in store.latest().items()}
+
+    assert rows(file, "made_named%") == MOST_SERIES_OF_NAMES + 1
+    assert found[OTHER] == 1000 - MOST_SERIES_OF_NAMES, "the rest is one series"
+
+
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(forget, "PASS_SECONDS", 0.0)
+
+
+def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not_seen_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(monkeypatch)
+    file, clock = tmp_path / "wslgpud.db", FakeClock(T0)
+    keep = StoreSettings(raw_days=1, minute_days=2, hour_days=4)
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        first = {(NAMED, f"n{n}"): 1 for n in range(MOST_SERIES_OF_NAMES)}
+        store.append(snapshot(T0, first))
+        store.append(snapshot(T0 + 1800, {(NAMED, "n7"): 1}))
+        assert store.flush()
+    clock.now = T0 + 2 * 86400
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        store.append(snapshot(clock.now, {(NAMED, "n7"): 2}))
+        store.append(snapshot(clock.now + 1800, {(NAMED, "n7"): 2}))
+        eventually(lambda: store.flush() and rows(file, "made_named%") <= forget.ROOMY, "room for new names")
+        assert len(store.read(*store.series("made_named_bytes{program=n7}"), 0, clock.now, 3600)) == 2
+    clock.now = T0 + 5 * 86400
+    with Store(file, keep, host_name="pc", clock=clock) as store:
+        store.append(snapshot(clock.now, {(NAMED, "new"): 3}))
+        store.append(snapshot(clock.now + 1800, {(NAMED, "new"): 3}))
+        eventually(lambda: store.flush() and rows(file, "made_named%") == 2, "the end of all others")
+        assert {dict(ref.labels)["program"] for ref in store.series("made_named*")} == {"n7", "new"}
+
+
+def test_a_number_is_used_again_only_when_all_others_are_in_use(tmp_path: Path) -> None:
+    file = tmp_path / "wslgpud.db"
+    with Store(file, host_name="pc") as store:
+        store.append(snapshot(T0, {(NAMED, "a"): 1, (NAMED, "b"): 2}))
+        assert store.flush()
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DELETE FROM series WHERE id = 1")
+        database.execute("INSERT INTO series VALUES (65535, 0, 'made_bytes', 'gauge', '{}', 1)")
+    with Store(file, host_name="pc") as store:
+        store.append(snapshot(T0 + 1, {(NAMED, "c"): 3, (NAMED, "d"): 4}))
+        assert store.flush()
+        found = {dict(ref.labels).get("program"): point.value for ref, point in store.latest().items()}
+
+    assert found == {"b": 2, "c": 3, "d": 4}
+
+
+def crowded(file: Path, here: str) -> None:
+    """Make a history with 100,000 series of programs, as an older version may have left it."""
+    file.parent.mkdir(parents=True)
+    with Store(file, host_name=here):
+        pass
+    row = "INSERT INTO series SELECT :first + n, :host, :metric, 'gauge', json_object('program', 'n' || n), 1"
+    row += " FROM names"
+    names = "WITH RECURSIVE names(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM names WHERE n < 32000) "
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("INSERT INTO host VALUES (1, 'elsewhere')")
+        for host in (0, 1):
+            for at, metric in enumerate(("program_resident_bytes", "program_swap_bytes")):
+                first = (host << 16) + 32_000 * at
+                database.execute(names + row, {"first": first, "host": host, "metric": metric})
+    assert rows(file) >= 100_000
+
+
+def peak_mib(running: Running) -> float:
+    status = Path(f"/proc/{running.process.pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def asked(running: Running) -> float:
+    """Have eight requests answered at once, and return the most memory that the daemon ever took."""
+    paths = [
+        "/api/v1/series",
+        "/api/v1/series?match=program_resident_bytes*",
+        "/api/v1/series?match=*n31999*",
+        "/api/v1/series?host=elsewhere",
+        "/api/v1/range?series=wslgpud_memory_available_bytes",
+        "/api/v1/latest",
+        "/api/v1/incidents",
+        "/api/v1/processes",
+    ]
+    eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
+    with ThreadPoolExecutor(len(paths)) as pool:
+        statuses = list(pool.map(running.status_of, paths))
+    assert {200} >= {*statuses[:3], *statuses[4:]}
+    return peak_mib(running)
+
+
+def test_a_hundred_thousand_series_cost_neither_the_start_nor_eight_requests_any_memory(
+    tmp_path: Path,
+) -> None:
+    taken = {}
+    for kind in ("empty", "crowded"):
+        if kind == "crowded":
+            crowded(tmp_path / kind / "state" / "wslgpud.db", socket.gethostname())
+        with daemon(tmp_path / kind, settings={"WSLGPUD_STORE__COMMIT_SECONDS": "1"}) as running:
+            taken[kind] = asked(running)
+
+    assert taken["crowded"] < taken["empty"] + 10, taken
+
+
+def test_the_readers_of_other_programs_hold_no_series_either(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "wslgpud.db"
+    crowded(file, "pc")
+    with Reader(str(file)) as reader:
+        listed = reader.series(host="pc")
+        assert len(listed) == 2 * MOST_SERIES_OF_NAMES
+        assert reader.series('program_resident_bytes{program="n31999"}', "pc"), "any is found by its name"
+        assert reader.hosts() == ["elsewhere", "pc"]

@@ -1,0 +1,179 @@
+"""A PostgreSQL server shared by machines that do not trust each other: one role and one schema for each.
+
+The statements of ``RECIPE`` are those that the store's README gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from tests.store.made import BYTES, T0, snapshot
+from wslgpud.store import Reader, Store
+
+pytestmark = pytest.mark.servers
+
+README = Path(__file__).parents[2] / "wslgpud" / "store" / "README.md"
+Run = Callable[..., list[tuple[object, ...]]]
+
+
+def recipe() -> str:
+    (found,) = re.findall(r"```sql\n(.*?)```", README.read_text(), re.DOTALL)
+    return str(found)
+
+
+@pytest.fixture
+def run(server_target: str) -> Run:
+    """Run SQL as a role, in a connection of its own; words stand for their names in angle brackets."""
+
+    def run(statements: str, role: str = "postgres", **words: str) -> list[tuple[object, ...]]:
+        for name, word in words.items():
+            statements = statements.replace(f"<{name}>", word)
+        engine = create_engine(server_target.replace("postgres@", f"{role}@"), poolclass=NullPool)
+        with engine.begin() as connection:
+            result = connection.execute(text(statements.replace(":", r"\:")))
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    return run
+
+
+@pytest.fixture
+def shared(run: Run, server_target: str) -> Iterator[dict[str, str]]:
+    """Give the addresses of the roles that the recipe makes: two machines, and one that only reads."""
+    run(recipe())
+    yield {role: server_target.replace("postgres@", f"{role}@") for role in ("box_a", "box_b", "grafana")}
+    for role in ("grafana", "box_a", "box_b"):
+        run("DROP OWNED BY <name> CASCADE", name=role)
+    run("DROP ROLE grafana, box_a, box_b")
+
+
+def one_tick(target: str, host: str, value: int) -> None:
+    with Store(target, host_name=host) as store:
+        store.append(snapshot(T0, {(BYTES, "free"): value}))
+        store.post("ntfy", {"text": f"from {host}"})
+        assert store.flush(), store.stats().error
+
+
+def values(target: str) -> list[object]:
+    with Reader(target) as reader:
+        return [point.value for point in reader.latest().values()]
+
+
+def test_two_machines_of_the_same_name_write_at_once_and_see_only_their_own(shared: dict[str, str]) -> None:
+    with Store(shared["box_a"], host_name="pc") as a, Store(shared["box_b"], host_name="pc") as b:
+        for store, value in ((a, 1), (b, 2)):
+            store.append(snapshot(T0, {(BYTES, "free"): value}))
+            assert store.flush(), store.stats().error
+
+    assert (values(shared["box_a"]), values(shared["box_b"])) == ([1], [2])
+
+
+ATTACKS = (
+    "SELECT * FROM box_a.outbox",
+    "INSERT INTO box_a.outbox VALUES (5, 'ntfy', NULL, '{\"text\": \"from B\"}', 0, 0, '', NULL)",
+    "UPDATE box_a.outbox SET done_ms = 1",
+    "INSERT INTO box_a.learned VALUES (5, 0, 'ram', '{}')",
+    "UPDATE box_a.transition SET new = 0",
+    "DELETE FROM box_a.batch",
+    "UPDATE box_a.host SET name = 'b'",
+    "CREATE FUNCTION box_a.strpos(text, text) RETURNS int LANGUAGE sql AS 'SELECT 0'",
+    "CREATE TRIGGER t BEFORE INSERT ON box_a.batch EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    "CREATE RULE r AS ON INSERT TO box_a.batch DO INSTEAD NOTHING",
+    "LOCK TABLE box_a.batch",
+    "DROP SCHEMA box_a CASCADE",
+    "SET ROLE box_a",
+)
+
+
+def test_one_machine_can_touch_nothing_of_another(shared: dict[str, str], run: Run) -> None:
+    one_tick(shared["box_a"], "a", 1)
+
+    for attack in ATTACKS:
+        with pytest.raises(DBAPIError, match=r"permission denied|must be owner"):
+            run(attack, "box_b")
+    assert values(shared["box_a"]) == [1]
+
+
+def test_what_a_stranger_puts_into_a_common_schema_is_never_called(shared: dict[str, str], run: Run) -> None:
+    """PostgreSQL before 15 lets everybody create in ``public``, which is on everybody's path."""
+    run("GRANT ALL ON SCHEMA public TO PUBLIC")
+    trap = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped as %', current_user; END $$"
+    for name, takes, gives in (
+        ("strpos", "text, varchar", "int"),
+        ("pg_advisory_xact_lock", "int, bigint", "void"),
+        ("max", "int", "int"),
+        ("substr", "text, bigint, int", "text"),
+    ):
+        run(f"CREATE FUNCTION public.{name}({takes}) RETURNS {gives} {trap}", "box_b")
+    for table in ("outbox", "host", "series", "schema_migration"):
+        run(f"CREATE TABLE public.{table} (id bigint, version int)", "box_b")
+        run(f"GRANT ALL ON public.{table} TO PUBLIC", "box_b")
+
+    one_tick(shared["box_a"], "a", 1)
+
+    assert values(shared["box_a"]) == [1]
+    with Reader(shared["box_a"]) as reader, reader.connected() as connection:
+        assert str(connection.scalar(text("SHOW search_path"))) == "box_a, pg_temp"
+    assert run("SELECT id FROM public.outbox") == [], "nothing went where it could be read"
+
+
+def test_grafana_reads_both_and_writes_neither(shared: dict[str, str], run: Run) -> None:
+    one_tick(shared["box_a"], "a", 1)
+    one_tick(shared["box_b"], "b", 2)
+
+    for box, value in (("box_a", 1), ("box_b", 2)):
+        assert run("SELECT value FROM <box>.recent", "grafana", box=box) == [(value,)]
+        for attack in ("DELETE FROM <box>.batch", "CREATE TABLE <box>.x (id int)"):
+            with pytest.raises(DBAPIError, match="permission denied"):
+                run(attack, "grafana", box=box)
+
+
+def test_documents_that_make_no_sense_keep_no_daemon_from_its_start(server_target: str, run: Run) -> None:
+    """In a schema that several may write to there is no protection, but nothing breaks either."""
+    one_tick(server_target, "a", 1)
+    deep = "[" * 100_000
+    for row in (
+        "learned VALUES (900, 0, 'ram', '<deep>'), (901, 0, 'gpu', '[]')",
+        "outbox VALUES (902, 'ntfy', NULL, '<deep>', 0, 0, '', NULL)",
+        "transition VALUES (903, 0, 0, 'ram', 'r', 0, 99, 'h', '<deep>', NULL)",
+        "event VALUES (904, 0, 'k', 't', '<deep>')",
+    ):
+        run(f"INSERT INTO {row}", deep=deep)
+
+    with Store(server_target, host_name="a") as store:
+        assert store.learned == {}
+        assert [delivery.payload for delivery in store.unsent()] == [{"text": "from a"}]
+        assert store.transitions() == []
+        assert store.reader.events(-1, 1) == []
+
+
+def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_target: str, run: Run) -> None:
+    one_tick(server_target, "a", 1)
+    one_tick(server_target, "b", 2)
+    run("INSERT INTO rollup_minute VALUES (0, 65537, 1, 0, '[1,1,0,0,0]')")
+
+    with Store(server_target, host_name="a") as store:
+        assert [delivery.payload for delivery in store.unsent()] == [{"text": "from a"}]
+        (ref,) = store.series(host="a")
+        assert store.read(ref, T0 - 60, T0 + 60)
+    assert run("SELECT count(*) FROM outbox") == [(2,)]
+
+
+def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_into(
+    server_target: str, run: Run
+) -> None:
+    with Store(server_target, host_name="a"):
+        pass
+    run("INSERT INTO host VALUES (1, 'b')")
+    run("INSERT INTO series VALUES (65540, 0, 'made_bytes', 'gauge', '{\"kind\":\"free\"}', 1)")
+
+    one_tick(server_target, "a", 1)
+
+    (row,) = run("SELECT readings FROM batch")
+    assert "65540" not in str(row[0])
