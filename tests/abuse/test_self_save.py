@@ -88,7 +88,11 @@ def test_a_number_used_again_is_another_process(tmp_path):
         assert state(process.pid) != "T"
 
 
-@pytest.mark.parametrize("pid", [0, 1, os.getpid(), -1, 2**31, 2**63])
+@pytest.mark.parametrize(
+    "pid",
+    [0, 1, os.getpid(), -1, 2**31, 2**63],
+    ids=["group", "init", "ourselves", "everybody", "a large one", "a huge one"],
+)
 def test_no_number_reaches_a_group_the_system_or_ourselves(pid):
     with suppress(OverflowError):
         assert send((pid, 1), signal.SIGCONT, os.geteuid())
