@@ -22,13 +22,13 @@ from tests.serve.support import (
     snapshot,
     wait_until,
 )
-from wslgpud.serve import Response, Route
+from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.connection import Deadlines
 from wslgpud.serve.crowd import network_of, who_leaves
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
 from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX
 
-BIG = b"x" * 1_000_000
+BIG = b"x" * 400_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -250,7 +250,8 @@ def test_who_holds_a_place_and_says_nothing_more_leaves_it_to_who_comes(serve, s
             assert others[-1].recv(1)  # not its end: the youngest stay
 
 
-def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more(serve):
+def test_who_takes_no_answer_leaves_his_place_too_although_he_has_asked_for_more(serve, monkeypatch):
+    monkeypatch.setattr(listener, "UNREAD_BYTES_MAX", 1 << 40)  # or they would leave for that
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
         hold_all_places(running, opened, 3 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
