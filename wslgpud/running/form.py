@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from wslgpud import documents
+from wslgpud import documents, masking
 from wslgpud.documents import Folder
 from wslgpud.host import Host
 from wslgpud.sources.identity import Identity, identity
-from wslgpud.units import printable
 
 Kind = Literal["stress", "guard"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -91,5 +90,5 @@ def _checked(note: dict[str, Any]) -> dict[str, Any]:
     return {
         **note,
         "began_mono": note["began_mono"],
-        **{word: printable(str(note[word]))[:LONGEST_WORD] for word in _WORDS},
+        **{word: masking.named(str(note[word]))[:LONGEST_WORD] for word in _WORDS},
     }
