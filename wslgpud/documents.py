@@ -50,8 +50,9 @@ def open_plain(
     try:
         descriptor = os.open(path, flags, mode, dir_fd=folder)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket, or a FIFO opened to write
-            raise _not_plain(path, os.stat(path, dir_fd=folder, follow_symlinks=False)) from error
+        if error.errno == errno.ENXIO or (error.errno == errno.ELOOP and not follow):
+            # a socket, or a FIFO opened to write; a link
+            raise _not_plain(path, os.stat(path, dir_fd=folder, follow_symlinks=follow)) from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):

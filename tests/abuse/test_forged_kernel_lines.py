@@ -10,6 +10,7 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host
+from wslgpud.masking import named
 from wslgpud.sources import kernel_lines
 from wslgpud.sources.kernel_lines import DxgError, OomKill, Story, Xid, parse_line
 from wslgpud.sources.kernel_log import KernelLogSource
@@ -114,7 +115,7 @@ def test_a_name_does_not_put_the_blame_on_another_group(details, group):
 def test_a_name_of_a_program_changes_no_figure(name):
     found = killed("cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7008,uid=1", name)
 
-    assert (found.pid, found.anon_bytes, found.victim) == (7008, 3145728 * 1024, name)
+    assert (found.pid, found.anon_bytes, found.victim) == (7008, 3145728 * 1024, named(name))
 
 
 def test_a_long_line_takes_no_long_time():

@@ -526,6 +526,8 @@ STARTS = {
     "advise/guard/rescue.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
     "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
+    "alerts/channels/postman.py": "itself, for one message",
+    "alerts/channels/postoffice.py": "our own postman, in /",
     "capture.py": "our own probe, in /",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import base64
-import fcntl
 import io
 import json
 import logging
@@ -23,11 +22,12 @@ from tests.abuse.hostile import ATTACK, MARK
 from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
-from wslgpud import logs, output, running
+from tests.support.elsewhere import Elsewhere, seen
+from wslgpud import logs, output
 from wslgpud.cli.console import Console
-from wslgpud.host import Host
-from wslgpud.sources import announced
-from wslgpud.sources.processes import parse_stat
+from wslgpud.running.form import PLACES, name_of
+from wslgpud.running.read import Notes, expected
+from wslgpud.sources.identity import identity
 from wslgpud.units import printable
 
 ROOT = Path(__file__).parent.parent.parent
@@ -179,25 +179,22 @@ def test_a_name_with_a_line_feed_forges_no_line_of_the_log(
     ] * 2
 
 
-def test_nor_do_announcements_and_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) -> None:
-    place, host = tmp_path / announced.PLACES[0].lstrip("/"), Host()
-    place.mkdir(parents=True)
-    ticks = parse_stat(host.read(f"/proc/{os.getpid()}/stat"))
-    assert ticks is not None
-    note = {"kind": "guard", "what": ATTACK, "phase": ATTACK, "pid": os.getpid(), "began_mono": 0.0}
-    (tmp_path / running.FOLDER).mkdir()
-    (tmp_path / running.FOLDER / "guard-1.json").write_text(
-        json.dumps({**note, "start_ticks": ticks.start_ticks})
-    )
-    with (place / f"{announced.PREFIX}1{announced.SUFFIX}").open("wb+") as file:
-        file.write(announced.text(ATTACK, {"ram": 1 << 30}, {"ram": 1}, (7,)))
-        file.flush()
-        fcntl.flock(file, fcntl.LOCK_EX)
-        [expected] = announced.expected(Host(tmp_path))
-    [noted] = [one for one in running.running(tmp_path, host) if MARK in one["what"]]
+def test_nor_do_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) -> None:
+    host = Elsewhere(tmp_path)
+    me = identity(host, os.getpid())
+    assert me is not None
+    note = {
+        "kind": "guard", "pid": me.pid, "start_ticks": me.start_ticks, "began_mono": 0.0,
+        "peaks": {"ram": 1 << 30}, **dict.fromkeys(("what", "who", "phase"), ATTACK),
+    }  # fmt: skip
+    (Path(host.path(PLACES[0])) / name_of("guard", me.pid)).write_text(json.dumps(note))
+    [noted] = notes = Notes(host).read()
+    [peak] = expected(notes, ())
+    [shown] = seen(host)
 
-    assert MARK in expected.who
-    assert all(text.isprintable() for text in (expected.who, noted["what"], noted["phase"]))
+    assert MARK in peak.who
+    assert noted.who == me
+    assert all(text.isprintable() for text in (peak.who, shown["what"], shown["phase"]))
 
 
 @pytest.mark.parametrize("kept", ["", "\n\t"])
@@ -226,7 +223,7 @@ def test_markup_in_a_string_is_text_for_the_console_of_every_command() -> None:
 
 #: Programs whose standard output is a pipe to us, or that pass a guarded command's own output on unchanged.
 #: Whatever they print of others is made harmless where it is read, or where they write it (``os.write``).
-SPEAK_TO_PIPES = ("probes/", "stress/worker.py", "advise/doctor/torch_probe.py")
+SPEAK_TO_PIPES = ("probes/", "stress/worker.py", "advise/doctor/torch_probe.py", "alerts/channels/postman.py")
 OWN_WRITERS = {
     "output.py": {"sys.stdout", "sys.stderr"},
     "cli/console.py": {"rich.Console"},

@@ -23,10 +23,14 @@ CARDS = {
 OFTEN = {"WSLGPUD_STORE__COMMIT_SECONDS": "1"}
 
 
-def chunks(slow: range = range(0)) -> list[dict[str, float]]:
+def chunks(slow: range = range(0)) -> list[dict[str, float | str]]:
     """Return what a run says of 56 chunks, of which some are slow."""
-    size = 256 * MIB
-    return [{"bytes": size, "read": size / (76e9 if n in slow else 760e9 - 1e9 * (n % 7))} for n in range(56)]
+    found: list[dict[str, float | str]] = []
+    for number in range(56):
+        seconds = 256 * MIB / (76e9 if number in slow else 760e9 - 1e9 * (number % 7))
+        speeds = dict.fromkeys(("write", "change", "read"), seconds)
+        found.append({"index": number, "bytes": 256 * MIB, "class": "device", **speeds})
+    return found
 
 
 def nights(folder: Path, uuid: str) -> None:

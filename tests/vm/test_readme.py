@@ -85,7 +85,9 @@ def desk(newcomer: Newcomer) -> Path:
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"#!/bin/sh\n{script}")
         file.chmod(0o755)
-    wheels = _downloaded("apprise", f"--python-version={GUEST_PYTHON}", "apprise>=1.9")
+    wheels = _downloaded(
+        "apprise", REPOSITORY / "deploy/extras/apprise.txt", f"--python-version={GUEST_PYTHON}"
+    )
     shutil.copytree(wheels, machine / "wheels", dirs_exist_ok=True)
     (machine / "run/systemd/system").mkdir(parents=True)
     (machine / "etc/wslgpud").mkdir(parents=True)
