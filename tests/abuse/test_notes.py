@@ -182,8 +182,11 @@ class Kept:
     def record_stress(self, _: StressResult) -> int:
         return 1
 
-    def stress_runs(self, _: float = 0.0) -> list[tuple[int, StressResult]]:
+    def stress_runs(self, *, brief: bool) -> list[tuple[int, StressResult]]:
         return []
+
+    def stress_run(self, _: int) -> None:
+        return None
 
 
 def test_a_stress_run_removes_and_writes_nothing_through_a_link(
