@@ -205,7 +205,7 @@ def test_a_stress_run_removes_and_writes_nothing_through_a_link(
     result = runner.run(gpu(), "nightly")
     idle.close()
 
-    assert result.verdict == "passed"
+    assert result.verdict == "passed", result.reason
     assert kept(victim)
     with pytest.raises(OSError, match="directory"):
         leave(state, RUN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
@@ -105,8 +106,8 @@ def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
 
 
 def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
-    """Return the incidents that the rows make up, by number; see ``grouped``."""
-    return sorted(grouped(rows), key=lambda incident: incident.id)
+    """Return the incidents that a few rows in any order make up, by number; see ``grouped``."""
+    return sorted(grouped(sorted(rows, key=itemgetter(0))), key=lambda incident: incident.id)
 
 
 def after(known: Incident | None, number: int, row: Transition) -> Incident:
