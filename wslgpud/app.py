@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 2.0
 #: how far back ``status`` looks for changes of level
 RECENT_SECONDS = 24 * 3600.0
+MOST_RECENT = 10
 
 
 class StartError(Exception):
@@ -141,17 +142,14 @@ class Daemon:
         )
         if self._store.warning:
             log.warning("%s", self._store.warning)
-        run, earlier = (
-            self._store.previous_run,
-            self._rows(self._host.clock.wall() - HISTORY_SECONDS, LASTING),
-        )
+        run = self._store.previous_run
         channels = build.channels(self._config.alerts, self._host, self._environ)
         place = Place(
             socket.gethostname(), self._folder.resolve(), file.parent,
             language(self._config.alerts.language, self._environ),
         )  # fmt: skip
         self._desk = Desk(
-            self._config.alerts, channels, self._store, self._host.clock, place, rows=earlier,
+            self._config.alerts, channels, self._store, self._host.clock, place, rows=self._earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
         )  # fmt: skip
         stack.callback(self._desk.close, STOP_SECONDS)
@@ -217,12 +215,20 @@ class Daemon:
             *runbook_page.routes(runbook.sections),
         ]
 
-    def _rows(self, since_wall: float, lasting: Sequence[str] = ()) -> list[tuple[int, Transition]]:
-        """Return what was announced; what cannot be read must not keep us from warning."""
+    def _earlier(self) -> Iterator[tuple[int, Transition]]:
+        """Yield what earlier runs announced; what cannot be read must not keep us from warning."""
         try:
-            return self._store.transitions(since_wall, lasting)
+            yield from self._store.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
         except StoreError as error:
             log.warning("earlier changes of level are not known: %s", error)
+
+    def _recent(self, since_wall: float) -> list[Transition]:
+        """Return the newest that was announced since, the newest first."""
+        try:
+            return [t for _, t in reversed(self._store.transitions(since_wall, newest=MOST_RECENT))]
+        except StoreError as error:
+            # The store tells of its trouble by itself; whoever asks must not fill the log with it.
+            log.debug("what was announced is not known: %s", error)
             return []
 
     def stop(self) -> None:
@@ -310,8 +316,7 @@ class Daemon:
         state = self._state
         if state is None:
             return self.now()
-        recent = [t for _, t in self._rows(state.snapshot.wall - RECENT_SECONDS)]
-        return self._status(state, recent[:-11:-1])
+        return self._status(state, self._recent(state.snapshot.wall - RECENT_SECONDS))
 
     def _for_commands(self) -> dict[str, Any]:
         """Return what this machine's own commands may know where the HTTP server asks for a password."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from wslgpud.alerts.incidents import fold
+from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.message import iso
 from wslgpud.alerts.report import report, summary
 from wslgpud.alerts.texts import compose
@@ -43,17 +44,33 @@ class Archive:
         """Return the processes recorded between two moments."""
         return self._reader().processes(start, end)
 
-    def incidents(self, least: str, language: str | None) -> list[dict[str, Any]]:
-        """Return the incidents that became at least as bad as ``least``, the newest first."""
-        found = [i for i in fold(self._reader().transitions()) if i.worst >= Level[least.upper()]]
-        tongue = language or self._language
+    def incidents(
+        self, least: str, language: str | None, before: int | None, limit: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the newest incidents that became at least as bad as ``least``, and how many there are.
+
+        Args:
+            least: name of a level.
+            language: of the texts, None for the configured one.
+            before: only those with lower numbers are returned.
+            limit: no more than so many are.
+        """
+        tongue, reader, total = language or self._language, self._reader(), 0
+
+        def asked() -> Iterator[Incident]:
+            nonlocal total
+            for incident in grouped(reader.changes(brief=True)):
+                if incident.worst >= Level[least.upper()]:
+                    total += 1
+                    if before is None or incident.id < before:
+                        yield incident
+
+        found = heapq.nlargest(limit, asked(), key=lambda incident: incident.id)
         if tongue == "en":  # the rows have the words of the time, with facts that rows do not keep
-            return [summary(i) for i in reversed(found)]
-        worst = (max(i.transitions, key=lambda t: t.new) for i in reversed(found))
-        return [
-            {**summary(i), "headline": compose(t, tongue).headline}
-            for i, t in zip(reversed(found), worst, strict=True)
-        ]
+            return [summary(i) for i in found], total
+        peaks = reader.changes_numbered([i.peak_id for i in found])
+        texts = {number: compose(row, tongue).headline for number, row in peaks.items()}
+        return [{**summary(i), "headline": texts.get(i.peak_id, i.headline)} for i in found], total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""
@@ -64,9 +81,17 @@ class Archive:
         curves = [{**c, "levels": levels[c["resource"]]} for c in found.document.get("headroom", ())]
         return {**found.document, "headroom": curves}
 
-    def stress_runs(self) -> list[dict[str, Any]]:
-        """Return the stress runs, the newest first."""
-        return [_run(number, result) for number, result in reversed(self._reader().stress_runs())]
+    def stress_runs(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """Return the newest stress runs without the rows behind their figures, and how many there are."""
+        reader = self._reader()
+        found = reader.stress_runs(brief=True, before=before, newest=limit)
+        plain = [_run(number, result) for number, result in reversed(found)]
+        return [{k: v for k, v in run.items() if k != "detail"} for run in plain], reader.count_stress_runs()
+
+    def stress_run(self, number: int) -> dict[str, Any] | None:
+        """Return one stress run with all its rows; None when there is none of that number."""
+        found = self._reader().stress_run(number)
+        return None if found is None else _run(number, found)
 
 
 def _run(number: int, result: StressResult) -> dict[str, Any]:

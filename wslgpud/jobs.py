@@ -13,6 +13,7 @@ import random
 import re
 import threading
 from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,8 +53,11 @@ class History(Protocol):
     def record_stress(self, result: StressResult) -> int:
         """Keep a run."""
 
-    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
-        """Return the runs kept, by time."""
+    def stress_runs(self, *, brief: bool) -> list[tuple[int, StressResult]]:
+        """Return the runs kept, by time, with ``brief`` without the rows behind their figures."""
+
+    def stress_run(self, number: int) -> StressResult | None:
+        """Return one of them in full."""
 
 
 def trigger(settings: Stress) -> Any:
@@ -123,10 +127,34 @@ def leave(state_folder: Path, result: StressResult) -> None:
 def _known(history: History) -> list[StressResult]:
     """Return the runs kept so far; a database that cannot be read must not keep the daemon from warning."""
     try:
-        return [run for _, run in history.stress_runs()]
+        return [run for _, run in history.stress_runs(brief=True)]
     except StoreError as error:
         log.warning("earlier stress runs are not known: %s", error)
         return []
+
+
+def _remembered(history: History) -> list[StressResult]:
+    """Return the runs kept so far, in full only the last complete one of each card: it alone is shown so.
+
+    The rows behind the figures of a thousand nights are a hundred megabytes.
+    """
+    try:
+        numbered = dict(history.stress_runs(brief=True))
+        last = {run.uuid: number for number, run in numbered.items() if run.complete}
+        full = {number: history.stress_run(number) for number in last.values()}
+        return [full.get(number) or run for number, run in numbered.items()]
+    except StoreError as error:
+        log.warning("earlier stress runs are not known: %s", error)
+        return []
+
+
+def _with(runs: Sequence[StressResult], result: StressResult) -> list[StressResult]:
+    """Return the runs with one more, for which those of its card give up their rows if it is complete."""
+    outdone = (run.detail and result.complete and run.uuid == result.uuid for run in runs)
+    return [
+        *(replace(run, detail={}) if old else run for run, old in zip(runs, outdone, strict=True)),
+        result,
+    ]
 
 
 class Nightly:
@@ -143,7 +171,7 @@ class Nightly:
         self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
         self._recent = Recent()
         self._lock = threading.Lock()
-        self._runs = _known(history)
+        self._runs = _remembered(history)
         self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
         longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
         self._runner: Runner | Asker = (
@@ -186,7 +214,7 @@ class Nightly:
             card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
             told = [run for run in runs if run.uuid == card]
             with self._lock:
-                self._runs.append(result)
+                self._runs = _with(self._runs, result)
             self._history.record_stress(result)
             log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
             for finding in result.findings:

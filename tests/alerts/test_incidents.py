@@ -30,7 +30,8 @@ def test_rows_from_ok_to_ok_are_one_incident() -> None:
         "worst",
         rows[4][1].wall,
     )
-    assert [t.new for t in memory.transitions] == [WARNING, CRITICAL, WARNING, OK]
+    assert (memory.first, memory.last) == (rows[0][1], rows[4][1])
+    assert (memory.peak_id, memory.last_id) == (6, 9)
     assert (kill.id, kill.level, kill.closed_wall) == (5, CRITICAL, None)
 
 
@@ -127,7 +128,8 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
             ledger.record(number, row)
 
     for incident in fold(rows):
-        levels = [t.new for t in incident.transitions]
-        assert [t.old for t in incident.transitions] == [OK, *levels[:-1]]
+        own = [t for n, t in rows if incident.id <= n <= incident.last_id and t.resource == incident.resource]
+        levels = [t.new for t in own]
+        assert [t.old for t in own] == [OK, *levels[:-1]]
         assert (levels[-1] == OK) == (incident.closed_wall is not None)
     assert {i.key: i.level for i in fold(rows) if i.closed_wall is None} == dict(ledger.levels())

@@ -32,8 +32,11 @@ class Shelf:
         self.kept.append(result)
         return len(self.kept)
 
-    def stress_runs(self, since_wall=0.0):
-        return list(enumerate(self.kept, 1))
+    def stress_runs(self, *, brief):
+        return [(n, replace(run, detail={}) if brief else run) for n, run in enumerate(self.kept, 1)]
+
+    def stress_run(self, number):
+        return self.kept[number - 1]
 
 
 class Forgetful(Shelf):

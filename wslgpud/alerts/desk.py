@@ -16,7 +16,7 @@ from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, Outbox
-from wslgpud.alerts.incidents import Incident, Ledger, Standing, fold, kind_of
+from wslgpud.alerts.incidents import Incident, Ledger, Standing, grouped, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
@@ -77,7 +77,7 @@ class Desk:
 
     def __init__(  # noqa: PLR0913 - what it brings together
         self, settings: Alerts, channels: Sequence[Channel], store: Rows, clock: Clock, place: Place,
-        *, rows: Sequence[tuple[int, Transition]] = (), unseen_since_wall: float = math.inf,
+        *, rows: Iterable[tuple[int, Transition]] = (), unseen_since_wall: float = math.inf,
     ) -> None:  # fmt: skip
         """Take over what earlier runs left open, and prepare the channels.
 
@@ -87,7 +87,8 @@ class Desk:
             store: rows and outbox.
             clock: time.
             place: where this runs.
-            rows: what earlier runs announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``.
+            rows: what earlier runs announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``,
+                by number; they are taken one at a time.
             unseen_since_wall: when the last run ended; kernel messages since then are news.
 
         Raises:
@@ -103,15 +104,17 @@ class Desk:
             channels, store, clock, manners=build.manners(settings), language=place.language,
             expiry_seconds=settings.expire_hours * 3600.0, levels=self._levels,
         )  # fmt: skip
-        incidents = fold(rows)
-        self._ledger = Ledger(incidents, clock.mono(), clock.wall())
-        self.left_open = tuple(self._ledger.open.values())
         # Closed ones are kept for the score alone, and so only those that it looks at.
         self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
-        for incident in incidents:
+        left: list[Incident] = []
+        since = unseen_since_wall
+        for incident in grouped(rows):
+            left += [incident] if incident.closed_wall is None else []
             self._keep_past(incident)
-        told = (row.wall for _, row in rows if is_momentary(row.rule))
-        since = max([unseen_since_wall, *told])
+            if is_momentary(incident.rule):
+                since = max(since, incident.changed_wall)
+        self._ledger = Ledger(left, clock.mono(), clock.wall())
+        self.left_open = tuple(self._ledger.open.values())
         self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=since)
         self._rules.resume(self._ledger.levels(), clock.mono(), self._ledger.facts())
         self._control = ControlFile(place.state_folder, log.warning)
@@ -311,7 +314,7 @@ class Desk:
         for incident in self._ledger.open.values():
             if self._is_silenced(incident):
                 continue
-            row = incident.transitions[-1]
+            row = incident.last
             text = compose(row, self._place.language)
             if incident.id in self._untold:  # it outlasts its silence
                 self._untold.discard(incident.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 import threading
 from collections import Counter
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 BACK_OFF_SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0)
 #: a warning older than this is history, not a warning
 EXPIRY_SECONDS = 24 * 3600.0
+#: messages that wait for one channel; of more, those that matter least are given up, the oldest first
+MOST_WAITING = 500
 #: an open end of quiet hours is looked at this often: the wall clock may be set meanwhile
 RECHECK_SECONDS = 60.0
 
@@ -157,6 +160,7 @@ class _Line:
         self._language = language
         self._expiry = expiry_seconds
         self._failures = 0
+        self._overfull = False
         self._not_before = 0.0
         self._refreshed = clock.mono()
 
@@ -174,7 +178,7 @@ class _Line:
 
     def _step(self) -> float | None:
         """Do one thing; return the seconds until the next, None when nothing waits."""
-        waiting = self.outbox.unsent(self.channel.name)
+        waiting = self._bounded(self.outbox.unsent(self.channel.name))
         if (pause := self._not_before - self._clock.mono()) > 0:
             return pause
         if not waiting:
@@ -191,6 +195,23 @@ class _Line:
             if (pause := self._manners.wait(worst, wall, self._clock.mono())) > 0:
                 return min(pause, RECHECK_SECONDS)
         return self._send(batch)
+
+    def _bounded(self, waiting: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Return what goes on waiting; more than anybody reads would fill the memory of a night."""
+        excess = len(waiting) - MOST_WAITING
+        if excess <= 0:
+            self._overfull = self._overfull and len(waiting) > MOST_WAITING // 2
+            return waiting
+        least = heapq.nsmallest(excess, waiting, key=lambda d: (level_of(d.payload), d.id))
+        if not self._overfull:  # once, and not for each message of a flood
+            self._overfull = True
+            log.warning(
+                "%s: more than %d messages wait; those that matter least are given up", self.channel.name,
+                MOST_WAITING,
+            )  # fmt: skip
+        self._done(least, "dropped", f"more than {MOST_WAITING} messages were waiting")
+        gone = {delivery.id for delivery in least}
+        return [delivery for delivery in waiting if delivery.id not in gone]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
         messages = [numbered(d.payload, d.transition_id) for d in batch]

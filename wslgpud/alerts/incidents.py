@@ -1,12 +1,14 @@
 """Incidents: transition rows grouped from ok to ok. They open, escalate, ease and close, over restarts.
 
-Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row.
+Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row. It is
+of one size however many rows it has: an ordinary user can add some thousand a day to one that never ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
@@ -25,6 +27,8 @@ RECOVERED_SHARE = 0.08
 AGAIN_SECONDS = 30.0
 #: how long the report of an unclean end counts as open: there is nothing that could make it end
 REPORT_SECONDS = 600.0
+#: an alarm was worth it when less than this share of the memory was left while it held
+CLOSE_CALL_SHARE = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,15 @@ class Incident:
     opened_wall: float
     changed_wall: float
     headline: str
-    transitions: tuple[Transition, ...]
+    first: Transition
+    last: Transition
+    last_id: int
+    #: number of the first row of the worst level
+    peak_id: int
+    #: when it first was a warning or worse
+    warned_wall: float | None = None
+    #: whether less than ``CLOSE_CALL_SHARE`` of the capacity was left at one of its rows
+    close_call: bool = False
     closed_wall: float | None = None
 
     @property
@@ -67,39 +79,63 @@ def kind_of(transition: Transition) -> Kind:
     return "escalated" if transition.new > transition.old else "eased"
 
 
-def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
-    """Return the incidents that the rows make up, by number.
+def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
+    """Yield the incidents that the rows make up, each as soon as it has ended, then those that are open.
 
     Rows lost with a crash leave marks: an incident that is not closed before another one of its kind opens
-    ended at a time that nobody knows, so it ends with its last row.
+    ended at a time that nobody knows, so it ends with its last row. An end whose beginning has been deleted
+    is left out.
+
+    Args:
+        rows: by number, and not by the wall clock, which jumps. They are taken one at a time.
     """
     open_ones: dict[Key, Incident] = {}
-    done: list[Incident] = []
-    for number, row in sorted(rows, key=lambda pair: pair[0]):  # not by the wall clock, which jumps
-        key = (row.rule, row.resource)
-        known = open_ones.pop(key, None)
-        if known is None or kind_of(row) == "opened":
-            if known is not None:
-                done.append(replace(known, closed_wall=known.changed_wall))
-            if row.new == Level.OK:
-                continue  # the row that opened it has been deleted
-            open_ones[key] = Incident(
-                number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.headline, (row,)
-            )
+    for number, row in rows:
+        known = open_ones.pop((row.rule, row.resource), None)
+        if known is not None and kind_of(row) == "opened":
+            yield replace(known, closed_wall=known.changed_wall)
+            known = None
+        if known is None and row.new == Level.OK:
             continue
-        grown = replace(
-            known,
-            level=row.new,
-            worst=max(known.worst, row.new),
-            changed_wall=row.wall,
-            headline=row.headline if row.new >= known.worst else known.headline,
-            transitions=(*known.transitions, row),
-        )
-        if row.new == Level.OK:
-            done.append(replace(grown, closed_wall=row.wall))
+        incident = after(known, number, row)
+        if incident.closed_wall is None:
+            open_ones[incident.key] = incident
         else:
-            open_ones[key] = grown
-    return sorted([*done, *open_ones.values()], key=lambda incident: incident.id)
+            yield incident
+    yield from open_ones.values()
+
+
+def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
+    """Return the incidents that a few rows in any order make up, by number; see ``grouped``."""
+    return sorted(grouped(sorted(rows, key=itemgetter(0))), key=lambda incident: incident.id)
+
+
+def after(known: Incident | None, number: int, row: Transition) -> Incident:
+    """Return the incident as a further row leaves it, the row with which it begins if none is ``known``."""
+    if known is None:
+        known = Incident(
+            number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.headline,
+            first=row, last=row, last_id=number, peak_id=number,
+        )  # fmt: skip
+    warned = [known.warned_wall] if known.warned_wall is not None else []
+    warned += [row.wall] if row.new >= Level.WARNING else []
+    return replace(
+        known,
+        level=row.new,
+        worst=max(known.worst, row.new),
+        changed_wall=row.wall,
+        headline=row.headline if row.new >= known.worst else known.headline,
+        last=row,
+        last_id=number,
+        peak_id=number if row.new > known.worst else known.peak_id,
+        warned_wall=min(warned, default=None),
+        close_call=known.close_call or _is_close_call(row.forecast),
+        closed_wall=row.wall if row.new == Level.OK else None,
+    )
+
+
+def _is_close_call(forecast: Forecast | None) -> bool:
+    return forecast is not None and forecast.headroom_bytes < CLOSE_CALL_SHARE * forecast.capacity_bytes
 
 
 class Ledger:
@@ -117,7 +153,7 @@ class Ledger:
 
     def facts(self) -> Mapping[Key, Mapping[str, str | Number]]:
         """Return what was last seen of each open incident."""
-        return {key: incident.transitions[-1].facts for key, incident in self.open.items()}
+        return {key: incident.last.facts for key, incident in self.open.items()}
 
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.
@@ -140,8 +176,9 @@ class Ledger:
         """Note a row that has been written under ``number``; return the incident as it is now."""
         key = (row.rule, row.resource)
         known = self.open.pop(key, None)
-        rows = [(known.id, t) for t in known.transitions] if known is not None else []
-        incident = fold([*rows, (number, row)])[-1]
+        if kind_of(row) == "opened":
+            known = None  # a second unclean end is another incident
+        incident = after(known, number, row)
         if incident.closed_wall is None:
             self.open[key] = incident
             self._since[key] = row.mono
@@ -183,7 +220,7 @@ class Ledger:
 
 def _as_short(incident: Incident, now: Forecast | None) -> bool:
     """Tell whether no more of a resource is left than when its level was last raised."""
-    then = incident.transitions[-1].forecast
+    then = incident.last.forecast
     if then is None or now is None or then.capacity_bytes <= 0 or now.capacity_bytes <= 0:
         return False
     back = now.headroom_bytes / now.capacity_bytes - then.headroom_bytes / then.capacity_bytes

@@ -16,7 +16,8 @@ LEVEL = MetricSpec(
 )  # fmt: skip
 DELIVERIES = MetricSpec(
     "alert_deliveries", "counter", "",
-    "Messages by channel and outcome: sent, failed (tried again), refused or expired (given up).",
+    "Messages by channel and outcome: sent, failed (tried again); given up: refused, "
+    "expired, or dropped (too many waited).",
     ("channel", "outcome"), stored=False,
 )  # fmt: skip
 WAITING = MetricSpec(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts import blackbox
-from wslgpud.alerts.incidents import Incident, fold
+from wslgpud.alerts.incidents import Incident, after, grouped
 from wslgpud.alerts.message import iso
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm, lead_seconds
@@ -20,19 +22,26 @@ AFTER_SECONDS = 60.0
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
 _MOST_EVENTS = 50
+#: rows of an incident that are told, from its beginning and as many before its end
+_MOST_ROWS = 250
 Rows = Sequence[tuple[int, Transition]]
 
 
 class History(Protocol):
     """What is needed of the store's reader; series and points are those of ``wslgpud.store``."""
 
-    def transitions(self, since_wall: float = 0.0) -> list[tuple[int, Transition]]:
-        """Return the changes of level."""
+    def transitions(self, since_wall: float = ..., until_wall: float = ...) -> list[tuple[int, Transition]]:
+        """Return the newest changes of level between two moments."""
+
+    def changes(
+        self, *, brief: bool = ..., of: tuple[str, str, int, int] | None = ...
+    ) -> Iterator[tuple[int, Transition]]:
+        """Yield all changes of level by number, or those of one incident."""
 
     def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
         """Return what happened."""
 
-    def deliveries(self, start_wall: float, end_wall: float) -> Sequence[Any]:
+    def deliveries(self, start_wall: float, end_wall: float) -> Iterable[Any]:
         """Return how it went with messages."""
 
     def processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
@@ -81,11 +90,10 @@ def summary(incident: Incident) -> dict[str, Any]:
 
 def report(history: History, number: int, language: str) -> Report | None:
     """Return the report of an incident; None when there is none of that number."""
-    rows = history.transitions()
-    incidents = fold(rows)
-    incident = next((i for i in incidents if i.id == number), None)
-    if incident is None:
+    known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
+    if known is None:
         return None
+    incident, own = _in_full(history, known)
     found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
     box = found[0] if incident.rule == UNCLEAN_END and found else None
     moment = float(box.fields["ended_wall"]) if box is not None else incident.opened_wall
@@ -93,19 +101,20 @@ def report(history: History, number: int, language: str) -> Report | None:
     end = max(end, moment)  # the clock may have been set back meanwhile
     start = moment - BEFORE_SECONDS
     curves = _curves(history, start, end + AFTER_SECONDS, incident.resource)
-    text = compose(incident.transitions[0], language)
+    rows = _by_time({**own, **dict(history.transitions(start, end))})
+    text = compose(incident.first, language)
     document = {
         **summary(incident),
         "moment": iso(moment),
         "evidence": text.evidence or None,
         "advice": text.advice or None,
-        "facts": _shown(incident.transitions[0]),
-        "warned_seconds_before": lead_seconds(incident, incidents) if incident.rule == OOM_KILL else None,
-        "false_alarm": false_alarm(incident, incidents) if incident.rule == MEMORY else None,
+        "facts": _shown(incident.first),
+        "warned_seconds_before": _lead_seconds(history, incident) if incident.rule == OOM_KILL else None,
+        "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
         "trouble": box.fields.get("trouble") if box is not None else None,
         "growing": [_growth(g) for g in _growing(history, start, moment)],
-        "levels": [_step(t) for _, t in _about(rows, incident, start, end)],
-        "messages": _messages(history, rows, incident, start, end),
+        "levels": [_step(t) for _, t in rows],
+        "messages": _messages(history, {n for n, _ in rows}, incident, start, end),
         "events": _events(history, start, end + AFTER_SECONDS),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
@@ -144,9 +153,32 @@ def _growth(growth: blackbox.Growth) -> dict[str, Any]:
     }
 
 
-def _about(rows: Rows, incident: Incident, start: float, end: float) -> Rows:
-    """Return the rows of the incident and those near it that may explain it."""
-    return [(n, t) for n, t in rows if t in incident.transitions or start <= t.wall <= end]
+def _in_full(history: History, known: Incident) -> tuple[Incident, dict[int, Transition]]:
+    """Return an incident with all that its rows tell, and its first and last rows by number."""
+    incident: Incident | None = None
+    first: dict[int, Transition] = {}
+    last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
+    for number, row in history.changes(of=(known.rule, known.resource, known.id, known.last_id)):
+        incident = after(incident, number, row)
+        if len(first) < _MOST_ROWS:
+            first[number] = row
+        else:
+            last.append((number, row))
+    # One that was followed by another without having been closed ended at its last row.
+    full = replace(incident or known, closed_wall=known.closed_wall)
+    return full, {**first, **dict(last)}
+
+
+def _by_time(rows: Mapping[int, Transition]) -> Rows:
+    return sorted(rows.items(), key=lambda pair: (pair[1].wall, pair[0]))
+
+
+def _lead_seconds(history: History, kill: Incident) -> float | None:
+    return lead_seconds(kill, grouped(history.changes(brief=True)))
+
+
+def _false_alarm(history: History, incident: Incident) -> bool:
+    return false_alarm(incident, grouped(history.changes(brief=True)))
 
 
 def _shown(row: Transition) -> dict[str, Any] | None:
@@ -168,10 +200,9 @@ def _step(row: Transition) -> dict[str, Any]:
 
 
 def _messages(
-    history: History, rows: Rows, incident: Incident, start: float, end: float
+    history: History, about: Container[int], incident: Incident, start: float, end: float
 ) -> list[dict[str, Any]]:
     """Return what was sent of all that was going on, and what was not."""
-    about = {number for number, _ in _about(rows, incident, start, end)}
     last = max(end, incident.changed_wall) + AFTER_SECONDS
     found = []
     for d in history.deliveries(min(start, incident.opened_wall) - 1.0, last):

@@ -15,8 +15,6 @@ RULES = (MEMORY, OOM_KILL, UNCLEAN_END)
 IN_TIME_SECONDS = 5.0
 #: one that is over for longer was about something else
 RELATED_SECONDS = 600.0
-#: an alarm was worth it, too, when less than this share of the memory was left while it held
-CLOSE_CALL_SHARE = 0.10
 
 EXHAUSTIONS = MetricSpec(
     "exhaustions", "counter", "",
@@ -38,12 +36,11 @@ METRICS = (EXHAUSTIONS, FALSE_ALARMS, LEAD)
 def lead_seconds(kill: Incident, incidents: Iterable[Incident]) -> float | None:
     """Return how long before a kill the first warning that led to it came; None without one."""
     found = [
-        kill.opened_wall - t.wall
+        kill.opened_wall - incident.warned_wall
         for incident in incidents
-        if incident.rule == MEMORY and incident.resource == kill.resource and incident.worst >= Level.WARNING
+        if incident.rule == MEMORY and incident.resource == kill.resource
+        if incident.warned_wall is not None and incident.warned_wall <= kill.opened_wall
         if incident.closed_wall is None or incident.closed_wall > kill.opened_wall - RELATED_SECONDS
-        for t in incident.transitions
-        if t.new >= Level.WARNING and t.wall <= kill.opened_wall
     ]
     return max(found, default=None)
 
@@ -60,10 +57,7 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
         for i in incidents
     ):  # fmt: skip
         return False
-    return not any(
-        t.forecast is not None and t.forecast.headroom_bytes < CLOSE_CALL_SHARE * t.forecast.capacity_bytes
-        for t in incident.transitions
-    )
+    return not incident.close_call
 
 
 def readings(incidents: Iterable[Incident]) -> Iterator[Reading]:

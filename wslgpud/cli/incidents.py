@@ -70,13 +70,13 @@ def incidents(
 
 def recent(reader: Reader, days: float) -> list[Incident]:
     """Return the incidents of so many days and those still open, the newest first."""
-    from wslgpud.alerts.incidents import fold  # noqa: PLC0415 - see above
+    from wslgpud.alerts.incidents import grouped  # noqa: PLC0415 - see above
 
-    now = datetime.now().astimezone().timestamp()
-    found = [
-        i for i in fold(reader.transitions()) if i.closed_wall is None or i.changed_wall > now - days * 86400
-    ]
-    return found[::-1]
+    since = datetime.now().astimezone().timestamp() - days * 86400
+    found = (
+        i for i in grouped(reader.changes(brief=True)) if i.closed_wall is None or i.changed_wall > since
+    )
+    return sorted(found, key=lambda incident: incident.id, reverse=True)
 
 
 def _notable(incident: Incident) -> bool:

@@ -60,14 +60,19 @@ class Past(Protocol):
     def processes(self, start: float, end: float) -> Sequence[Any]:
         """Return the recorded processes."""
 
-    def incidents(self, least: str, language: str | None) -> list[dict[str, Any]]:
-        """Return incidents, the newest first."""
+    def incidents(
+        self, least: str, language: str | None, before: int | None, limit: int
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the newest ``limit`` incidents numbered lower than ``before``, and how many there are."""
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of an incident."""
 
-    def stress_runs(self) -> list[dict[str, Any]]:
-        """Return stress runs, the newest first."""
+    def stress_runs(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """Return the newest ``limit`` stress runs numbered lower than ``before``, and how many there are."""
+
+    def stress_run(self, number: int) -> dict[str, Any] | None:
+        """Return one stress run with all its rows."""
 
 
 class Present(NamedTuple):
@@ -249,8 +254,11 @@ class _Api:
         """What went wrong, the newest first."""
         query = Query(request.query, ("limit", "before", "least", "lang"))
         least = query.choice("least", LEVELS, "info")
-        found = self._past.incidents(least, _language(query))
-        return _page(request, query, "incidents", found)
+        language = _language(query)
+        return _page(
+            request, query, "incidents",
+            lambda before, limit: self._past.incidents(least, language, before, limit),
+        )  # fmt: skip
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""
@@ -263,14 +271,13 @@ class _Api:
     def stress_runs(self, request: Request) -> Response:
         """Stress runs, the newest first, without the rows behind their figures."""
         query = Query(request.query, ("limit", "before"))
-        found = [{k: v for k, v in run.items() if k != "detail"} for run in self._past.stress_runs()]
-        return _page(request, query, "runs", found)
+        return _page(request, query, "runs", self._past.stress_runs)
 
     def stress_run(self, request: Request) -> Response:
         """One stress run with all its rows."""
         Query(request.query, ())
         number = _number(request)
-        found = next((run for run in self._past.stress_runs() if run["id"] == number), None)
+        found = self._past.stress_run(number)
         if found is None:
             raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
         return packed(request, dumps(found))
@@ -363,12 +370,14 @@ def _number(request: Request) -> int:
     return int(last)
 
 
-def _page(request: Request, query: Query, name: str, found: list[dict[str, Any]]) -> Response:
-    """Answer with some of what was found: it is numbered, the newest first; ``before`` goes on from there."""
+def _page(
+    request: Request, query: Query, name: str,
+    newest: Callable[[int | None, int], tuple[list[dict[str, Any]], int]],
+) -> Response:  # fmt: skip
+    """Answer with the newest of what is numbered; ``before`` goes on from there."""
     limit = query.whole("limit", 1, MOST) or PAGE
-    before = query.whole("before", 0, 1 << 62)
-    left = [entry for entry in found if before is None or entry["id"] < before]
-    document: dict[str, Any] = {name: left[:limit], "total": len(found)}
-    if len(left) > limit:
-        document["next"] = left[limit - 1]["id"]
+    found, total = newest(query.whole("before", 0, 1 << 62), limit + 1)
+    document: dict[str, Any] = {name: found[:limit], "total": total}
+    if len(found) > limit:
+        document["next"] = found[limit - 1]["id"]
     return packed(request, dumps(document))

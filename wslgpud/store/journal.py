@@ -26,6 +26,8 @@ Write = Callable[[Connection], object]
 
 #: statements that may wait for a database; a transition and its deliveries are a handful of them
 MAX_WAITING = 20_000
+#: deliveries that are taken over from an earlier run, the newest; as many wait for ten channels that are down
+MOST_LOADED = 5000
 
 
 def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
@@ -59,14 +61,13 @@ class Journal:
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
         """Remember the deliveries of our ids that no channel has taken yet."""
         box = schema.outbox
-        query = (
-            select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id)).order_by(box.c.id)
-        )
+        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
+        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
         if self._loaded:
             # what was sent meanwhile may still be waiting to be marked in the file
             return
         earlier: dict[int, Delivery] = {}
-        for row in connection.execute(query.limit(MAX_WAITING)):
+        for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):
                 earlier[row.id] = Delivery(
                     row.id, row.channel, row.transition, documents.parsed(row.payload),

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from operator import itemgetter, truediv
-from typing import Any, TypeVar, final
+from typing import TypeVar, final
 
-from sqlalchemy import ColumnElement, Connection, Engine, Table, false, inspect, or_, select, true
+from sqlalchemy import ColumnElement, Connection, Engine, Table, false, or_, select, true
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud import documents
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.model import Event, Level, Number, StressResult, Transition
+from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.store import engine as engines
-from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows
+from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows, transition_rows
 from wslgpud.store.damage import gap
-from wslgpud.store.journal import forecast_from
 from wslgpud.store.records import (
     Bucket,
     DeliveryRecord,
@@ -40,6 +40,10 @@ LATEST_ROWS = 150
 #: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
 MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
 MOST_LISTED = 20_000
+#: changes of level that are given as a list; who needs more takes them one at a time
+MOST_TRANSITIONS = 1000
+#: events that are given; a program that is killed again and again makes thousands an hour
+MOST_EVENTS = 5000
 
 _T = TypeVar("_T", Point, Bucket)
 
@@ -281,12 +285,13 @@ class Reader:
         return sorted(found, key=lambda p: p.wall)
 
     def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
-        """Return what happened between two moments, of one kind or all, by time."""
+        """Return the newest of what happened between two moments, of one kind or all, by time."""
         table = schema.event
         query = (
             select(table)
             .where(table.c.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
-            .order_by(table.c.ms, table.c.id)
+            .order_by(table.c.ms.desc(), table.c.id.desc())
+            .limit(MOST_EVENTS)
         )
         if kind:
             query = query.where(table.c.kind == kind)
@@ -296,51 +301,97 @@ class Reader:
         for row in rows:
             with gap("event %d", row.id):
                 found.append(Event(row.kind, row.ms / 1000, row.text, documents.parsed(row.fields)))
-        return found
+        return found[::-1]
 
-    def deliveries(self, start_wall: float, end_wall: float) -> list[DeliveryRecord]:
-        """Return how it went with the messages that were put into the outbox between two moments."""
-        table = schema.outbox
-        query = (
-            select(table)
-            .where(table.c.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
-            .order_by(table.c.id)
-        )
+    def deliveries(self, start_wall: float, end_wall: float) -> Iterator[DeliveryRecord]:
+        """Yield how it went with the messages that were put into the outbox between two moments."""
+        of = schema.outbox.c
+        query = select(of.channel, of.transition, of.created_ms, of.done_ms, of.attempts, of.error)
+        query = query.where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        query = query.execution_options(stream_results=True, max_row_buffer=500).order_by(of.id)
         with self.connected() as connection:
-            return [
-                DeliveryRecord(
-                    row.channel,
-                    row.transition,
-                    row.created_ms / 1000,
-                    None if row.done_ms is None else row.done_ms / 1000,
-                    row.attempts,
-                    row.error,
+            for row in connection.execute(query.where(self._ours(connection, schema.outbox))):
+                done = None if row.done_ms is None else row.done_ms / 1000
+                yield DeliveryRecord(
+                    row.channel, row.transition, row.created_ms / 1000, done, row.attempts, row.error
                 )
-                for row in connection.execute(query.where(self._ours(connection, table)))
-            ]
 
     def transitions(
-        self, since_wall: float = 0.0, lasting: Collection[str] = ()
+        self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
     ) -> list[tuple[int, Transition]]:
-        """Return the changes of level since a moment with their ids, by time; of ``lasting`` rules all."""
-        table = schema.transition
+        """Return the ``newest`` changes of level between two moments with their ids, by time."""
+        of = schema.transition.c
+        wanted = [of.ms >= round(since_wall * 1000)]
+        if until_wall < math.inf:
+            wanted.append(of.ms <= round(until_wall * 1000))
         with self.connected() as connection:
-            # A file that an older version wrote, and still writes, lacks the newest column.
-            there = {column["name"] for column in inspect(connection).get_columns(table.name)}
-            query = select(*(column for column in table.columns if column.name in there))
-            wanted = or_(table.c.ms >= round(since_wall * 1000), table.c.rule.in_(lasting))
-            query = query.where(wanted, self._ours(connection, table))
-            query = query.order_by(table.c.ms, table.c.id)
-            found = []
-            for row in connection.execute(query):
-                with gap("transition %d", row.id):
-                    found.append((row.id, _transition(row)))
-            return found
+            query = transition_rows.query(connection, self._ours).where(*wanted)
+            query = query.order_by(of.ms.desc(), of.id.desc()).limit(newest)
+            return [*transition_rows.read(connection, query)][::-1]
 
-    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
-        """Return the stress runs since a moment with their ids, by time; of an older database none."""
+    def changes(
+        self,
+        since_wall: float = 0.0,
+        lasting: Collection[str] = (),
+        *,
+        brief: bool = False,
+        of: tuple[str, str, int, int] | None = None,
+    ) -> Iterator[tuple[int, Transition]]:
+        """Yield the changes of level since a moment with their ids, by id, one at a time.
+
+        Args:
+            since_wall: the moment.
+            lasting: rules of which those before it are wanted, too.
+            brief: leave out the forecasts and what the rules saw, which is most of the work.
+            of: rule, resource, first and last id: those of one incident.
+        """
+        table = schema.transition.c
+        wanted = [or_(table.ms >= round(since_wall * 1000), table.rule.in_(lasting))]
+        if of is not None:
+            wanted += [table.rule == of[0], table.resource == of[1], table.id.between(*of[2:])]
         with self.connected() as connection:
-            return stress_rows.select(connection, since_wall, self._ours)
+            query = transition_rows.query(connection, self._ours, brief=brief)
+            yield from transition_rows.read(connection, query.where(*wanted).order_by(table.id))
+
+    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
+        """Return these changes of level by their ids; at most 500 at a time."""
+        with self.connected() as connection:
+            query = transition_rows.query(connection, self._ours)
+            return dict(
+                transition_rows.read(connection, query.where(schema.transition.c.id.in_([*numbers_][:500])))
+            )
+
+    def stress_runs(
+        self,
+        since_wall: float = 0.0,
+        *,
+        brief: bool = False,
+        before: int | None = None,
+        newest: int | None = None,
+    ) -> list[tuple[int, StressResult]]:
+        """Return stress runs since a moment with their ids, by time; of an older database none.
+
+        Args:
+            since_wall: the moment.
+            brief: leave out the rows behind their figures.
+            before: only those with lower ids.
+            newest: no more than so many, the newest.
+        """
+        with self.connected() as connection:
+            return stress_rows.select(
+                connection, since_wall, self._ours, brief=brief, before=before, newest=newest
+            )
+
+    def stress_run(self, number: int) -> StressResult | None:
+        """Return one stress run; None when there is none of that id."""
+        with self.connected() as connection:
+            found = stress_rows.select(connection, 0.0, self._ours, before=number + 1, least=number)
+        return found[0][1] if found else None
+
+    def count_stress_runs(self) -> int:
+        """Return how many stress runs are kept."""
+        with self.connected() as connection:
+            return stress_rows.count(connection, self._ours)
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
         """Return what is true of a table's rows that are the chosen machine's."""
@@ -363,19 +414,3 @@ def _one_each(found: Iterable[list[_T]]) -> list[_T]:
     """Return all by time; of a step in which the precision was changed, the newer series counts."""
     by_time = {step[0]: step for some in found for step in some}
     return [by_time[wall] for wall in sorted(by_time)]
-
-
-def _transition(row: Any) -> Transition:
-    forecast = None if row.forecast is None else forecast_from(documents.parsed(row.forecast))
-    facts = getattr(row, "facts", None)
-    return Transition(
-        row.ms / 1000,
-        row.mono,
-        row.resource,
-        row.rule,
-        Level(row.old),
-        Level(row.new),
-        row.headline,
-        forecast,
-        documents.parsed(facts) if facts else {},
-    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, final
@@ -24,7 +25,7 @@ from wslgpud.store.damage import gap
 from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.intake import Intake
 from wslgpud.store.journal import Journal
-from wslgpud.store.reader import Reader
+from wslgpud.store.reader import MOST_TRANSITIONS, Reader
 from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
 from wslgpud.store.sql import insert_new
 from wslgpud.store.timescale import make_hypertables
@@ -222,14 +223,24 @@ class Store:
         return self.reader.processes(start_wall, end_wall)
 
     def transitions(
-        self, since_wall: float = 0.0, lasting: Collection[str] = ()
+        self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
     ) -> list[tuple[int, Transition]]:
         """See Reader.transitions."""
-        return self.reader.transitions(since_wall, lasting)
+        return self.reader.transitions(since_wall, until_wall, newest=newest)
 
-    def stress_runs(self, since_wall: float = 0.0) -> list[tuple[int, StressResult]]:
+    def changes(
+        self, since_wall: float = 0.0, lasting: Collection[str] = ()
+    ) -> Iterator[tuple[int, Transition]]:
+        """See Reader.changes."""
+        return self.reader.changes(since_wall, lasting)
+
+    def stress_runs(self, since_wall: float = 0.0, *, brief: bool = False) -> list[tuple[int, StressResult]]:
         """See Reader.stress_runs."""
-        return self.reader.stress_runs(since_wall)
+        return self.reader.stress_runs(since_wall, brief=brief)
+
+    def stress_run(self, number: int) -> StressResult | None:
+        """See Reader.stress_run."""
+        return self.reader.stress_run(number)
 
     def check(self) -> list[str]:
         """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.

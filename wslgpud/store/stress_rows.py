@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from dataclasses import replace
 from typing import Any, get_args
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, func, inspect
 from sqlalchemy import select as selecting
 
 from wslgpud import documents
@@ -76,20 +77,49 @@ def insert(connection: Connection, number: int, result: StressResult) -> None:
     insert_new(connection, schema.stress_run, [row])
 
 
-def select(connection: Connection, since_wall: float, ours: schema.Ours) -> list[tuple[int, StressResult]]:
-    """Return the runs since a moment with their ids, by time."""
-    table = schema.stress_run
-    if not inspect(connection).has_table(table.name):  # written by an older version that still runs
+def select(  # noqa: PLR0913 - what may be asked
+    connection: Connection,
+    since_wall: float,
+    ours: schema.Ours,
+    *,
+    brief: bool = False,
+    least: int = 0,
+    before: int | None = None,
+    newest: int | None = None,
+) -> list[tuple[int, StressResult]]:
+    """Return runs since a moment with their ids, by time; see ``Reader.stress_runs``."""
+    of = schema.stress_run.c
+    if not _is_there(connection):
         return []
-    query = selecting(table).where(table.c.ms >= round(since_wall * 1000), ours(connection, table))
-    query = query.order_by(table.c.ms, table.c.id)
+    query = selecting(of.id, of.document).where(of.ms >= round(since_wall * 1000), of.id >= least)
+    query = query.where(ours(connection, schema.stress_run))
+    if before is not None:
+        query = query.where(of.id < before)
+    # Pages are cut by id.
+    query = query.order_by(of.ms, of.id) if newest is None else query.order_by(of.id.desc()).limit(newest)
     found = []
-    for row in connection.execute(query):
-        try:
-            found.append((row.id, from_json(documents.parsed(row.document))))
-        except (ValueError, TypeError) as error:  # the second for what is no text at all
-            _tell(row.id, str(error))
-    return found
+    with connection.execute(query, execution_options={"stream_results": True, "max_row_buffer": 8}) as rows_:
+        for number_, document in rows_:
+            try:
+                run = from_json(documents.parsed(document))
+            except (ValueError, TypeError) as error:  # the second for what is no text at all
+                _tell(number_, str(error))
+                continue
+            found.append((number_, replace(run, detail={}) if brief else run))
+    return found if newest is None else found[::-1]
+
+
+def count(connection: Connection, ours: schema.Ours) -> int:
+    """Return how many there are."""
+    if not _is_there(connection):
+        return 0
+    query = selecting(func.count()).select_from(schema.stress_run)
+    return connection.scalar(query.where(ours(connection, schema.stress_run))) or 0
+
+
+def _is_there(connection: Connection) -> bool:
+    """Tell whether there is such a table: an older version that still runs made none."""
+    return inspect(connection).has_table(schema.stress_run.name)
 
 
 @functools.lru_cache(maxsize=1024)
