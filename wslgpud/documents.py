@@ -33,31 +33,36 @@ def open_plain(
 ) -> int:
     """Open a plain file where anybody may have put something else; return its descriptor.
 
-    Nothing else is waited for: not a FIFO (that nobody writes to), not a device. Nor is a link followed (into
-    somebody's home), unless ``follow``.
+    Nothing else is ever opened: not a FIFO (that nobody writes to), not a device (opening one can have an
+    effect). Nor is a link followed (into somebody's home), unless ``follow``, nor waited for an owner who
+    holds a lease (fcntl(2)).
 
     Args:
         path: the file; relative to ``folder``, where that is given.
-        flags: of open(2).
+        flags: of open(2); with ``O_CREAT`` also ``O_EXCL``.
         folder: descriptor of an open folder.
         mode: of a file that this makes, less the umask.
-        follow: the file may be a link, because an administrator named it.
+        follow: the file may be a link, because an administrator named it, or all links have been checked.
 
     Raises:
         OSError: it cannot be opened, or is something else; the message says which.
     """
-    flags |= os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK
+    if flags & os.O_CREAT:
+        return os.open(path, flags, mode, dir_fd=folder)
+    # O_PATH finds the file without opening it; by that descriptor it can be no other any more.
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
-        descriptor = os.open(path, flags, mode, dir_fd=folder)
+        facts = os.fstat(found)
+        if not stat.S_ISREG(facts.st_mode):
+            raise _not_plain(path, facts)
+        return os.open(f"/proc/self/fd/{found}", flags)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket, or a FIFO opened to write
-            raise _not_plain(path, os.stat(path, dir_fd=folder, follow_symlinks=False)) from error
-        raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise _not_plain(path, found)
-    return descriptor
+        leased = isinstance(error, BlockingIOError)
+        why = "its owner holds a lease on it" if leased else error.strerror
+        raise OSError(error.errno, why, os.fspath(path)) from error
+    finally:
+        os.close(found)
 
 
 def _not_plain(path: str | os.PathLike[str], found: os.stat_result) -> OSError:
