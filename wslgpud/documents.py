@@ -204,22 +204,48 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
-    def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
-        """Replace a file in one step; see ``put``."""
-        part = f".{name.partition('.')[0]}-{os.urandom(8).hex()}.part"
-        descriptor = open_plain(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=self._descriptor)
+    @contextlib.contextmanager
+    def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
+        """Yield a new file's descriptor; it takes the name when the block ends well, and goes otherwise.
+
+        Raises:
+            OSError: it cannot be made or take the name; what was there is then as it was.
+        """
+        part = f".{name.partition('.')[0][:100]}-{os.urandom(8).hex()}.part"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        descriptor = open_plain(part, flags, folder=self._descriptor, mode=mode)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                os.fchmod(descriptor, mode)
-                file.write(text)
-                if synced:
-                    file.flush()
-                    os.fsync(descriptor)
+            yield descriptor
             os.replace(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error tells more
                 self.remove(part)
             raise
+        finally:
+            os.close(descriptor)
+
+    def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
+        """Replace a file in one step; see ``put``."""
+        with self.replacing(name) as descriptor:
+            os.fchmod(descriptor, mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                file.write(text)
+            if synced:
+                os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def draft(target: Path) -> Iterator[Path]:
+    """Lend a path to write a file by, which takes the target's name when it is whole, and is gone otherwise.
+
+    Whose folder it lies in does not matter: the path is that of an open file, and the name that it has until
+    then cannot be foretold. A link of the target's name is replaced, not followed.
+
+    Raises:
+        OSError: it cannot be made or take the name; what was there is then as it was.
+    """
+    with Folder(target.parent.resolve()) as folder, folder.replacing(target.name, 0o666) as descriptor:
+        yield Path(f"/proc/self/fd/{descriptor}")
 
 
 def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
