@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from wslgpud.foreign.start import Command, run
 from wslgpud.foreign.survey import survey
 from wslgpud.stress.find_python import has_torch
 from wslgpud.stress.lock import GpuLock, LockError
+from wslgpud.stress.parent import supervise
 
 #: Does with the descriptor of its own script what it can, and says what it could.
 THIEF = r"""
@@ -63,7 +65,7 @@ def leased() -> Iterator[Callable[[Path], None]]:
         code = (
             "import fcntl, os, signal, sys\n"
             "signal.signal(signal.SIGIO, signal.SIG_IGN)\n"
-            f"file = os.open({str(path)!r}, os.O_RDWR)\n"
+            f"file = os.open({str(path)!r}, os.O_RDONLY)\n"
             "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
             "os.write(1, b'.')\n"
             "signal.pause()\n"
@@ -141,6 +143,22 @@ class TestALease:
                 pass
 
         assert not waits(read)
+
+    @needs_root
+    def test_on_the_program_itself_holds_its_start_up_no_longer_than_its_deadline(
+        self, public: Path, leased: Callable[[Path], None]
+    ) -> None:
+        program = public / "python3"
+        shutil.copy("/bin/sleep", program)
+        leased(program)
+        order = Command([str(program), "0"], {}, Account("alice", ALICE, ALICE))
+
+        def begin() -> None:
+            failures.append(supervise(order, {}, deadline_seconds=1.0).failure)
+
+        failures: list[str] = []
+        assert not waits(begin)
+        assert failures == ["not done within 1 s"]
 
 
 def test_a_device_in_the_place_of_a_file_is_not_even_opened(

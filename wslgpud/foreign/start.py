@@ -63,6 +63,10 @@ def start(
         if script is not None:
             handed = [stack.enter_context(_open_copy(script))]
             arguments[1:1] = [f"/dev/fd/{handed[0]}", str(script)]
+        if account is not None:
+            # Popen returns once the shell runs. A user's lease or file system can keep execve(2) waiting, and
+            # only what has been started can be ended.
+            arguments[:0] = ["/bin/sh", "-c", 'exec "$0" "$@"']
 
         def begin() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
