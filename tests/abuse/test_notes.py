@@ -14,6 +14,7 @@ import pytest
 from tests.abuse.test_silence import NOBODY, ROOT, Idle, another, needs_root
 from tests.stress.support import gpu
 from tests.stress.test_run import FAITHFUL, IdleGpu
+from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.test_monitor import SteppingClock
 from wslgpud import documents
@@ -196,7 +197,7 @@ def test_a_stress_run_removes_and_writes_nothing_through_a_link(
     worker.write_text(FAITHFUL)
     idle, host = IdleGpu(), Idle(tmp_path / "shared")
     runner = Runner(
-        host, Stress(python=sys.executable, settle_seconds=60.0), state, idle.recent, worker=worker,
+        host, Stress(python=str(shared_python()), settle_seconds=60.0), state, idle.recent, worker=worker,
         lock_folder=Path(host.path("/run/lock")), environ={"PATH": "/usr/bin"},
     )  # fmt: skip
     result = runner.run(gpu(), "nightly")

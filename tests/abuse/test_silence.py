@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rich.console import Console
 from tests.gpu.conftest import built_library  # noqa: F401 - a fixture
 from tests.stress.support import MIB, gpu
 from tests.stress.test_run import FAITHFUL, IdleGpu
+from tests.support.accounts import shared_python
 from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.test_monitor import SteppingClock
@@ -376,7 +376,7 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     worker.write_text(WAITING)
     host = Idle(tmp_path / "shared")
     yield Runner(
-        host, Stress(python=sys.executable, settle_seconds=60.0), tmp_path, idle.recent, worker=worker,
+        host, Stress(python=str(shared_python()), settle_seconds=60.0), tmp_path, idle.recent, worker=worker,
         lock_folder=Path(host.path("/run/lock")), environ={"PATH": "/usr/bin"},
     )  # fmt: skip
     idle.close()
