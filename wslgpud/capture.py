@@ -80,9 +80,9 @@ class Recorder(Host):
             self.files[f"{path}/.keep" if folder else path] = ""
         return there
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path: str, most: int | None = None) -> list[str]:
         """Return the names in a folder; most are remembered by what is read below it."""
-        names = self._host.names(path)
+        names = self._host.names(path, most)
         if path == BINFMT:
             self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
         return names

@@ -33,32 +33,36 @@ def open_plain(
 ) -> int:
     """Open a plain file where anybody may have put something else; return its descriptor.
 
-    Nothing else is waited for: not a FIFO (that nobody writes to), not a device. Nor is a link followed (into
-    somebody's home), unless ``follow``.
+    Nothing else is ever opened: not a FIFO (that nobody writes to), not a device (opening one can have an
+    effect). Nor is a link followed (into somebody's home), unless ``follow``, nor waited for an owner who
+    holds a lease (fcntl(2)).
 
     Args:
         path: the file; relative to ``folder``, where that is given.
-        flags: of open(2).
+        flags: of open(2); with ``O_CREAT`` also ``O_EXCL``.
         folder: descriptor of an open folder.
         mode: of a file that this makes, less the umask.
-        follow: the file may be a link, because an administrator named it.
+        follow: the file may be a link, because an administrator named it, or all links have been checked.
 
     Raises:
         OSError: it cannot be opened, or is something else; the message says which.
     """
-    flags |= os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    flags |= os.O_CLOEXEC | os.O_NONBLOCK
+    if flags & os.O_CREAT:
+        return os.open(path, flags, mode, dir_fd=folder)
+    # O_PATH finds the file without opening it; by that descriptor it can be no other any more.
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     try:
-        descriptor = os.open(path, flags, mode, dir_fd=folder)
+        facts = os.fstat(found)
+        if not stat.S_ISREG(facts.st_mode):
+            raise _not_plain(path, facts)
+        return os.open(f"/proc/self/fd/{found}", flags)
     except OSError as error:
-        if error.errno == errno.ENXIO or (error.errno == errno.ELOOP and not follow):
-            # a socket, or a FIFO opened to write; a link
-            raise _not_plain(path, os.stat(path, dir_fd=folder, follow_symlinks=follow)) from error
-        raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise _not_plain(path, found)
-    return descriptor
+        leased = isinstance(error, BlockingIOError)
+        why = "its owner holds a lease on it" if leased else error.strerror
+        raise OSError(error.errno, why, os.fspath(path)) from error
+    finally:
+        os.close(found)
 
 
 def _not_plain(path: str | os.PathLike[str], found: os.stat_result) -> OSError:
@@ -200,22 +204,48 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
-    def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
-        """Replace a file in one step; see ``put``."""
-        part = f".{name.partition('.')[0]}-{os.urandom(8).hex()}.part"
-        descriptor = open_plain(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, folder=self._descriptor)
+    @contextlib.contextmanager
+    def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
+        """Yield a new file's descriptor; it takes the name when the block ends well, and goes otherwise.
+
+        Raises:
+            OSError: it cannot be made or take the name; what was there is then as it was.
+        """
+        part = f".{name.partition('.')[0][:100]}-{os.urandom(8).hex()}.part"
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        descriptor = open_plain(part, flags, folder=self._descriptor, mode=mode)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                os.fchmod(descriptor, mode)
-                file.write(text)
-                if synced:
-                    file.flush()
-                    os.fsync(descriptor)
+            yield descriptor
             os.replace(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error tells more
                 self.remove(part)
             raise
+        finally:
+            os.close(descriptor)
+
+    def put(self, name: str, text: str, *, mode: int = 0o600, synced: bool = False) -> None:
+        """Replace a file in one step; see ``put``."""
+        with self.replacing(name) as descriptor:
+            os.fchmod(descriptor, mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                file.write(text)
+            if synced:
+                os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def draft(target: Path) -> Iterator[Path]:
+    """Lend a path to write a file by, which takes the target's name when it is whole, and is gone otherwise.
+
+    Whose folder it lies in does not matter: the path is that of an open file, and the name that it has until
+    then cannot be foretold. A link of the target's name is replaced, not followed.
+
+    Raises:
+        OSError: it cannot be made or take the name; what was there is then as it was.
+    """
+    with Folder(target.parent.resolve()) as folder, folder.replacing(target.name, 0o666) as descriptor:
+        yield Path(f"/proc/self/fd/{descriptor}")
 
 
 def put(path: Path, text: str, *, mode: int = 0o600, synced: bool = False) -> None:

@@ -161,15 +161,16 @@ class Host:
         """Tell whether ``path`` is there."""
         return os.path.lexists(self.root + path)
 
-    def names(self, path: str) -> list[str]:
-        """Return the names in a folder.
+    def names(self, path: str, most: int | None = None) -> list[str]:
+        """Return the names in a folder; of more than ``most`` some.
 
         Raises:
             NoData: the folder does not exist.
             SourceError: it exists and cannot be listed.
         """
         try:
-            return os.listdir(self.root + path)
+            with os.scandir(self.root + path) as entries:
+                return [entry.name for entry in islice(entries, most)]
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData(f"{path} is not there") from error
         except OSError as error:
@@ -318,15 +319,15 @@ class RecordedHost(Host):
         """Tell whether ``path`` is there."""
         return path in self._links or super().exists(path)
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path: str, most: int | None = None) -> list[str]:
         """Return the names in a folder, links included."""
         links = self._folders.get(path, set())
         try:
-            return sorted({*super().names(path), *links})
+            return sorted({*super().names(path, most), *links})[:most]
         except NoData:
             if not links:
                 raise
-            return sorted(links)
+            return sorted(links)[:most]
 
     def link(self, path: str) -> str | None:
         """Return where a symbolic link points, or None when there is none to see."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wslgpud import extras
+from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
 
@@ -384,18 +384,20 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
     if kind not in known:
         raise PlotError(f"{path}: a plot ends in {', '.join(known[:-1])} or {known[-1]}")
     try:
-        if report is None or kind != ".html":
-            figure.savefig(path, dpi=80, metadata={"Date": None} if kind == ".svg" else {})
-            return
-        out = io.StringIO()
-        # Without this matplotlib's own description names places in the net.
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(out, format="svg", metadata=nothing)
-        # An <svg> inside a page has no use for the head of a document.
-        drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
-        path.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
+        with documents.draft(path) as draft:
+            if report is None or kind != ".html":
+                undated = {"Date": None} if kind == ".svg" else {}
+                figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
+                return
+            out = io.StringIO()
+            # Without this matplotlib's own description names places in the net.
+            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(out, format="svg", metadata=nothing)
+            # An <svg> inside a page has no use for the head of a document.
+            drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+            draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PlotError(f"cannot write {path}: {error}") from error
+        raise PlotError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _page(title: str, drawing: str, text: str) -> str:

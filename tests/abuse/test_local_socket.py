@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from wslgpud.cli.common import ask_daemon
+from wslgpud.serve import local
 from wslgpud.serve.local import ANSWER_BYTES, LocalStatus, ask
 
 
@@ -33,6 +34,32 @@ def test_only_its_owner_may_open_the_socket_whatever_the_umask(tmp_path: Path) -
 
     assert mode == 0o600
     assert said == {"a": 1}
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's daemon in a folder of a user's, who acts between any two steps."""
+    victim = tmp_path / "victim"
+    victim.touch(0o644)
+    victim.chmod(0o644)
+    status = LocalStatus(tmp_path, dict)
+
+    class Raced(socket.socket):
+        def bind(self, address: str) -> None:
+            super().bind(address)
+            modes.append(stat.S_IMODE(status.path.stat().st_mode))
+            status.path.unlink()
+            status.path.symlink_to(victim)
+
+    modes: list[int] = []
+    monkeypatch.setattr(socket, "socket", Raced)
+    assert status.start()
+    status.close()
+
+    assert modes == [0o600]
+    assert stat.S_IMODE(victim.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "file"])
@@ -81,17 +108,19 @@ def test_a_client_that_sends_is_not_listened_to(tmp_path: Path) -> None:
     local.close()
 
 
-def false_daemon(folder: Path, text: bytes) -> socket.socket:
+def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socket.socket:
     """Answer without end where a daemon's socket would be."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "status.sock"))
     listener.listen(1)
 
+    ended = threading.Event()
+
     def serve() -> None:
         client, _ = listener.accept()
         with client:
             try:
-                while True:
+                while not ended.wait(pause_seconds):
                     client.sendall(text)
             except OSError:
                 return
@@ -112,6 +141,18 @@ def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
 
     assert "does not answer" in capsys.readouterr().err
     assert ANSWER_BYTES <= 16 << 20
+
+
+def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The service's account could hold root's ``wslgpud status`` up for years."""
+    monkeypatch.setattr(local, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(local, "ANSWER_BYTES", 1000)  # so that a reader who waits for all of it ends as well
+    with false_daemon(tmp_path, b" ", pause_seconds=0.05):
+        assert ask_daemon(tmp_path) is None
+
+    assert "timed out" in capsys.readouterr().err
 
 
 def test_a_note_that_is_a_pipe_or_without_end_keeps_no_command_waiting(tmp_path: Path) -> None:

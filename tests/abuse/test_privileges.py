@@ -268,7 +268,7 @@ class TestTheStressTest:
         trap.settings.unlink()
         os.mkfifo(trap.settings)
 
-        assert f"{trap.settings} is not a plain file" in run(trap.python)
+        assert f"{trap.settings}: this is a FIFO, not a plain file" in run(trap.python)
 
     def test_an_interpreter_that_the_settings_name_counts(self, trap: Trap, public: Path, run) -> None:
         trap.honest()
@@ -525,6 +525,8 @@ STARTS = {
     "foreign/start.py": "what a user may have made, as that user or without rights",
     "advise/guard/rescue.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
+    "alerts/channels/postman.py": "copies of itself",
+    "alerts/channels/postoffice.py": "our own postman, by our own Python, in /",
     "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
     "alerts/channels/postman.py": "itself, for one message",
     "alerts/channels/postoffice.py": "our own postman, in /",

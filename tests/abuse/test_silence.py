@@ -364,8 +364,8 @@ WAITING = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("filled"')
 class Idle(Elsewhere):
     """Nobody else's programs: other tests may load torch, and a run gives way."""
 
-    def names(self, path: str) -> list[str]:
-        return [] if path == "/proc" else super().names(path)
+    def names(self, path: str, most: int | None = None) -> list[str]:
+        return [] if path == "/proc" else super().names(path, most)
 
 
 @pytest.fixture

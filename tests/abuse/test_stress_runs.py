@@ -31,7 +31,7 @@ from wslgpud.host import Host, SystemClock
 from wslgpud.shapes import LINES, ShapeError, check_line
 from wslgpud.store import Store
 from wslgpud.store.stress_rows import from_json, to_json
-from wslgpud.stress import parent
+from wslgpud.stress import look, parent
 from wslgpud.stress.look import HungNote
 from wslgpud.stress.metrics import readings
 from wslgpud.stress.parent import supervise
@@ -311,3 +311,42 @@ class TestTheFolderOfTheServicesAccount:
         (left,) = jobs.inbox(folder).iterdir()
         assert jobs.inbox(folder).stat().st_uid == ALICE  # who takes it out again
         assert from_json(documents.parsed(left.read_text())) == night(1)
+
+
+class Counted(Host):
+    """A machine that counts the links that are looked at."""
+
+    looks = 0
+
+    def link(self, path: str) -> str | None:
+        self.looks += 1
+        return super().link(path)
+
+
+def process_of(host: Host, pid: int, uid: int, files: int) -> None:
+    """Make a process that has a GPU open, last of so many files."""
+    folder = Path(host.path(f"/proc/{pid}"))
+    (folder / "fd").mkdir(parents=True)
+    for number in range(files):
+        (folder / "fd" / str(number)).symlink_to("/dev/null" if number else look.CUDA_DEVICE)
+    (folder / "stat").write_text(f"{pid} (python3) S 1 {pid} {pid} 0 -1" + " 0" * 40)
+    (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGroups:\t\n")
+    (folder / "cmdline").write_text("")
+
+
+def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten times a second a run looks for others who want the card; two million took it 15 s each time."""
+    monkeypatch.setattr(look, "MOST_FILES_A_USER", 1000)
+    monkeypatch.setattr(look, "MOST_FILES", 300)
+    host = Counted(tmp_path)
+    for pid in range(100, 120):
+        process_of(host, pid, uid=12345, files=500)
+    process_of(host, 99, uid=12346, files=200)
+    process_of(host, 121, uid=12346, files=200)
+
+    found = look.users(host, own_pid=2)
+
+    assert {"python3 (99)", "python3 (121)"} <= {*found}
+    assert host.looks <= 1000 + 300 + 20 * look.MANY_FILES + 2 * 200

@@ -74,9 +74,9 @@ class SoakHost(Host):
             return re.sub(r"oom_kill \d+", f"oom_kill {self.oom_kills}", text)
         return super().read(path)
 
-    def names(self, path: str) -> list[str]:
+    def names(self, path: str, most: int | None = None) -> list[str]:
         self._wait(path)
-        return super().names(path)
+        return super().names(path, most)
 
     def disk_space(self, path: str) -> DiskSpace:
         self._wait(path)

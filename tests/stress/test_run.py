@@ -35,8 +35,8 @@ say("end", outcome="done", why="")
 class Alone(Host):
     """This machine without anybody else's programs: other tests may load torch, and a run gives way."""
 
-    def names(self, path: str) -> list[str]:
-        return [] if path == "/proc" else super().names(path)
+    def names(self, path: str, most: int | None = None) -> list[str]:
+        return [] if path == "/proc" else super().names(path, most)
 
 
 class IdleGpu:

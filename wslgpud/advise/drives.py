@@ -34,10 +34,10 @@ def open_there(host: Host, pids: Iterable[int], points: Sequence[str]) -> Iterat
 def _open_files(host: Host, pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
     try:
-        names = host.names(folder)
+        names = host.names(folder, _MOST_FILES)
     except (NoData, SourceError):
         names = []
-    for path in (f"/proc/{pid}/cwd", *(f"{folder}/{name}" for name in names[:_MOST_FILES])):
+    for path in (f"/proc/{pid}/cwd", *(f"{folder}/{name}" for name in names)):
         target = host.link(path)
         if target:
             # A folder on a drive stands for what is read below it.

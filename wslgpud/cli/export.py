@@ -6,12 +6,13 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from wslgpud import documents
 from wslgpud.cli.common import ConfigOption, Fault, StateOption, open_reader
 from wslgpud.cli.history import HostName
 from wslgpud.cli.moments import moment, seconds
@@ -103,20 +104,13 @@ def _standard_output() -> Iterator[typer.FileTextWrite]:
     yield sys.stdout  # type: ignore[misc]  # which stays open
 
 
-@contextmanager
-def _written(file: Path, *, force: bool) -> Iterator[Path | None]:
-    """Lend a file that takes its name when it is whole, and is gone otherwise; None for standard output."""
+def _written(file: Path, *, force: bool) -> AbstractContextManager[Path | None]:
+    """Lend a path to write the file by; None for standard output."""
     if str(file) == "-":
-        yield None
-        return
+        return nullcontext()
     if file.exists() and not force:
         raise Fault(f"{file} exists already; it is left as it is (--force replaces it)")
-    part = file.with_name(f"{file.name}.part")
-    try:
-        yield part
-        part.rename(file)
-    finally:
-        part.unlink(missing_ok=True)
+    return documents.draft(file)
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from wslgpud import documents
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
 from wslgpud.cli.moments import moment, seconds
 from wslgpud.cli.plotting import picture
@@ -141,7 +142,8 @@ def _print(
         if csv:
             export.wide_csv(pieces, sys.stdout)
         elif file is not None:
-            export.parquet(pieces, wanted.series, catalogue(), file)
+            with documents.draft(file) as draft:
+                export.parquet(pieces, wanted.series, catalogue(), draft)
         else:
             _print_json(pieces, wanted)
     except (export.ExportError, OSError) as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,8 @@ _MOST_BYTES = 1 << 16
 _LOOK_SECONDS, _MOST_READS, _KILL_SECONDS = 0.05, 64, 3.0
 #: prctl(2)
 _PR_SET_NO_NEW_PRIVS = 38
+#: memfd_create(2): neither its content nor these can be changed any more
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,10 @@ def start(
         if script is not None:
             handed = [stack.enter_context(_open_copy(script))]
             arguments[1:1] = [f"/dev/fd/{handed[0]}", str(script)]
+        if account is not None:
+            # Popen returns once the shell runs. A user's lease or file system can keep execve(2) waiting, and
+            # only what has been started can be ended.
+            arguments[:0] = ["/bin/sh", "-c", 'exec "$0" "$@"']
 
         def begin() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -127,11 +133,16 @@ def _drain(poll: select.poll, said: dict[int, bytes], seconds: float) -> None:
 
 @contextlib.contextmanager
 def _open_copy(script: Path) -> Iterator[int]:
-    """Yield a descriptor of a copy without a name, which every account may open by its number."""
-    with tempfile.TemporaryFile() as copy:
+    """Yield a descriptor of a sealed copy in memory, which every account may open by its number.
+
+    A file would be root's, and the descriptor lets whoever gets it write: with a link to it anywhere, they
+    would have made a file of root's with their own words in it.
+    """
+    with os.fdopen(os.memfd_create(script.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as copy:
         copy.write(script.read_bytes())
         copy.flush()
         os.fchmod(copy.fileno(), 0o444)
+        fcntl.fcntl(copy, fcntl.F_ADD_SEALS, _SEALS)
         yield copy.fileno()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from wslgpud import documents
 from wslgpud.foreign.rule import Component, Refused
 
 #: as the kernel (MAXSYMLINKS)
@@ -141,16 +142,15 @@ class _Surveyor:
         """Take note of pyvenv.cfg; yield the folder of the interpreter that the environment is made from."""
         try:
             self.walk(file)
-            # By its number only what is a plain file is opened: opening a pipe waits, opening /dev/watchdog
-            # restarts the machine, and the user may have put any of them there since.
-            descriptor = os.open(file, os.O_PATH | os.O_CLOEXEC)
+            descriptor = documents.open_plain(file, follow=True)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise Refused(f"{file}: {error.strerror}") from error
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused(f"{file} is not a plain file")
-            with Path("/proc/self/fd", str(descriptor)).open("rb") as content:
-                text = content.read(_MOST_BYTES).decode("utf-8", "replace")
+            text = os.read(descriptor, _MOST_BYTES).decode("utf-8", "replace")
         finally:
             os.close(descriptor)
         for home in re.findall(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)[:1]:

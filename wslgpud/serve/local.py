@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,8 @@ class LocalStatus:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self.path.unlink(missing_ok=True)  # of a daemon that was killed
+            os.fchmod(listener.fileno(), 0o600)  # bound with it: by its path it could be another file by then
             listener.bind(str(self.path))
-            self.path.chmod(0o600)  # before anybody can connect: nobody can until we listen
             listener.listen(8)
         except OSError as error:
             listener.close()
@@ -81,14 +83,17 @@ class LocalStatus:
 
 
 def ask(path: Path) -> dict[str, Any]:
-    """Return what the daemon behind the socket says.
+    """Return what the daemon behind the socket says, all of it within ``TIMEOUT_SECONDS``.
 
     Raises:
-        OSError: nobody answers there, or we may not ask.
+        OSError: nobody answers there in time, or we may not ask.
         ValueError: the answer is cut short, or without end.
     """
+    end, answer = time.monotonic() + TIMEOUT_SECONDS, bytearray()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
         daemon.settimeout(TIMEOUT_SECONDS)
         daemon.connect(str(path))
-        with daemon.makefile("rb") as answer:
-            return documents.parsed(answer.read(ANSWER_BYTES))
+        while len(answer) < ANSWER_BYTES and (part := daemon.recv(1 << 16)):
+            answer += part
+            daemon.settimeout(max(0.001, end - time.monotonic()))
+    return documents.parsed(bytes(answer))

@@ -13,7 +13,8 @@ from wslgpud.masking import named
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
 
-_MOST_FILES = 2048
+#: open files of a process that are looked at: who has a million more hides nothing but their own use of a GPU
+MOST_FILES = 2048
 _COMMAND_LENGTH = 80
 
 #: The kernel cuts names at 15 characters, hence "x86_64-linux-gn" for a compiler with a long name.
@@ -68,12 +69,12 @@ def holds_gpu(host: Host, pid: int) -> bool:
     """
     folder = f"/proc/{pid}/fd"
     try:
-        names = host.names(folder)
+        names = host.names(folder, MOST_FILES)
     except NoData:
         return False
     except SourceError:
         return _maps(host, pid, DRIVER)
-    return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names[:_MOST_FILES])
+    return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names)
 
 
 def short_command(host: Host, pid: int) -> str:

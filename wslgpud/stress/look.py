@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Event, GpuSample, Number, Reading
 from wslgpud.sources import gpu as gpu_source
-from wslgpud.sources.roles import FRAMEWORK
+from wslgpud.sources.identity import identity
+from wslgpud.sources.roles import FRAMEWORK, MOST_FILES
 from wslgpud.stress.course import Course, followed
 from wslgpud.stress.gates import Surroundings, Watched
 from wslgpud.stress.lock import GpuLock
@@ -29,6 +30,8 @@ BYSTANDERS = frozenset({
     "nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "Xwayland", "Xorg",
     "weston", "gnome-shell", "kwin_wayland", "kwin_x11", "plasmashell", "dcgm-exporter", "nv-hostengine",
 })  # fmt: skip
+#: Open files that are looked at: of each process so many, and of a user's processes with more so many in all.
+MANY_FILES, MOST_FILES_A_USER = 64, 1 << 14
 #: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
 CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
 RECENT_ERRORS_SECONDS = 60.0
@@ -113,12 +116,12 @@ def users(host: Host, own_pid: int) -> list[str]:
     Of other users' programs an unprivileged daemon sees no files; their memory and load still show.
     """
     device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
-    found = []
+    found, looked = [], Counter[frozenset[int]]()
     for pid in host.names("/proc"):
         if not pid.isdecimal() or int(pid) == own_pid:
             continue
         try:
-            descriptors = host.names(f"/proc/{pid}/fd")
+            descriptors = _open_files(host, int(pid), looked)
             if not any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
                 continue
             head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
@@ -129,6 +132,23 @@ def users(host: Host, own_pid: int) -> list[str]:
         if parent != own_pid and OUR_PROBE not in command and name not in BYSTANDERS:
             found.append(f"{_called(name, command)} ({pid})")
     return sorted(found)
+
+
+def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
+    """Return which open files of a process to look at; ``looked`` is what each user's many have cost so far.
+
+    It counts for the real user, whom no setuid program hides: whoever has more hides only their own. To list
+    a folder of /proc costs as much as a thousand looks, so once the share is spent the first are assumed.
+    """
+    folder, first = f"/proc/{pid}/fd", [str(number) for number in range(MANY_FILES)]
+    who = identity(host, pid) if looked else None
+    if who is not None and looked[who.uids] >= MOST_FILES_A_USER:
+        return first
+    found = host.names(folder, MOST_FILES)
+    if len(found) <= MANY_FILES or (who := who or identity(host, pid)) is None:
+        return found[:MANY_FILES]
+    looked[who.uids] += len(found)
+    return found
 
 
 def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:

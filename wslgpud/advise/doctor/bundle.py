@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wslgpud import __version__
+from wslgpud import __version__, documents
 from wslgpud.advise.doctor.findings import Finding
 from wslgpud.advise.wslconfig import files
 from wslgpud.capture import Mask, capture
@@ -55,17 +55,12 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
             contents[f"machine/root{mask.numbers(path)}"] = mask.words(text)
     if host.exists("/run/WSL"):
         contents["machine/root/run/WSL/.keep"] = ""
-    draft = target.with_name(f"{target.name}.part")
-    try:
-        with tarfile.open(draft, "w:gz") as archive:
-            for name, text in sorted(contents.items()):
-                data = text.encode("utf-8", "replace")
-                entry = tarfile.TarInfo(f"wslgpud-doctor/{name}")
-                entry.size, entry.mtime = len(data), int(host.clock.wall())
-                archive.addfile(entry, io.BytesIO(data))
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    with documents.draft(target) as draft, tarfile.open(draft, "w:gz") as archive:
+        for name, text in sorted(contents.items()):
+            data = text.encode("utf-8", "replace")
+            entry = tarfile.TarInfo(f"wslgpud-doctor/{name}")
+            entry.size, entry.mtime = len(data), int(host.clock.wall())
+            archive.addfile(entry, io.BytesIO(data))
     return sorted(contents)
 
 
