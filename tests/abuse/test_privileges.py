@@ -528,8 +528,6 @@ STARTS = {
     "alerts/channels/postman.py": "copies of itself",
     "alerts/channels/postoffice.py": "our own postman, by our own Python, in /",
     "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
-    "alerts/channels/postman.py": "itself, for one message",
-    "alerts/channels/postoffice.py": "our own postman, in /",
     "capture.py": "our own probe, in /",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
