@@ -6,14 +6,20 @@ than that 3 may be big-endian.
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+
+from wslgpud import documents
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _LONGEST_TEXT, _LONGEST_LIST, _MOST_NUMBERS, _MOST_DIMENSIONS = 16 << 20, 1 << 32, 1 << 16, 8
+#: The largest headers, with a vocabulary of 262,144 words and its merges, take about 15 MiB. Without a limit
+#: a sparse file of terabytes would be read to its end as one list of empty words.
+MOST_HEADER_BYTES = 64 << 20
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 
@@ -33,7 +39,7 @@ def header(file: Path) -> Header:
         OSError: the file cannot be read.
         ValueError: it is none of this format, or cut off.
     """
-    with file.open("rb") as stream:
+    with os.fdopen(documents.open_plain(file, follow=True), "rb") as stream:
         version, tensor_count, value_count = 0, 0, 0
         if stream.read(4) == _MAGIC:
             version, tensor_count, value_count = _take(stream, "IQQ")
@@ -96,8 +102,10 @@ def _take(stream: BinaryIO, form: str) -> tuple[Any, ...]:
     """Return the next values.
 
     Raises:
-        ValueError: the file ends before.
+        ValueError: the file ends before, or the header does not.
     """
+    if stream.tell() > MOST_HEADER_BYTES:
+        raise ValueError(f"a header of more than {MOST_HEADER_BYTES} bytes")
     data = stream.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import struct
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ from wslgpud.advise.fit import gguf
 _WIDTH_TO_DEPTH = 128
 #: From here on models share keys and values among heads (Llama 2 70B, arXiv:2307.09288).
 _GROUPED_PARAMETERS = 30_000_000_000
-_LONGEST_HEADER = 100 << 20  # the format's own limit
+MOST_HEADER_BYTES = 100 << 20  # of safetensors, the format's own limit
 #: These have two matrices in each feed-forward block, all newer ones three (a gate).
 _UNGATED = frozenset({
     "gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "bert",
@@ -153,7 +154,7 @@ def of_path(path: Path) -> Shape:
     try:
         weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
         headers = [header(file) for file in weights]
-        document = documents.parsed(config.read_text()) if config.exists() else None
+        document = _document(config) if config.exists() else None
     except (OSError, ValueError, struct.error) as error:
         raise ShapeError(f"cannot read {path}: {error}") from error
     tensors = {name: entry for found in headers for name, entry in found.items() if name != "__metadata__"}
@@ -184,11 +185,21 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
     files = sorted(folder.glob("*.safetensors"))
     if not (folder / _INDEX).exists():
         return files, True
-    names = documents.parsed((folder / _INDEX).read_text()).get("weight_map")
+    names = _document(folder / _INDEX).get("weight_map")
     if not isinstance(names, dict):
         raise ValueError(f"{_INDEX} names no files")  # noqa: TRY004 - as all that is wrong with a text
     pieces = {str(name) for name in names.values()}
     return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """Return a JSON file of a model.
+
+    Raises:
+        OSError: it cannot be read, or is larger than any.
+        ValueError: it is no JSON object.
+    """
+    return documents.parsed(documents.contents(file, MOST_HEADER_BYTES, follow=True))
 
 
 def of_gguf(file: Path) -> Shape:
@@ -308,9 +319,9 @@ def header(file: Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: it is none of this format.
     """
-    with file.open("rb") as stream:
+    with os.fdopen(documents.open_plain(file, follow=True), "rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
-        if length > _LONGEST_HEADER:
+        if length > MOST_HEADER_BYTES:
             raise ValueError(f"{file.name} is no safetensors file")
         document = documents.parsed(stream.read(length))
     if not all(
