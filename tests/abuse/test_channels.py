@@ -236,6 +236,28 @@ class TestApprise:
         with pytest.raises(DeliveryError, match="has died"):
             office.ask({"title": "x" * (2 << 20)}, PATIENCE_SECONDS)
 
+    def test_it_stands_by_while_a_message_is_likely_and_no_longer(self):
+        """A start takes a second, and far longer once memory is short."""
+        office = PostOffice()
+        office.stand_by(needed=True)
+        process = office._round._process
+        for _ in range(2):
+            assert office.ask({"urls": []}, PATIENCE_SECONDS) == postman.TAKEN
+            assert office._round._process is process
+            assert process.poll() is None
+        office.stand_by(needed=False)
+
+        assert process.wait(PATIENCE_SECONDS) == 0
+
+    def test_one_that_dies_while_it_stands_by_is_not_started_again_and_again(self):
+        office = PostOffice(["/bin/false"])
+        office.stand_by(needed=True)
+        first = office._round
+        eventually(lambda: first.over, "its end")
+        office.stand_by(needed=True)
+
+        assert office._round is first
+
     def test_many_urls_of_which_one_is_nonsense_are_told_apart(self):
         understood([webhook_url("127.0.0.1:1"), "mailto://u:p@example.org"])
 

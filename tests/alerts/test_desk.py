@@ -632,3 +632,24 @@ def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_s
 
     assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
     without.end()
+
+
+class Slow(Recorder):
+    """A channel that takes a while to be ready to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: list[bool] = []
+
+    def stand_by(self, *, needed: bool) -> None:
+        self.needed.append(needed)
+
+
+def test_a_channel_that_is_slow_to_start_is_told_before_there_is_a_warning_to_send(tmp_path: Path) -> None:
+    slow = Slow()
+    life = Life(tmp_path, slow)
+    for t, (old, new) in enumerate([(OK, OK), (OK, Level.INFO), (Level.INFO, WARNING), (WARNING, OK)]):
+        life.memory(t, old, new)
+    life.end()
+
+    assert slow.needed == [False, True, True, False]

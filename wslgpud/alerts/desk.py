@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wslgpud.alerts import build, metrics, score
-from wslgpud.alerts.channels import Channel
+from wslgpud.alerts.channels import Channel, Prepared
 from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.dispatcher import Dispatcher, Outbox
@@ -172,6 +172,10 @@ class Desk:
         self._announced = False
         self._processes = snapshot.processes
         self._forecasts = {forecast.resource: forecast for forecast in forecasts}
+        likely = any(forecast.level >= Level.INFO for forecast in forecasts)
+        for channel in self._channels:
+            if isinstance(channel, Prepared):
+                channel.stand_by(needed=likely)
         for transition in transitions:
             self._announce(transition)
         for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):

@@ -53,3 +53,11 @@ class Refreshed(Protocol):
         Raises:
             DeliveryError: the channel did not take it.
         """
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A channel that takes a while to be ready to send."""
+
+    def stand_by(self, *, needed: bool) -> None:
+        """Be ready, because something to send is likely, or no longer; at every tick, and at once."""

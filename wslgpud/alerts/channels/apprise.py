@@ -73,6 +73,10 @@ class AppriseChannel:
         if status:  # no word of the child's is passed on
             raise DeliveryError(postman.PROBLEMS.get(status, postman.PROBLEMS[postman.REFUSED]))
 
+    def stand_by(self, *, needed: bool) -> None:
+        """Be ready to send at once."""
+        OFFICE.stand_by(needed=needed)
+
 
 def understood(urls: Sequence[str]) -> None:
     """See that Apprise can use each URL; nothing is sent.

@@ -7,7 +7,6 @@ say may repeat the secrets.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import logging
@@ -15,13 +14,10 @@ import os
 import resource
 import signal
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
 #: Apprise with all it loads takes 46 MB; what an answer may add must fit into the unit's MemoryMax=
 _MOST_BYTES = 112 << 20
-#: whom the kernel ends first where several take all that they may
-_OOM_SCORE = "900"
 
 TAKEN, REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = range(5)
 PROBLEMS = {
@@ -41,8 +37,6 @@ def limited(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="ascii")
 
 
 def deliver(letter: dict[str, Any]) -> int:

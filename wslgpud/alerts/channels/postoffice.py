@@ -1,5 +1,8 @@
 """The daemon's side of ``postman``: one process that has Apprise loaded, while there is something to send.
 
+Or about to be: it stands by from the first sign that memory may run out (level info), because starting it
+takes a second, and far longer once memory is short.
+
 It forks for each message, so that many at once share what Apprise takes (46 MB; ten that hang take 120 MB
 together) and none waits for another.
 """
@@ -12,6 +15,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
@@ -33,6 +37,8 @@ _PASSED = frozenset(
         "ssl_cert_dir",
     }
 )
+#: a process that stands by and has died is started anew no sooner than this
+_RESTART_SECONDS = 30.0
 #: of letters that wait for a process that has just started; one has 20 kB at most
 _PIPE_BYTES = 1 << 20
 
@@ -45,6 +51,22 @@ class PostOffice:
         self._command = list(command or python_command(postman.__name__))
         self._lock = threading.Lock()
         self._round: _Round | None = None
+        self._begun_mono = float("-inf")
+
+    def stand_by(self, *, needed: bool) -> None:
+        """Have the process ready before there is a letter, or no longer.
+
+        To start Python and load Apprise takes a second, and much longer once memory is short.
+        """
+        with self._lock:
+            here = self._round
+            if here is not None and not here.over:
+                here.stand_by(needed=needed)
+            elif needed and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
+                self._begun_mono = time.monotonic()
+                with contextlib.suppress(DeliveryError):  # the next letter says so
+                    self._round = _Round(self._command, self._lock)
+                    self._round.stand_by(needed=needed)
 
     def ask(self, letter: Mapping[str, Any], timeout_seconds: float) -> int | None:
         """Return the status of a letter (see ``postman``); None where it took too long.
@@ -88,7 +110,7 @@ class _Round:
             )
         except OSError as error:
             raise DeliveryError(f"cannot start {command[0]}: {error.strerror}") from error
-        self.over = False
+        self.over = self._kept = False
         self._lock = lock
         self._numbers = count()
         self._waiting: dict[int, SimpleQueue[int | None]] = {}
@@ -113,10 +135,17 @@ class _Round:
             self._process.kill()
         return number
 
+    def stand_by(self, *, needed: bool) -> None:
+        self._kept = needed
+        self._end_if_idle()
+
     def forget(self, number: int) -> None:
-        """Take note that nobody waits for a letter any more; after the last the process ends."""
+        """Take note that nobody waits for a letter any more."""
         self._waiting.pop(number, None)
-        if not self._waiting:
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> None:
+        if not self._waiting and not self._kept:
             self.over = True
             self._letters.close()
 
@@ -130,6 +159,7 @@ class _Round:
         self._process.wait()
         with self._lock:
             self.over = True
+            self._letters.close()
             for answer in self._waiting.values():
                 answer.put(None)
 
