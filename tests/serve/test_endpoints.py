@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 import subprocess
 import threading
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
 from tests.serve.support import CATALOGUE, HandClock, snapshot
+from tests.support.servers import program
 from wslgpud.model import Level, Reading
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.pages import plain_page, unhealthy
@@ -43,13 +43,12 @@ def test_metrics_come_as_openmetrics_and_zipped_for_who_asks_so(serve):
 
 
 def test_promtool_is_content_with_the_real_endpoint(serve):
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed (Debian package prometheus)")
+    promtool = program("prometheus", "promtool")
     running = serve()
     running.publisher.publish(snapshot())
     running.ask("/nothing-here")
     scrape = running.ask("/metrics").data
-    checked = subprocess.run(["promtool", "check", "metrics"], input=scrape, capture_output=True, check=False)
+    checked = subprocess.run([promtool, "check", "metrics"], input=scrape, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 

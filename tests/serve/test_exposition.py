@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
 from tests.serve.support import AVAILABLE, CATALOGUE, GPU_USED, HandClock, snapshot
+from tests.support.servers import program
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.serve import Publisher
@@ -49,12 +49,11 @@ def test_a_known_snapshot_gives_a_known_text(text_format, name):
 
 @pytest.mark.parametrize("text_format", [CLASSIC, CLASSIC_1])
 def test_promtool_finds_nothing_to_complain_about(text_format):
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed (Debian package prometheus)")
+    promtool = program("prometheus", "promtool")
     publisher = Publisher(CATALOGUE)
     publisher.publish(snapshot())
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=publisher.text(text_format), capture_output=True, check=False
+        [promtool, "check", "metrics"], input=publisher.text(text_format), capture_output=True, check=False
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 

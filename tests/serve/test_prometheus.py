@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import urllib.parse
 import urllib.request
@@ -13,6 +12,7 @@ import bcrypt
 import pytest
 
 from tests.serve.support import snapshot, wait_until
+from tests.support.servers import program
 from wslgpud import config
 
 pytestmark = pytest.mark.servers
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.servers
 @pytest.fixture
 def prometheus(tmp_path):
     """Start Prometheus with this scrape configuration; return a way to ask it for one value."""
-    if shutil.which("prometheus") is None:
-        pytest.skip("prometheus is not installed (Debian package prometheus)")
+    server = program("prometheus", "prometheus")
     started = []
 
     def start(scrape):
@@ -38,7 +37,7 @@ def prometheus(tmp_path):
         }
         log_file = tmp_path / "prometheus.log"
         with log_file.open("wb") as log:
-            command = ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
+            command = [server, *(f"--{name}={value}" for name, value in options.items())]
             started.append(subprocess.Popen(command, stdout=log, stderr=log))
 
         def says(text):
