@@ -151,7 +151,7 @@ def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], trai
     assert outputs["/metrics, wrong password"].startswith("401\n")
     assert "127.0.0.1:1" in outputs["alerts test"], "channels that fail are named"
     assert "command                       failed" in outputs["alerts test"]
-    assert re.search('"command": ?"trainer:"', outputs["/api/v1/status"]), "of a title its program"
+    assert re.search('"command": ?"trainer"', outputs["/api/v1/status"]), "of a title its program"
     assert "windows_exporter at http://127.0.0.1:1 cannot be read" in outputs["/api/v1/status"]
     assert not {where: around(text) for where, text in outputs.items() if MARK in text}
 

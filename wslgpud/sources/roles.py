@@ -89,9 +89,9 @@ def title(words: Sequence[str]) -> str:
     """Return program and script or source file; all other arguments are left out, for they hold secrets.
 
     A program that has written a title of its own over its arguments (setproctitle) has one word with all of
-    them: of that what stands before the first blank.
+    them: of that what stands before the first blank, without the colon of ``postgres: writer``.
     """
-    program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name
+    program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name.rstrip(":")
     return named(f"{program} {_subject(program, words[1:])}".strip())[:_COMMAND_LENGTH]
 
 
