@@ -14,12 +14,14 @@ import pytest
 from .conftest import REPOSITORY, BootMachine
 from .service import (
     CONFIGURATION_FILE,
+    METRIC,
     PATIENCE_SECONDS,
     PATIENT,
     READY,
     SOURCE,
     UNITS,
     Service,
+    eventually,
     install,
 )
 
@@ -141,6 +143,28 @@ READS = {
 }  # fmt: skip
 #: An alert command is as trusted as the service itself: it can end it, and is ended with it.
 OWN = {"change the history", "add to the state folder", "end it", "limit what it may use"}
+#: Takes the lock of a card, fills the folders of notes, asks hostile questions, and holds connections open
+#: without a word, until its input ends.
+FLOOD = """
+import fcntl, os, socket, sys
+
+lock = os.open("/run/lock/wslgpud-gpu0.lock", os.O_RDONLY | os.O_CREAT, 0o666)
+fcntl.flock(lock, fcntl.LOCK_EX)
+for folder in ("/run/lock", "/dev/shm"):
+    for number in range(3000):
+        open(f"{folder}/wslgpud-running-guard-{number}.json", "x").close()
+for number in range(100):
+    with socket.create_connection(("127.0.0.1", 9655)) as asker:
+        pattern = "*a" * 100 + str(number)
+        lines = f"GET /api/v1/series?match={pattern} HTTP/1.1", "Host: localhost", "Connection: close", "", ""
+        asker.sendall("\\r\\n".join(lines).encode())
+        while asker.recv(1 << 16):
+            pass
+held = [socket.create_connection(("127.0.0.1", 9655)) for _ in range(300)]
+print("flooded", flush=True)
+"""
+#: of systemd's MemoryMax=256M
+MOST_MEMORY_BYTES = 160 << 20
 #: What root keeps apart from all this, and finds unchanged.
 TREASURE = "/srv/treasure"
 KEEP_TREASURE = f"""
@@ -240,6 +264,21 @@ def test_a_stranger_gets_nowhere(service: Service) -> None:
         said = as_user(service, STRANGER, "wslgpud", program, *arguments)
         assert said
         assert "me:word" not in said
+
+
+def test_a_flood_by_a_stranger_neither_ends_nor_fills_nor_stops_it(service: Service) -> None:
+    pid, lines = service.property("MainPID"), len(service.journal("--unit=wslgpud"))
+    assert as_user(service, STRANGER, "python3", "-c", FLOOD) == "flooded\n"
+
+    def ticks() -> float:
+        return float(service.machine.python(METRIC, "wslgpud_ticks_total ").stdout)
+
+    before = ticks()
+    eventually(lambda: ticks() > before + 2, "more samples")
+    assert unharmed(service, pid)
+    assert service.property("NRestarts") == "0"
+    assert int(service.property("MemoryCurrent")) < MOST_MEMORY_BYTES
+    assert len(service.journal("--unit=wslgpud")) < lines + 10
 
 
 def test_a_member_of_the_group_reads_and_no_more(service: Service) -> None:
