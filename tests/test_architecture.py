@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 # Lower never imports higher; neighbours of one layer do not import each other.
 LAYERS = (
     ("metrics", "units", "steps", "documents", "extras", "patterns", "shapes", "__init__"),
+    ("words",),
     ("model", "masking"),
     ("config_key",),
     ("config", "host", "outgoing", "palette", "foreign"),
@@ -41,6 +42,7 @@ HOMES = {
     "apscheduler": {"jobs"},
     "pynvml": {"probes"},
     "torch": {"stress", "advise"},
+    "polib": {"words"},
     "psutil": {"serve"},
     "rich": {"cli"},
     "textual": {"cli"},

@@ -7,16 +7,16 @@ LONGEST_PATH = 24
 
 
 def size(count: float) -> str:
-    """Write bytes the way people do: ``310 MB``, ``3.1 GB``."""
-    for unit, scale in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20)):
+    """Write bytes as torch, nvidia-smi and ``free`` do: ``310 MiB``, ``3.1 GiB``."""
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
         if count >= scale:
             value = count / scale
-            return f"{value:.1f} {unit}" if value < 10 and unit != "MB" else f"{value:.0f} {unit}"
-    return f"{max(0.0, count) / 1024:.0f} kB"
+            return f"{value:.1f} {unit}" if value < 10 and unit != "MiB" else f"{value:.0f} {unit}"
+    return f"{max(0.0, count) / 1024:.0f} KiB"
 
 
 def speed(rate: float) -> str:
-    """Write a rate so that it has a few digits before the point: ``+310 MB/min``."""
+    """Write a rate so that it has a few digits before the point: ``+310 MiB/min``."""
     return f"+{size(rate)}/s" if rate >= 50 << 20 else f"+{size(60 * rate)}/min"
 
 
@@ -61,5 +61,10 @@ def resource_name(resource: str) -> str:
         return f"GPU {resource[3:].strip()}".strip()
     if not resource.startswith("cgroup:"):
         return resource
-    path = printable(resource.removeprefix("cgroup:"))
-    return f"cgroup {path}" if len(path) <= LONGEST_PATH else f"cgroup …{path[1 - LONGEST_PATH :]}"
+    return f"cgroup {resource_path(resource.removeprefix('cgroup:'))}"
+
+
+def resource_path(path: str) -> str:
+    """Return a cgroup's path, or the end of a long one."""
+    path = printable(path)
+    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"

@@ -320,7 +320,7 @@ def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
     running = (process(10, NOBODY), process(11, 1000), process(12, None))
 
     def announce() -> None:
-        Note(host, "guard", "make", who="make").__enter__().say(
+        Note(host, "guard", "make", who="make").__enter__().tell(
             "runs", claim=Claim({"ram": 9 * GIB, "nonsense": 1 << 60}, {"ram": GIB}, [10, 11, 12, 13])
         )
 

@@ -426,7 +426,7 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     assert after is not None
     assert (before.document, after.document["facts"]["victim"]) == (after.document, "cc1plus")
     assert after.document["evidence"] == (
-        "the kernel killed cc1plus. It held 5.0 GB of its own and 0 kB of shared memory."
+        "the kernel killed cc1plus. It held 5.0 GiB of its own and 0 KiB of shared memory."
     )
     assert compose(again, "zh").headline == compose(incident.first, "zh").headline
 

@@ -115,8 +115,9 @@ def test_status_tells_what_windows_tells() -> None:
     assert document["gpus"] == [{"adapter": "NVIDIA RTX", "shared_bytes": 3 * GIB}]
     shown = screen(windows=document)
     for line in (
-        "5.0 GB RAM left of 64 GB", "60 GB promised of 72 GB", "WSL holds 48 GB, 21 GB of it free in here",
-        "NVIDIA RTX: 3.0 GB in shared memory",
+        "5.0 GiB RAM left of 64 GiB", "60 GiB promised of 72 GiB",
+        "WSL holds 48 GiB, 21 GiB of it free in here",
+        "NVIDIA RTX: 3.0 GiB in shared memory",
     ):  # fmt: skip
         assert line in shown
 

@@ -116,8 +116,8 @@ def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the
     }
     assert {resource: text.headline for resource, text in told.items()} == {
         "cgroup:/train": "13 programs killed for lack of memory while wslgpud did not run; last: python3",
-        "ram": f"Killed for lack of memory: chrome (pid 51, 5.0 GB) at {last_night:%Y-%m-%d %H:%M}",
-        "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GB)",
+        "ram": f"Killed for lack of memory: chrome (pid 51, 5.0 GiB) at {last_night:%Y-%m-%d %H:%M}",
+        "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GiB)",
     }
     assert told["cgroup:/train"].evidence == "Each by the limit of its cgroup: 12 x cc1plus, 1 x python3."
 
@@ -320,8 +320,8 @@ def test_a_windows_that_can_promise_no_more_is_told_of_although_ram_is_left() ->
         Transition(START, 0, "windows", change.rule, change.old, change.new, "", facts=change.facts)
     )
 
-    assert text.headline == "Windows can promise only 2.0 GB more of 72 GB: its programs will fail"
-    assert "holds 48 GB" in text.evidence
+    assert text.headline == "Windows can promise only 2.0 GiB more of 72 GiB: its programs will fail"
+    assert "holds 48 GiB" in text.evidence
 
 
 def test_the_disk_of_the_state_folder_and_windows_disks_have_limits_of_their_own() -> None:

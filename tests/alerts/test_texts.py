@@ -39,7 +39,7 @@ def test_a_memory_warning_in_chinese_says_what_when_and_who() -> None:
 
     assert (
         text.headline
-        == "内存 约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MB/分钟，剩 3.1 GB / 24 GB"
+        == "内存 约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MiB/分钟，剩 3.1 GiB / 24 GiB"
     )
     assert "正在增长：python train.py (pid 4121)" in text.evidence
     assert "5 分钟内耗尽的概率：70 %" in text.evidence
@@ -59,8 +59,10 @@ def test_a_command_that_came_to_more_before_is_told_of_by_its_peak_and_not_by_wh
     forecast = replace(WARNING, cause="expected", eta_seconds=None, expected_peak_bytes=41 << 30)
 
     line = headline(forecast)
-    assert line == "RAM may not suffice: python train.py (pid 4121) came to 41 GB before, 3.1 GB left of 24"
-    assert "python train.py (pid 4121) 以前曾达 41 GB，剩 3.1 GB" in compose(memory(forecast), "zh").headline
+    assert line == "RAM may not suffice: python train.py (pid 4121) came to 41 GiB before, 3.1 GiB left of 24"
+    assert (
+        "python train.py (pid 4121) 以前曾达 41 GiB，剩 3.1 GiB" in compose(memory(forecast), "zh").headline
+    )
     assert compose(memory(forecast)).advice.startswith("Free memory first, or start it smaller")
 
 

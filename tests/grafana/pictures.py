@@ -2,7 +2,7 @@
 
 From the committed JSON, a real Prometheus with the evening of ``history``, and Grafana's own published
 components in a headless Chromium (see ``render/``). Needs node, npm and chromium; the first run fetches the
-components (450 MB) into .cache/grafana.
+components (450 MiB) into .cache/grafana.
 """
 
 from __future__ import annotations

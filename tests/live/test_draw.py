@@ -92,7 +92,7 @@ def test_what_wsl_does_not_tell_of_a_program_is_said_to_be_unknown() -> None:
 def test_what_linux_tells_of_a_program_is_shown() -> None:
     (line,) = [line for line in drawn(seen("two-gpus")).splitlines() if "train.py" in line]
 
-    assert "18 GB" in line
+    assert "18 GiB" in line
 
 
 def test_a_machine_without_a_gpu_has_no_empty_table_of_gpus() -> None:
@@ -248,7 +248,9 @@ def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() ->
     card = {**look.document["gpus"][0], "used_bytes": 15 << 30, "total_bytes": 16 << 30}
     look = replace(look, document={**look.document, "running": [run], "gpus": [card]})
 
-    assert re.search(r"GPU 0 +━+─* +94% +1\.0 GB of 16 GB left +no forecast during a stress run", drawn(look))
+    assert re.search(
+        r"GPU 0 +━+─* +94% +1\.0 GiB of 16 GiB left +no forecast during a stress run", drawn(look)
+    )
     assert hints(look, trail) == []
 
 

@@ -35,7 +35,7 @@ def files(host: Host) -> list[Path]:
 
 def test_a_note_lasts_as_long_as_its_run(alone: Host) -> None:
     with Note(alone, "stress", "GPU 0 RTX 5070 Ti", gpu=0) as note:
-        note.say("fill", done_ratio=0.25, left_seconds=6.0)
+        note.tell("fill", done_ratio=0.25, left_seconds=6.0)
         (one,) = seen(alone)
 
         assert one["what"] == "GPU 0 RTX 5070 Ti"
@@ -102,7 +102,7 @@ def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, c
         Path(host.path(place)).rmdir()
 
     with Note(host, "guard", "make") as note:
-        note.say("runs")
+        note.tell("runs")
     assert "nobody can see that this runs" in caplog.text
 
 
@@ -150,7 +150,7 @@ def test_status_and_monitor_say_it_in_one_line() -> None:
            "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2}  # fmt: skip
 
     assert told(one).plain == (
-        "guard: make -j8  for 3 min · time is up in 27 min · peak 11 GB · 2 compilers wait"
+        "guard: make -j8  for 3 min · time is up in 27 min · peak 11 GiB · 2 compilers wait"
     )
 
 
@@ -167,4 +167,4 @@ def test_status_shows_what_runs_and_how_the_last_test_of_the_memory_ended() -> N
 
     assert "stress run of GPU 0  filling · for 3 s" in text
     assert "GPU 0 findings" in text
-    assert "14 GB usable: write bandwidth fell" in text
+    assert "14 GiB usable: write bandwidth fell" in text

@@ -32,7 +32,7 @@ _CHANGING = (
     (r"(net in/out) .*?/s .*?/s", r"\1"), (r"(disk r/w|net in/out) n/a n/a", r"\1"),
 )  # fmt: skip
 #: dots of a curve, and its line in the legend
-HISTORY = (r"[\u2801-\u28ff]{5}", r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GB .* 8\.0 GB")
+HISTORY = (r"[\u2801-\u28ff]{5}", r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GiB .* 8\.0 GiB")
 
 
 def shows(terminal: Terminal, name: str, *words: str, of: Callable[[str], str] = str) -> None:

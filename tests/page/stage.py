@@ -326,8 +326,8 @@ def past_incidents(stage: Stage) -> None:
             "wslgpud was killed at 03:12:08; python (pid 812) grew",
         ),
         (6.1, "gpu0", "vram_stress", Level.WARNING, "GPU 0: write bandwidth fell by 11.0 % at once"),
-        (3.4, "ram", "oom_kill", Level.CRITICAL, "Killed for lack of memory: cc1plus (pid 20231, 11 GB)"),
-        (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GB left"),
+        (3.4, "ram", "oom_kill", Level.CRITICAL, "Killed for lack of memory: cc1plus (pid 20231, 11 GiB)"),
+        (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GiB left"),
     ):
         began = now - 86400 * days
         stage.say(Transition(began, mono, resource, rule, Level.OK, level, text))

@@ -47,7 +47,7 @@ def ready_in(page, loading):
 
 
 def machine(stage, *, available=20 * GIB, gpus=(), processes=(), error="", up=()):
-    """Show a machine of 32 GB with these cards and processes."""
+    """Show a machine of 32 GiB with these cards and processes."""
     known = catalogue()
     memory = (Reading(MEMINFO["MemTotal"], 32 * GIB), Reading(MEMINFO["MemAvailable"], available))
     cards = tuple(Reading(known["gpu_up"], value, labels) for labels, value in up)
@@ -96,17 +96,17 @@ def test_it_says_first_how_things_stand_and_what_is_growing(stage, look):
     card = page.locator(".resource").first
     expect(card).to_contain_text("time left")
     expect(card.locator("canvas")).to_be_visible()
-    expect(card.locator(".chart")).to_have_attribute("aria-label", re.compile("left of 1.2 GB. time left: "))
+    expect(card.locator(".chart")).to_have_attribute("aria-label", re.compile("left of 1.2 GiB. time left: "))
 
 
 def test_new_samples_show_by_themselves(stage, look):
     machine(stage, processes=[ProcessSample(7, 1, "train", 2 * GIB, 0)])
     page = look().go("processes")
-    expect(page.locator("tbody").first).to_contain_text("2.0 GB")
+    expect(page.locator("tbody").first).to_contain_text("2.0 GiB")
 
     machine(stage, processes=[ProcessSample(7, 1, "train", 3 * GIB, 0)])
 
-    expect(page.locator("tbody").first).to_contain_text("3.0 GB")
+    expect(page.locator("tbody").first).to_contain_text("3.0 GiB")
 
 
 def test_programs_of_another_namespace_stay_apart_though_all_have_the_number_0(stage, look):
@@ -116,7 +116,7 @@ def test_programs_of_another_namespace_stay_apart_though_all_have_the_number_0(s
     page = look().go("gpus")
     ready(page)
     machine(stage, gpus=[replace(card, used_bytes=5 * GIB)])
-    expect(page.locator("main")).to_contain_text("5.0 GB")
+    expect(page.locator("main")).to_contain_text("5.0 GiB")
 
     for name in ("Xwayland", "weston"):
         expect(page.locator("main li", has_text=name)).to_have_count(1)
@@ -131,7 +131,7 @@ def test_what_the_reader_does_survives_a_new_sample(stage, look):
 
     machine(stage, processes=[ProcessSample(n, 1, f"train{n}", 9 * GIB, 0) for n in (1, 2)])
 
-    expect(page.locator("tbody").first).to_contain_text("9.0 GB")
+    expect(page.locator("tbody").first).to_contain_text("9.0 GiB")
     expect(page.locator("tbody").first.locator("tr")).to_have_count(1)
     expect(page.get_by_role("searchbox")).to_be_focused()
     expect(page.locator("th[aria-sort]")).to_have_text("PID")

@@ -58,7 +58,7 @@ def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_me
     assert (found.level, found.cause) == (Level.WARNING, "expected")
     assert found.who == f"python train.py (pid {desk.pid})"
     assert found.expected_peak_bytes == 12 * GIB
-    assert "came to 12 GB before" in found.reason
+    assert "came to 12 GiB before" in found.reason
     assert found.eta_seconds is None  # when it will take it is not known
 
 

@@ -276,7 +276,7 @@ def test_evicting_the_working_set_is_pressure_and_evicting_what_is_idle_is_not()
 
 
 def test_sizes_and_times_read_like_people_write_them():
-    assert [size(n * MIB) for n in (0.5, 310, 3174, 24576)] == ["512 kB", "310 MB", "3.1 GB", "24 GB"]
+    assert [size(n * MIB) for n in (0.5, 310, 3174, 24576)] == ["512 KiB", "310 MiB", "3.1 GiB", "24 GiB"]
     assert [duration(s) for s in (0.2, 45, 240, 7300)] == ["1 s", "45 s", "4 min", "2 h"]
 
 
@@ -293,5 +293,5 @@ def test_a_headline_says_what_when_who_and_how_much_is_left_within_90_characters
         who="python train.py (pid 4121)",
     )
     assert headline(forecast) == (
-        "RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MB/min, 3.1 GB left of 24"
+        "RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 GiB left of 24"
     )

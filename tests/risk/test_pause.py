@@ -42,4 +42,4 @@ def test_a_warning_never_lacks_a_reason():
 def test_the_message_of_its_end_tells_no_rate_of_what_grew_then():
     changes = [change for t, _, change in filled_and_left(600) if t > 0 and change is not None]
     assert [change.new for change in changes] == [Level.OK]
-    assert changes[0].headline == "GPU 0 is nearly full: 1.4 GB left of 16"
+    assert changes[0].headline == "GPU 0 is nearly full: 1.4 GiB left of 16"

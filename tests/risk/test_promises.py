@@ -140,7 +140,7 @@ def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who
     def leak():
         for i in range(3600):
             t = 5.0 * i
-            used = 6.0 + max(0.0, t - 600) * 50 / 1024 / 60  # 50 MB a minute
+            used = 6.0 + max(0.0, t - 600) * 50 / 1024 / 60  # 50 MiB a minute
             python = ProcessSample(
                 4121, 7, "python", int((used - 4) * GIB), 0, command="python train.py --big"
             )

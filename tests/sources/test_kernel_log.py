@@ -69,7 +69,7 @@ def test_a_machine_that_ran_full_names_its_victim(machine, values):
         "anon_bytes": 41943040 * 1024, "file_bytes": 1024 * 1024, "shmem_bytes": 2048 * 1024,
         "virtual_bytes": 50000000 * 1024, "constraint": "CONSTRAINT_NONE", "cgroup": "/user.slice",
     }  # fmt: skip
-    assert event.text == "the kernel killed python3 (pid 1234, 40 GB): all memory was used up"
+    assert event.text == "the kernel killed python3 (pid 1234, 40 GiB): all memory was used up"
     # 102 s after boot; this machine's clock stands at 5000 s after boot
     assert event.wall == 1_790_000_000.0 - 5000 + 102
 

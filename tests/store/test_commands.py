@@ -115,7 +115,7 @@ def test_the_terminal_shows_a_picture_with_its_extremes(run):
     assert any(0x2800 < ord(character) < 0x2900 for character in said)
     assert "memory_available_bytes" in said
     (line,) = [line for line in said.splitlines() if 'gpu_memory_used_bytes{gpu="1"}' in line]
-    assert line.split()[-8:] == ["2.0", "GB"] * 4
+    assert line.split()[-8:] == ["2.0", "GiB"] * 4
 
 
 @pytest.mark.parametrize("arguments", [["ram", "--plot"], ["--plot", "ram"]])
@@ -126,7 +126,7 @@ def test_plot_without_a_file_means_the_terminal(run, arguments):
 def test_a_counter_is_drawn_as_its_rate(run):
     said = history(run, "swap_in_bytes")
 
-    assert "8 kB/s" in said
+    assert "8 KiB/s" in said
 
 
 @pytest.mark.parametrize(("how", "expected"), [("sum", 3 << 30), ("max", 2 << 30), ("mean", 1.5 * 2**30)])
@@ -352,7 +352,7 @@ def test_compacting_frees_what_deleted_samples_have_left(recorded, tmp_path):
         database.execute("DROP TABLE more")
     before = (tmp_path / "wslgpud.db").stat().st_size
     told = run(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)]).stdout
-    assert "3 MB of" in told
+    assert "3 MiB of" in told
     assert (tmp_path / "wslgpud.db").stat().st_size == before
 
     done = run(app, ["db", "compact", "--state", str(tmp_path)])
@@ -364,9 +364,9 @@ def test_compacting_frees_what_deleted_samples_have_left(recorded, tmp_path):
 @pytest.mark.parametrize(
     ("value", "unit", "rate", "text"),
     [
-        (0, "bytes", False, "0 kB"),
-        (-(5 << 20), "bytes", False, "-5 MB"),
-        (3 << 30, "bytes_per_second", False, "3.0 GB/s"),
+        (0, "bytes", False, "0 KiB"),
+        (-(5 << 20), "bytes", False, "-5 MiB"),
+        (3 << 30, "bytes_per_second", False, "3.0 GiB/s"),
         (0.421, "ratio", False, "42.1%"),
         (1.5, "seconds", True, "150.0%"),
         (2.4e9, "hertz", False, "2.40 GHz"),
@@ -385,4 +385,4 @@ def test_the_axis_of_a_curve_that_hardly_moves_tells_how_much_it_does():
     lines = chart([Curve(ref, "bytes", rate=False, points=points)], 0, 150, 1, size, width=80)
     told = [line.plain.partition("┤")[0].strip() for line in lines]
 
-    assert [label for label in told if label][:3] == ["+200 MB", "+91 MB", "23 GB"]
+    assert [label for label in told if label][:3] == ["+200 MiB", "+91 MiB", "23 GiB"]

@@ -139,7 +139,7 @@ def _run(order: Order, host: Host, log: BinaryIO, vram: VramWatch, known: Ledger
                 used = {"ram": account.held_bytes, **vram.taken_bytes(vram.now_bytes)}
                 claim = Claim(peaks, used, [p.pid for p in sorted(run.processes, key=lambda p: -p.bytes)])
             limit = order.timeout_seconds
-            note.say(
+            note.tell(
                 "waits" if run.stopped else "runs",
                 left_seconds=None if limit is None else max(0.0, limit - note.seconds),
                 facts={"peak_bytes": account.peak_bytes, "waiting": run.stopped},

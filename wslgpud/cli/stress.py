@@ -133,7 +133,7 @@ def _run(
         signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
         watcher.start()
         with Progress(silent=silent) as progress:
-            progress.say("waiting for the GPU to settle")
+            progress.tell("waiting for the GPU to settle")
             runner.stop.wait(settle)
             result = runner.run(sample, mode, progress.line)
     finally:

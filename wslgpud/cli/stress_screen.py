@@ -60,7 +60,7 @@ class Progress:
         """Take the bar away."""
         self._bars.stop()
 
-    def say(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Show what is waited for."""
         self._bars.update(self._task, description=text)
 

@@ -41,7 +41,7 @@ class Claim:
 
 
 class Note:
-    """The note of one run. ``with Note(...) as note: note.say("filling", done_ratio=0.4)``."""
+    """The note of one run. ``with Note(...) as note: note.tell("filling", done_ratio=0.4)``."""
 
     def __init__(self, host: Host, kind: Kind, what: str, *, who: str = "", gpu: int | None = None) -> None:
         """Take what is run, as its user knows it; nothing is written yet.
@@ -104,9 +104,9 @@ class Note:
         """Name the process that does the work."""
         self._facts["worker_pid"] = pid
         self._phase = None
-        self.say("")
+        self.tell("")
 
-    def say(
+    def tell(
         self,
         phase: str,
         *,

@@ -160,7 +160,7 @@ def told(
         if said["event"] == "beat":
             done, left = pace.done_ratio, pace.left_seconds
             facts = {"verified_bytes": said["verified"]} if "verified" in said else {}
-            note.say(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
+            note.tell(said.get("phase", ""), done_ratio=done, left_seconds=left, facts=facts)
             said = {**said, "done_ratio": done, "left_seconds": left}
         progress(said)
 

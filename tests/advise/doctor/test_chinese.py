@@ -67,7 +67,7 @@ def test_blanks_may_change_their_order():
     assert (
         chinese.sentence("torch 2.5 of /opt/python has no sm_120") == "/opt/python 中的 torch 2.5 不含 sm_120"
     )
-    assert chinese.sentence("12 GB left on /mnt/c") == "/mnt/c 剩余 12 GB"
+    assert chinese.sentence("12 GiB left on /mnt/c") == "/mnt/c 剩余 12 GiB"
     assert chinese.sentence("wsl --update        (in Windows)") == "wsl --update        (在 Windows 中)"
 
 
@@ -78,7 +78,7 @@ def test_the_screen_follows_the_locale_and_programs_get_english(monkeypatch):
     shown = CliRunner().invoke(app, [*arguments, "--all"], env={"COLUMNS": "200"}).stdout
     told = CliRunner().invoke(app, [*arguments, "--json"]).stdout
 
-    assert "GPU 0：1.5 GB 被占用，而这里没有程序在用" in shown
+    assert "GPU 0：1.5 GiB 被占用，而这里没有程序在用" in shown
     assert shown.rstrip().endswith("1 个提示。")
     assert not CHINESE.search(told)
 

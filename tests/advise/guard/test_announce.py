@@ -63,7 +63,7 @@ def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path
 
     _, said = guard.communicate("\n")
     assert of(guard) == []
-    assert "in an earlier run it came to 3.0 TB of memory" in said
+    assert "in an earlier run it came to 3.0 TiB of memory" in said
 
 
 def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path):
@@ -97,7 +97,7 @@ def test_a_full_disk_behind_the_note_does_not_end_the_command(tmp_path, monkeypa
 
     with Note(Elsewhere(tmp_path), "guard", "make") as note:
         monkeypatch.setattr(Folder, "put", full)
-        note.say("runs", claim=Claim({"ram": GIB}))
+        note.tell("runs", claim=Claim({"ram": GIB}))
 
 
 def test_a_build_with_fewer_jobs_is_expected_to_take_less():

@@ -15,7 +15,7 @@ from wslgpud.advise.guard import tree
 from wslgpud.host import Host
 
 MIB = 1 << 20
-#: Each file takes g++ some 110 MB and a second or two; all at once take half as much again as the limit.
+#: Each file takes g++ some 110 MiB and a second or two; all at once take half as much again as the limit.
 FILES, ENTRIES, LIMIT = 6, 700_000, 400 * MIB
 
 

@@ -21,7 +21,7 @@ def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_l
 
             forecast = eventually(ram, "a warning of what the command will want")
             assert forecast["level"] == "warning"
-            assert "3.0 TB" in forecast["reason"]
+            assert "3.0 TiB" in forecast["reason"]
         finally:
             guard.communicate("\n")
         eventually(lambda: not ram(), "an end of the warning with the command's")

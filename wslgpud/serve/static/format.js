@@ -20,7 +20,7 @@ export function size(bytes, finest = Infinity) {
 /** Bandwidth as makers of cards write it: GB are 10^9 bytes. */
 export const bandwidth = (rate) => (known(rate) ? `${(rate / 1e9).toFixed(rate < 1e10 ? 1 : 0)} GB/${t("s")}` : "–");
 
-/** A rate so that it has a few digits before the point: +310 MB/min. */
+/** A rate so that it has a few digits before the point: +310 MiB/min. */
 export function speed(rate) {
   const sign = rate < 0 ? "−" : "+";
   const value = Math.abs(rate);

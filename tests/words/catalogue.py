@@ -1,0 +1,68 @@
+"""Every template in the source, as Babel finds them, and the catalogues that translate them.
+
+``python -m tests.words.catalogue`` brings the catalogues up to date: a new template waits for its
+translation, one that nobody says any more goes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polib
+from babel.messages.extract import extract_from_dir
+
+from wslgpud.words.tongue import TRANSLATIONS
+
+PRODUCT = Path(__file__).parents[2] / "wslgpud"
+KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None}
+METHODS = [("**.py", "python")]
+
+
+def templates() -> dict[str, tuple[str, set[str]]]:
+    """Return each template with its plural form (empty for most) and the files that say it."""
+    found: dict[str, tuple[str, set[str]]] = {}
+    for file, _, words, _, _ in extract_from_dir(PRODUCT, METHODS, keywords=KEYWORDS, comment_tags=()):
+        one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
+        _, files = found.setdefault(one, (many, set()))
+        files.add(file)
+    return found
+
+
+def path_of(language: str) -> Path:
+    """Return where a language's catalogue lies."""
+    return PRODUCT / "words" / f"{language}.po"
+
+
+def renewed(language: str) -> polib.POFile:
+    """Return a catalogue with an entry for each template, in their order, and what is translated so far."""
+    path = path_of(language)
+    known = {entry.msgid: entry for entry in polib.pofile(str(path))} if path.exists() else {}
+    catalogue = polib.POFile(wrapwidth=110)
+    catalogue.metadata = {
+        "Language": language,
+        "MIME-Version": "1.0",
+        "Content-Type": "text/plain; charset=UTF-8",
+        "Content-Transfer-Encoding": "8bit",
+        "Plural-Forms": "nplurals=1; plural=0;",
+    }
+    for one, (many, files) in sorted(templates().items()):
+        before = known.get(one)
+        text = (before.msgstr or before.msgstr_plural.get(0, "")) if before else ""
+        catalogue.append(
+            polib.POEntry(
+                msgid=one,
+                msgid_plural=many,
+                msgstr="" if many else text,
+                msgstr_plural={0: text} if many else {},
+                occurrences=[(file, "") for file in sorted(files)],
+            )
+        )
+    return catalogue
+
+
+if __name__ == "__main__":
+    for code in TRANSLATIONS:
+        made = renewed(code)
+        made.save(str(path_of(code)))
+        missing = len(made.untranslated_entries())
+        print(f"{code}: {len(made)} templates, {missing} without a translation")  # noqa: T201 - a command

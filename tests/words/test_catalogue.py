@@ -1,0 +1,37 @@
+"""Each catalogue is complete, and says nothing that the program does not say."""
+
+from __future__ import annotations
+
+import re
+
+import polib
+import pytest
+
+from tests.words.catalogue import path_of, renewed, templates
+from wslgpud.words.tongue import TRANSLATIONS
+
+BLANK = re.compile(r"\{(\w+)\}")
+
+pytestmark = pytest.mark.parametrize("language", TRANSLATIONS)
+
+
+def test_everything_that_is_said_has_a_translation(language):
+    catalogue = polib.pofile(str(path_of(language)))
+
+    assert sorted(templates().keys() - {e.msgid for e in catalogue}) == []
+    assert [e.msgid for e in catalogue.untranslated_entries()] == []
+
+
+def test_the_file_is_in_order_and_translates_nothing_that_nobody_says(language):
+    assert path_of(language).read_text() == str(renewed(language))
+
+
+def test_a_translation_has_the_blanks_of_its_template(language):
+    wrong = [
+        entry.msgid
+        for entry in polib.pofile(str(path_of(language)))
+        for text in (entry.msgstr, *entry.msgstr_plural.values())
+        if text and set(BLANK.findall(text)) - set(BLANK.findall(entry.msgid))
+    ]
+
+    assert wrong == []

@@ -1,0 +1,98 @@
+"""A message is a template with facts; a language words both."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wslgpud.words import ENGLISH, Message, chosen, from_json, say, says, to_json, tongue
+
+CHINESE = tongue("zh")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "english", "chinese"),
+    [
+        ("left_bytes", 3 << 30, "3.0 GiB", "3.0 GiB"),
+        ("room_bytes", (3 << 30, 24 << 30), "3.0 of 24 GiB", "3.0 / 24 GiB"),
+        ("room_bytes", (724 << 20, 24 << 30), "724 MiB of 24 GiB", "724 MiB / 24 GiB"),
+        ("rate_bytes_per_second", (310 << 20) / 60, "+310 MiB/min", "+310 MiB/分钟"),
+        ("rate_bytes_per_second", -(1 << 30), "\N{MINUS SIGN}1.0 GiB/s", "\N{MINUS SIGN}1.0 GiB/秒"),
+        ("eta_seconds", 43.2, "43 s", "43 秒"),
+        ("eta_seconds", 240, "4 min", "4 分钟"),
+        ("eta_seconds", 7200, "2 h", "2 小时"),
+        ("eta_seconds", 5 * 86400, "5 d", "5 天"),
+        ("used_ratio", 0.984, "98 %", "98 %"),
+        ("count", 3, "3", "3"),
+        ("resource", "ram", "RAM", "内存"),
+        ("resource", "gpu0", "GPU 0", "GPU 0"),
+        ("resource", "cgroup:/build", "cgroup /build", "cgroup /build"),
+        ("resource", "disk:/mnt/c", "disk /mnt/c", "磁盘 /mnt/c"),
+        ("name", "train\x1b[2J.py\n", "train [2J.py", "train [2J.py"),
+        ("names", ("a", "b", "c"), "a, b, c", "a、b、c"),
+        ("who", say("cgroup {path}", path="/x"), "cgroup /x", "cgroup /x"),
+    ],
+)
+def test_a_fact_is_written_by_the_unit_in_its_name(name, value, english, chinese):
+    assert (ENGLISH.fact(name, value), CHINESE.fact(name, value)) == (english, chinese)
+
+
+def test_a_message_reads_in_each_language_and_as_a_log_line():
+    message = say("{amount}/min", amount="3 GiB")
+
+    assert str(message) == ENGLISH.text(message) == "3 GiB/min"
+    assert CHINESE.text(message) == "3 GiB/分钟"
+
+
+def test_a_count_of_one_has_words_of_its_own():
+    assert [str(says("{count} kill", "{count} kills", count=n)) for n in (0, 1, 2)] == [
+        "0 kills",
+        "1 kill",
+        "2 kills",
+    ]
+
+
+def test_a_fact_that_looks_like_a_template_is_no_template():
+    message = say("{first} {rest}", first="{rest}", rest="{first}")
+
+    assert str(message) == "{rest} {first}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "train.py",
+        say("RAM"),
+        says("a", "b", count=2),
+        say("x {y} {z}", y=say("{n}", n=1.5), z=("a", say("b"))),
+    ],
+)
+def test_messages_pass_through_json_as_they_are(said):
+    assert from_json(json.loads(json.dumps(to_json(said)))) == said
+
+
+@pytest.mark.parametrize("document", [None, 3, [], {"facts": {}}, {"template": 1}])
+def test_what_is_no_message_is_refused(document):
+    with pytest.raises(ValueError, match="not a message"):
+        from_json(document)
+
+
+def test_sentences_and_lists_are_joined_as_the_language_does():
+    parts = [say("RAM"), "", Message("clock")]
+
+    assert (ENGLISH.sentences(parts), ENGLISH.listed(parts)) == ("RAM clock", "RAM, clock")
+    assert (CHINESE.sentences(parts), CHINESE.listed(parts)) == ("内存时钟", "内存、时钟")
+
+
+@pytest.mark.parametrize(
+    ("setting", "environ", "language"),
+    [
+        ("zh", {"LANG": "en_US.UTF-8"}, "zh"),
+        ("auto", {"LANG": "zh_CN.UTF-8"}, "zh"),
+        ("auto", {"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, "en"),
+        ("auto", {}, "en"),
+    ],
+)
+def test_the_language_is_the_configured_one_else_the_locales(setting, environ, language):
+    assert chosen(setting, environ) == language

@@ -1,0 +1,44 @@
+"""Words: what the program says, worded at the edge in the reader's language.
+
+``say`` makes a message, a ``Tongue`` words it. A command has one language for all that it prints: ``use``
+sets it once, ``t`` words in it. The daemon words each answer in the language that was asked for.
+"""
+
+from __future__ import annotations
+
+from wslgpud.words.message import (
+    Fact,
+    Message,
+    Said,
+    facts_from_json,
+    facts_to_json,
+    from_json,
+    say,
+    says,
+    template,
+    to_json,
+)
+from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
+
+__all__ = [
+    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Tongue", "chosen", "current", "facts_from_json",
+    "facts_to_json", "from_json", "say", "says", "t", "template", "to_json", "tongue", "use",
+]  # fmt: skip
+
+_current = ENGLISH
+
+
+def use(code: str) -> None:
+    """Choose the language of all that this command prints."""
+    global _current  # noqa: PLW0603 - a process that prints has one reader
+    _current = tongue(code)
+
+
+def current() -> Tongue:
+    """Return the language of this command."""
+    return _current
+
+
+def t(text: str, /, **facts: Fact) -> str:
+    """Return a template with its facts in the language of this command."""
+    return _current.t(text, **facts)

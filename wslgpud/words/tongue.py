@@ -1,0 +1,169 @@
+"""A language: its translations, and the one way in which it writes sizes, times, rates and resources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from wslgpud.units import one_line, printable, resource_path, size
+from wslgpud.words.message import Fact, Message, Said, template
+
+#: other than English, which templates are written in: the catalogue of each lies beside this file
+TRANSLATIONS = ("zh",)
+LANGUAGES = ("en", *TRANSLATIONS)
+
+_BLANK = re.compile(r"\{(\w+)\}")
+#: what a resource other than a memory is called; the rest of its name follows
+_KINDS: Final[Mapping[str, str]] = {
+    "disk": template("disk {name}"),
+    "source": template("source {name}"),
+    "clock": template("clock"),
+    "store": template("history"),
+    "machine": template("machine"),
+    "windows": template("Windows"),
+}
+
+
+class Tongue:
+    """One language. Words come from a catalogue by their English template, figures from the rules below."""
+
+    def __init__(self, code: str, translations: Mapping[str, str]) -> None:
+        """Take the language's code (``en``, ``zh``) and what each template is in it."""
+        self.code = code
+        self._translations = translations
+
+    def text(self, said: Said) -> str:
+        """Return what people read."""
+        if isinstance(said, str):
+            return said
+        plural = bool(said.plural) and said.facts.get("count") != 1
+        chosen = said.plural if plural and not self._translations else said.template
+        blanks = self.template(chosen)
+        if not said.facts:
+            return blanks
+        return _BLANK.sub(lambda blank: self._filled(blank[0], blank[1], said.facts), blanks)
+
+    def t(self, text: str, /, **facts: Fact) -> str:
+        """Return a template with its facts: ``text`` of what has no other use as a message."""
+        return self.text(Message(text, facts))
+
+    def template(self, text: str) -> str:
+        """Return a template in this language, or as it is where nobody has translated it."""
+        return self._translations.get(text, text)
+
+    def sentences(self, parts: Iterable[Said]) -> str:
+        """Return sentences one after another."""
+        return self._joined(template("{first} {rest}"), parts)
+
+    def listed(self, parts: Iterable[Said]) -> str:
+        """Return an enumeration."""
+        return self._joined(template("{first}, {rest}"), parts)
+
+    def fact(self, name: str, value: Fact) -> str:  # noqa: PLR0911 - a line for each unit
+        """Write a fact the way people do; its name tells the unit.
+
+        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign), ``_seconds``,
+        ``_ratio``, ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of
+        day), ``resource``.
+        """
+        if isinstance(value, Message):
+            return self.text(value)
+        if isinstance(value, tuple):
+            return self._several(name, value)
+        if isinstance(value, str):
+            return self.resource(value) if name.endswith("resource") else one_line(value)
+        if name.endswith("bytes_per_second"):
+            return self.rate(value)
+        if name.endswith("bytes"):
+            return size(value)
+        if name.endswith("seconds"):
+            return self.duration(value)
+        if name.endswith("ratio"):
+            return f"{100 * value:.0f} %"
+        if name.endswith(("_wall", "_clock")):
+            moment = datetime.fromtimestamp(value, timezone.utc).astimezone()
+            return f"{moment:%Y-%m-%d %H:%M:%S}" if name.endswith("_wall") else f"{moment:%H:%M:%S}"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def duration(self, seconds: float) -> str:
+        """Write a span of time: ``8 s``, ``4 min``, ``2 h``, ``3 d``."""
+        seconds = abs(seconds)
+        if seconds < 90:
+            return self.t("{number} s", number=max(1, round(seconds)))
+        if seconds < 90 * 60:
+            return self.t("{number} min", number=round(seconds / 60))
+        if seconds < 36 * 3600:
+            return self.t("{number} h", number=round(seconds / 3600))
+        return self.t("{number} d", number=round(seconds / 86400))
+
+    def rate(self, value: float) -> str:
+        """Write a rate so that it has a few digits before the point: ``+310 MiB/min``; + is growth of use."""
+        sign, value = ("\N{MINUS SIGN}" if value < 0 else "+"), abs(value)
+        if value >= 50 << 20:
+            return self.t("{amount}/s", amount=sign + size(value))
+        return self.t("{amount}/min", amount=sign + size(60 * value))
+
+    def resource(self, resource: str) -> str:
+        """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
+        kind, _, rest = resource.partition(":")
+        if resource == "ram":
+            return self.t("RAM")
+        if resource.startswith("gpu") and resource[3:].strip().isdigit():
+            return f"GPU {resource[3:].strip()}"
+        if kind == "cgroup":
+            return self.t("cgroup {path}", path=resource_path(rest))
+        known = _KINDS.get(kind)
+        return printable(resource) if known is None else self.t(known, name=printable(rest)).strip()
+
+    def _several(self, name: str, values: tuple[Fact, ...]) -> str:
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if name.endswith("bytes") and len(numbers) == len(values) == 2:
+            part, whole = map(size, numbers)
+            if part.split()[-1] == whole.split()[-1]:
+                part = part.split()[0]
+            return self.t("{part} of {whole}", part=part, whole=whole)
+        return self.listed(self.fact(name, value) for value in values)
+
+    def _joined(self, pair: str, parts: Iterable[Said]) -> str:
+        texts = [text for text in map(self.text, parts) if text]
+        joined = texts.pop() if texts else ""
+        while texts:
+            joined = self.t(pair, first=Message(texts.pop()), rest=Message(joined))
+        return joined
+
+    def _filled(self, blank: str, name: str, facts: Mapping[str, Fact]) -> str:
+        return self.fact(name, facts[name]) if name in facts else blank
+
+
+ENGLISH = Tongue("en", {})
+
+
+@cache
+def tongue(code: str) -> Tongue:
+    """Return a language by its code.
+
+    Raises:
+        KeyError: there is none of that code.
+    """
+    if code == ENGLISH.code:
+        return ENGLISH
+    if code not in TRANSLATIONS:
+        raise KeyError(code)
+    import polib  # noqa: PLC0415 - only who reads a translation pays for it
+
+    entries = polib.pofile(str(Path(__file__).with_name(f"{code}.po")), encoding="utf-8")
+    return Tongue(
+        code, {e.msgid: e.msgstr or e.msgstr_plural.get(0, "") or e.msgid for e in entries if not e.obsolete}
+    )
+
+
+def chosen(setting: str, environ: Mapping[str, str]) -> str:
+    """Return the code of the configured language, else of the locale's, else English."""
+    if setting in LANGUAGES:
+        return setting
+    locale = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
+    return next((code for code in TRANSLATIONS if locale.startswith(code)), ENGLISH.code)
