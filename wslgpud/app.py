@@ -22,7 +22,6 @@ from wslgpud.alerts.channels import alertmanager, apprise
 from wslgpud.alerts.desk import HISTORY_SECONDS, Desk, Place
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.rules import LASTING
-from wslgpud.alerts.texts import language
 from wslgpud.archive import Archive
 from wslgpud.catalogue import catalogue
 from wslgpud.config import Config
@@ -31,12 +30,14 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
+from wslgpud.risk.wording import headline
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
 from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
+from wslgpud.words import chosen
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -79,7 +80,7 @@ def _headline(state: State) -> str:
     """Say in one line, for ``systemctl status``, how things stand."""
     worst = max(state.forecasts, key=lambda f: f.level, default=None)
     if worst is not None and worst.level > Level.OK:
-        return f"{worst.level.label}: {worst.reason}"
+        return f"{worst.level.label}: {headline(worst)}"
     return (
         ", ".join(f"{f.resource} {f.headroom_bytes / 2**30:.1f} GiB left" for f in state.forecasts)
         or "watching"
@@ -146,7 +147,7 @@ class Daemon:
         channels = build.channels(self._config.alerts, self._host, self._environ)
         place = Place(
             socket.gethostname(), self._folder.resolve(), file.parent,
-            language(self._config.alerts.language, self._environ),
+            chosen(self._config.alerts.language, self._environ),
         )  # fmt: skip
         self._desk = Desk(
             self._config.alerts, channels, self._store, self._host.clock, place, rows=self._earlier(),

@@ -10,9 +10,9 @@ from typing import Any
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.message import iso
 from wslgpud.alerts.report import report, summary
-from wslgpud.alerts.texts import compose
 from wslgpud.model import Level, Number, StressResult
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
+from wslgpud.words import tongue
 
 
 class Archive:
@@ -55,7 +55,7 @@ class Archive:
             before: only those with lower numbers are returned.
             limit: no more than so many are.
         """
-        tongue, reader, total = language or self._language, self._reader(), 0
+        reader, total = self._reader(), 0
 
         def asked() -> Iterator[Incident]:
             nonlocal total
@@ -66,15 +66,11 @@ class Archive:
                         yield incident
 
         found = heapq.nlargest(limit, asked(), key=lambda incident: incident.id)
-        if tongue == "en":  # the rows have the words of the time, with facts that rows do not keep
-            return [summary(i) for i in found], total
-        peaks = reader.changes_numbered([i.peak_id for i in found])
-        texts = {number: compose(row, tongue).headline for number, row in peaks.items()}
-        return [{**summary(i), "headline": texts.get(i.peak_id, i.headline)} for i in found], total
+        return [summary(i, tongue(language or self._language)) for i in found], total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""
-        found = report(self._reader(), number, language or self._language)
+        found = report(self._reader(), number, tongue(language or self._language))
         if found is None:
             return None
         levels = {c.resource: [int(level) for _, _, level in c.points] for c in found.curves}

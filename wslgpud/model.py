@@ -13,8 +13,10 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.metrics import MetricSpec
+from wslgpud.words import Fact, Message, Said
 
 Number = int | float
+NOTHING_SAID = Message("")
 
 
 def _nothing() -> Mapping[Any, Any]:
@@ -221,8 +223,12 @@ class Forecast:
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
     points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``,
-    or "paused" where the level holds though nothing has for so long; ``who_kind`` is what ``who`` is
-    (process, group, tmpfs, ...). ``reason`` and its translations are made of these.
+    or "paused" where the level holds though use has not grown for so long, or "gone" where the resource is
+    there no longer. ``who`` is what people call the culprit, ``who_kind`` what it is (process, group, tmpfs,
+    ...), ``who_pid`` its pid where it is one process, ``who_bytes_per_second`` how fast it grew, and
+    ``who_share_ratio`` how much of the growth it was. ``wslgpud.risk.wording`` makes words of these.
+    ``may_stop`` says that it is the first growth of this resource: most of them end by themselves.
+    ``next_step_bytes`` is how high the next step of a staircase will be.
     ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
@@ -237,10 +243,14 @@ class Forecast:
     eta_seconds: float | None = None
     eta_late_seconds: float | None = None
     probabilities: Mapping[int, float] = field(default_factory=_nothing)
-    who: str = ""
-    reason: str = ""
+    who: Said = ""
     cause: str = ""
     who_kind: str = ""
+    who_pid: int | None = None
+    who_bytes_per_second: float | None = None
+    who_share_ratio: float | None = None
+    may_stop: bool = False
+    next_step_bytes: int | None = None
     window_seconds: float | None = None
     age_seconds: float = 0.0
     capacity_learned: Literal["", "seen", "probable"] = ""
@@ -251,7 +261,7 @@ class Forecast:
 class Transition:
     """A change of level of one resource under one rule: the row that an alert is.
 
-    ``facts`` are what the rule saw (a victim, a size).
+    ``message`` is its headline, ``facts`` are what the rule saw (a victim, a size).
     """
 
     wall: float
@@ -260,9 +270,9 @@ class Transition:
     rule: str
     old: Level
     new: Level
-    headline: str
+    message: Message = NOTHING_SAID
     forecast: Forecast | None = None
-    facts: Mapping[str, str | Number] = field(default_factory=_nothing)
+    facts: Mapping[str, Fact] = field(default_factory=_nothing)
 
 
 # What the risk engine observes: the same record whether it comes from a live tick or a recorded trace

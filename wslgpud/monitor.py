@@ -80,7 +80,7 @@ class Monitor:
         transitions = [
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
-                change.old, change.new, change.headline, change.forecast,
+                change.old, change.new, change.message, change.forecast,
             )
             for change in assessment.changes
         ]  # fmt: skip

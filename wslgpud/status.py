@@ -20,7 +20,7 @@ from wslgpud.model import (
     StressResult,
     Transition,
 )
-from wslgpud.risk.wording import headline
+from wslgpud.risk.wording import headline, reason
 from wslgpud.sources import windows
 from wslgpud.stress.tested import Held
 
@@ -52,8 +52,8 @@ def status(  # noqa: PLR0913 - what a document is made of
             "at": iso(snapshot.wall),
             "wsl": observation.wsl,
             "level": level.label,
-            "headline": headline(worst) if worst and level > Level.OK else None,
-            "verdict": worst.reason if worst and level > Level.OK else None,
+            "headline": str(headline(worst)) if worst and level > Level.OK else None,
+            "verdict": str(reason(worst)) if worst and level > Level.OK else None,
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "ram": _known(dataclasses.asdict(observation.ram)) if observation.ram else None,
             "swap": _known(dataclasses.asdict(observation.swap)) if observation.swap else None,
@@ -74,7 +74,7 @@ def status(  # noqa: PLR0913 - what a document is made of
                     "resource": t.resource,
                     "level": t.new.label,
                     "previous_level": t.old.label,
-                    "headline": t.headline,
+                    "headline": str(t.message),
                 }
                 for t in recent
             ],
@@ -92,7 +92,7 @@ def standing(open_one: Standing) -> dict[str, Any]:
             "resource": incident.resource,
             "level": incident.level.label,
             "since": iso(incident.opened_wall),
-            "headline": incident.headline,
+            "headline": str(incident.message),
             "acknowledged": open_one.acknowledged,
             "silenced_until": None if until is None else iso(until),
         }

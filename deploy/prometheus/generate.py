@@ -15,9 +15,9 @@ from deploy.prometheus.own_health import ALERTS, RECORDINGS
 from wslgpud.alerts import runbook
 from wslgpud.alerts.channels.alertmanager import alert_name
 from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS, Rule
-from wslgpud.alerts.texts.english import MEMORY as MEMORY_TEXT
-from wslgpud.alerts.texts.english import RULES as TEXTS
+from wslgpud.alerts.texts import RULES as TEXTS
 from wslgpud.model import Level
+from wslgpud.risk.wording import ADVICE
 from wslgpud.serve.runbook import PATH
 
 ROOT = Path(__file__).parent.parent.parent
@@ -116,11 +116,10 @@ def _memory_description() -> str:
         ', estimate="middle"',
     )
     who = _asked("wslgpud_risk_culprit_info", ", growing: {{ . | first | label `who` }}")
-    advice = MEMORY_TEXT.advice
     kinds = (
-        f"{{{{ if match `^gpu` $labels.resource }}}}{advice['gpu']}"
-        f"{{{{ else if match `^cgroup:` $labels.resource }}}}{advice['cgroup']}"
-        f"{{{{ else }}}}{advice['ram']}{{{{ end }}}}"
+        f"{{{{ if match `^gpu` $labels.resource }}}}{ADVICE['gpu']}"
+        f"{{{{ else if match `^cgroup:` $labels.resource }}}}{ADVICE['cgroup']}"
+        f"{{{{ else }}}}{ADVICE['ram']}{{{{ end }}}}"
     )
     return f"{{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}: {left}{when}{who}. {kinds}"
 

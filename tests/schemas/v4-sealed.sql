@@ -89,8 +89,8 @@ CREATE TABLE stress_run (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, gpu TEXT N
                 verdict TEXT NOT NULL, document TEXT NOT NULL) STRICT;
 CREATE TABLE transition (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, mono REAL NOT NULL,
                 resource TEXT NOT NULL, rule TEXT NOT NULL, old INTEGER NOT NULL, new INTEGER NOT NULL,
-                headline TEXT NOT NULL, forecast TEXT, facts TEXT) STRICT;
-INSERT INTO "transition" VALUES(14,1749945600000,12.5,'ram','r',0,2,'RAM full in 2 s','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "reason": "growing", "cause": "", "who_kind": "", "window_seconds": null, "age_seconds": 0.0, "capacity_learned": "", "expected_peak_bytes": null}',NULL);
+                message TEXT NOT NULL, forecast TEXT, facts TEXT) STRICT;
+INSERT INTO "transition" VALUES(14,1749945600000,12.5,'ram','r',0,2,'{"template": "RAM full in 2 s", "facts": {}}','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "reason": "growing", "cause": "", "who_kind": "", "window_seconds": null, "age_seconds": 0.0, "capacity_learned": "", "expected_peak_bytes": null}',NULL);
 CREATE INDEX outbox_waiting ON outbox (channel) WHERE done_ms IS NULL;
 CREATE INDEX chunk_by_time ON chunk (high_ms, low_ms);
 CREATE VIEW minute AS

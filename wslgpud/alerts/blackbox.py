@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +21,9 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.masking import masked
 from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
+from wslgpud.risk.attribution import full_name
 from wslgpud.units import one_line
+from wslgpud.words import Fact, Said
 
 log = logging.getLogger(__name__)
 
@@ -163,11 +164,14 @@ def examine(
     grew = growths(store.processes(ended - WINDOW_SECONDS / 2, ended))
     risky = [i for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
     fatal = [line for line in lines if _FATAL.search(line)]
-    facts: dict[str, str | Number] = {("last" if machine else "killed"): _local(ended), "ended_wall": ended}
+    kept: dict[str, str | Number] = {"ended_wall": ended}
     if grew:
-        facts["growing"] = f"{one_line(grew[0].name, 40)} (pid {grew[0].pid})"
-    if trouble := [*(i.headline for i in risky), *fatal[-1:], *dumps[-1:]]:
-        facts["trouble"] = ". ".join(one_line(t, 160).rstrip(".") for t in trouble) + "."
+        kept["growing"] = full_name(one_line(grew[0].name, 40), grew[0].pid)
+    facts: dict[str, Fact] = {**kept, ("last_wall" if machine else "killed_wall"): ended}
+    lines_told = (one_line(line, 160).rstrip(".") for line in (*fatal[-1:], *dumps[-1:]))
+    trouble: tuple[Said, ...] = (*(i.message for i in risky), *lines_told)
+    if trouble:
+        facts["trouble"] = trouble
     now, mono = host.clock.wall(), host.clock.mono()
     # WSL ends its machine without asking anybody as a matter of course: alone that is not worth a warning.
     level = Level.WARNING if trouble else Level.INFO
@@ -178,10 +182,9 @@ def examine(
         UNCLEAN_END,
         Level.OK,
         level,
-        "unclean end",
         facts=facts,
     )
-    kept = {**facts, "kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
+    kept |= {"kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
     event = Event(EVENT, now, "the last run did not end in order", kept)
     report = SourceReport(EVENT, "ok", Sample((), events=(event,)), mono, 0.0)
     return row, Snapshot(now, mono, 0, (report,))
@@ -201,7 +204,3 @@ def examine_in_background(host: Host, store: Keeper, run: Run, boot_id: str, aud
         audience.report(row)
 
     threading.Thread(target=work, name="black-box", daemon=True).start()
-
-
-def _local(wall: float) -> str:
-    return datetime.fromtimestamp(wall).astimezone().strftime("%Y-%m-%d %H:%M:%S")

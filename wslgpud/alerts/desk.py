@@ -21,10 +21,11 @@ from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
 from wslgpud.alerts.selfsave import SelfSave
-from wslgpud.alerts.texts import Text, compose
+from wslgpud.alerts.texts import Text, compose, first_line, text_now
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, StressResult, Transition
+from wslgpud.words import tongue
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ class Desk:
         self._channels = channels
         self._levels = build.levels(settings, [channel.name for channel in channels])
         self.dispatcher = Dispatcher(
-            channels, store, clock, manners=build.manners(settings), language=place.language,
+            channels, store, clock, manners=build.manners(settings), tongue=tongue(place.language),
             expiry_seconds=settings.expire_hours * 3600.0, levels=self._levels,
         )  # fmt: skip
         # Closed ones are kept for the score alone, and so only those that it looks at.
@@ -181,7 +182,7 @@ class Desk:
         for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):
             self._announce(
                 Transition(
-                    snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new, "",
+                    snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new,
                     facts=change.facts,
                 )
             )  # fmt: skip
@@ -208,9 +209,10 @@ class Desk:
 
     def _close_overdue(self, wall: float, mono: float, forecasts: Iterable[Forecast]) -> None:
         for incident in self._ledger.overdue(mono, forecasts):
+            now = self._forecasts.get(incident.resource) if incident.rule == MEMORY else None
             self._announce(
                 Transition(
-                    wall, mono, incident.resource, incident.rule, incident.level, Level.OK, incident.headline
+                    wall, mono, incident.resource, incident.rule, incident.level, Level.OK, forecast=now
                 )
             )
 
@@ -223,8 +225,8 @@ class Desk:
             return
         if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
             row = replace(row, facts={**row.facts, "jobs": jobs})
-        text = compose(row, self._place.language)
-        row = replace(row, headline=text.headline)
+        text = compose(row)
+        row = replace(row, message=text.headline)
         before = self._ledger.open.get((row.rule, row.resource)) if row.old > Level.OK else None
         self._log(row)
         number = self._store.record_transition(row, self._messages(row, text, before))
@@ -269,10 +271,9 @@ class Desk:
             self._told[forecast.resource] = (eta, snapshot.mono)
             level = incident.level
             row = Transition(
-                snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, "", forecast
+                snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, forecast=forecast
             )
-            text = compose(row, self._place.language)
-            self._post(row, text, incident)
+            self._post(row, compose(row), incident)
 
     def _post(self, row: Transition, text: Text, incident: Incident) -> None:
         """Say something of an incident that is no row of its own."""
@@ -284,8 +285,8 @@ class Desk:
         """Say what a silence has kept; of memory with the forecast of now: what was left then is no news."""
         now = self._forecasts.get(incident.resource) if incident.rule == MEMORY else None
         if now is not None:
-            row = replace(row, wall=self._clock.wall(), forecast=now, headline="")
-        self._post(row, compose(row, self._place.language), incident)
+            row = replace(row, wall=self._clock.wall(), forecast=now)
+        self._post(row, text_now(incident, now), incident)
 
     def _is_silenced(self, incident: Incident) -> bool:
         until = self._control.now().silenced_until(incident.rule, incident.resource, self._clock.wall())
@@ -319,18 +320,17 @@ class Desk:
             if self._is_silenced(incident):
                 continue
             row = incident.last
-            text = compose(row, self._place.language)
             if incident.id in self._untold:  # it outlasts its silence
                 self._untold.discard(incident.id)
                 self._tell_late(row, incident)
             if incident.level >= min(self._levels.values(), default=Level.OK):
-                text = Text(row.headline, text.evidence, "")
+                text = Text(row.message, compose(row).evidence)
                 messages.append(payload(row, text, incident=incident, host=self._place.host))
         self.dispatcher.now_open(messages)
 
     def _log(self, row: Transition) -> None:
         levels = {"level": row.new.label, "previous_level": row.old.label}
         fields = {"rule": row.rule, "resource": row.resource, **levels}
-        line = f"{row.new.label}: {row.headline}"
+        line = f"{row.new.label}: {first_line(row.message)}"
         if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)

@@ -11,10 +11,11 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
-from wslgpud.alerts.message import Message, digest, level_of, numbered
+from wslgpud.alerts.message import Message, digest, level_of, numbered, worded
 from wslgpud.alerts.policy import Manners
 from wslgpud.host import Clock
 from wslgpud.model import Level
+from wslgpud.words import ENGLISH, Tongue
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Dispatcher:
         clock: Clock,
         *,
         manners: Callable[[], Manners] = Manners,
-        language: str = "en",
+        tongue: Tongue = ENGLISH,
         expiry_seconds: float = EXPIRY_SECONDS,
         levels: Mapping[str, Level] = MappingProxyType({}),
     ) -> None:
@@ -89,7 +90,7 @@ class Dispatcher:
             outbox: where they wait.
             clock: time.
             manners: makes what a channel for people observes.
-            language: of digests.
+            tongue: the language of what is sent.
             expiry_seconds: after how long a message is given up.
             levels: by channel, the lowest level that it is reminded of.
         """
@@ -97,9 +98,7 @@ class Dispatcher:
         self.levels = levels
         self._open: Sequence[Message] = ()
         self._lines = [
-            _Line(
-                channel, outbox, clock, self, manners() if channel.human else None, language, expiry_seconds
-            )
+            _Line(channel, outbox, clock, self, manners() if channel.human else None, tongue, expiry_seconds)
             for channel in channels
         ]
 
@@ -146,7 +145,7 @@ class _Line:
         clock: Clock,
         owner: Dispatcher,
         manners: Manners | None,
-        language: str,
+        tongue: Tongue,
         expiry_seconds: float,
     ) -> None:
         self.channel = channel
@@ -157,7 +156,7 @@ class _Line:
         self._clock = clock
         self._owner = owner
         self._manners = manners
-        self._language = language
+        self._tongue = tongue
         self._expiry = expiry_seconds
         self._failures = 0
         self._overfull = False
@@ -214,9 +213,9 @@ class _Line:
         return [delivery for delivery in waiting if delivery.id not in gone]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
-        messages = [numbered(d.payload, d.transition_id) for d in batch]
         try:
-            self.channel.send(digest(messages, self._language))
+            messages = [worded(numbered(d.payload, d.transition_id), self._tongue) for d in batch]
+            self.channel.send(digest(messages, self._tongue))
         except DeliveryError as error:
             log.warning("alert not sent by %s: %s", self.channel.name, error)
             return self._failed(batch, str(error), permanent=error.permanent)
@@ -261,7 +260,7 @@ class _Line:
         messages = [m for m in self._owner.open_messages if Level[str(m["level"]).upper()] >= least]
         if messages:
             try:
-                self.channel.refresh(messages)
+                self.channel.refresh([worded(message, self._tongue) for message in messages])
             except DeliveryError as error:
                 log.warning("open alerts not renewed at %s: %s", self.channel.name, error)
         return self.channel.refresh_seconds

@@ -12,7 +12,8 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
-from wslgpud.model import Forecast, Level, Number, Transition
+from wslgpud.model import Forecast, Level, Transition
+from wslgpud.words import Fact, Message
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 Key = tuple[str, str]
@@ -42,7 +43,8 @@ class Incident:
     worst: Level
     opened_wall: float
     changed_wall: float
-    headline: str
+    #: the headline of the worst that was told
+    message: Message
     first: Transition
     last: Transition
     last_id: int
@@ -114,7 +116,7 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     """Return the incident as a further row leaves it, the row with which it begins if none is ``known``."""
     if known is None:
         known = Incident(
-            number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.headline,
+            number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.message,
             first=row, last=row, last_id=number, peak_id=number,
         )  # fmt: skip
     warned = [known.warned_wall] if known.warned_wall is not None else []
@@ -124,7 +126,7 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
         level=row.new,
         worst=max(known.worst, row.new),
         changed_wall=row.wall,
-        headline=row.headline if row.new >= known.worst else known.headline,
+        message=row.message if row.new >= known.worst else known.message,
         last=row,
         last_id=number,
         peak_id=number if row.new > known.worst else known.peak_id,
@@ -151,7 +153,7 @@ class Ledger:
         """Return the level of each open incident."""
         return {key: incident.level for key, incident in self.open.items()}
 
-    def facts(self) -> Mapping[Key, Mapping[str, str | Number]]:
+    def facts(self) -> Mapping[Key, Mapping[str, Fact]]:
         """Return what was last seen of each open incident."""
         return {key: incident.last.facts for key, incident in self.open.items()}
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from wslgpud.model import Forecast, ProcessSample
+from wslgpud.risk.attribution import group_name
 
-_GROUP = re.compile(r"^(?:probably )?\d+ x (\S+)")
 #: the largest of them shows what each will come to; some room is left for what has not shown yet
 ROOM = 0.9
 
@@ -17,10 +16,10 @@ def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int
 
     What all of them hold together with what is left, divided by what the largest holds.
     """
-    found = _GROUP.match(forecast.who) if forecast.who_kind == "group" else None
-    if found is None:
+    program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
+    if not program:
         return None
-    held = [p.rss_bytes + p.swap_bytes for p in processes if found[1] in (p.name, _program(p))]
+    held = [p.rss_bytes + p.swap_bytes for p in processes if program in (p.name, _program(p))]
     if len(held) < 2 or not max(held):
         return None
     fit = max(1, int(ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport, StressResult
+from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot, SourceReport, StressResult
+from wslgpud.risk.attribution import short_name
 from wslgpud.sources import disk, gpu, memory, pressure, windows
+from wslgpud.words import Fact, say
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
 #: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
@@ -39,7 +40,7 @@ class Signal(NamedTuple):
 
     resource: str
     value: float
-    facts: Mapping[str, str | Number] = {}
+    facts: Mapping[str, Fact] = {}
 
 
 @dataclass(slots=True)
@@ -61,8 +62,10 @@ class Remembered:
     shared_before: dict[str, float] = field(default_factory=dict)
     #: when each card was last full, and what had come into shared memory since it was
     moved: dict[str, tuple[float, float]] = field(default_factory=dict)
+    #: the processes of the last two looks at them, by pid: the kernel's log names only a program
+    processes: dict[int, ProcessSample] = field(default_factory=dict)
 
-    def resume(self, resource: str, facts: Mapping[str, str | Number], mono: float, value: float) -> None:
+    def resume(self, resource: str, facts: Mapping[str, Fact], mono: float, value: float) -> None:
         """Take over what an open alert rests on, which one look at the machine does not show again.
 
         Args:
@@ -82,6 +85,9 @@ class Remembered:
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
+        now = snapshot.processes
+        if self.last is not None and now is not self.last.processes:
+            self.processes = {p.pid: p for p in (*self.last.processes, *now)}
         self.last = snapshot
         self.gpu_seen = self.gpu_seen or bool(snapshot.gpus)
 
@@ -131,12 +137,13 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     # While no daemon ran, many may have died in as many groups, most of them gone by now: one alert for all.
     missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
     for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
-        facts: dict[str, str | Number] = {**event.fields, "text": event.text}
+        facts: dict[str, Fact] = {**event.fields, "text": event.text, "victim": _victim(event, look)}
         if event.fields.get("past"):  # told now, and not of now
-            facts["died"] = f"{datetime.fromtimestamp(event.wall).astimezone():%Y-%m-%d %H:%M}"
+            facts["died_wall"] = event.wall
         if len(missed) > 1 and event is missed[-1]:
             victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
-            facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
+            told = tuple(say("{count} x {name}", count=n, name=name) for name, n in victims)
+            facts |= {"kills": len(missed), "victims": told}
         yield Signal(_short(event), 1.0, facts)
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
@@ -148,6 +155,14 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     if not heard and mute and before is not None and count > before[1] and look.snapshot.mono > before[0]:
         rate = (count - before[1]) / (look.snapshot.mono - before[0])
         yield Signal("ram", 1.0, {"kills_per_second": rate})
+
+
+def _victim(kill: Event, look: Look) -> str:
+    """Return who was killed, by the script that it ran where that was seen while it lived."""
+    name, pid = str(kill.fields.get("victim", "")), kill.fields.get("pid")
+    known = {**look.remembered.processes, **{p.pid: p for p in look.snapshot.processes}}
+    process = known.get(pid) if isinstance(pid, int) and not kill.fields.get("past") else None
+    return name if process is None or process.name != name else short_name(process)
 
 
 def _short(kill: Event) -> str:
@@ -196,9 +211,9 @@ def thrashing(look: Look) -> Iterator[Signal]:
     """Return the share of time lost to a lack of memory."""
     stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
     into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
-    facts: dict[str, str | Number] = {}
+    facts: dict[str, Fact] = {}
     if into is not None and out is not None:
-        facts = {"in_bytes_per_second": into, "out_bytes_per_second": out}
+        facts = {"read_per_second_bytes": into, "written_per_second_bytes": out}
     if stalled is not None:
         yield Signal("ram", stalled, {**facts, "stalled_ratio": stalled})
     elif into is not None and out is not None:
@@ -216,7 +231,7 @@ def throttling(look: Look) -> Iterator[Signal]:
             found.append(reason)
     for card, found in reasons.items():
         sample = next((g for g in look.snapshot.gpus if str(g.index) == card), None)
-        facts: dict[str, str | Number] = {"reasons": ", ".join(sorted(found))}
+        facts: dict[str, Fact] = {"reasons": ", ".join(sorted(found))}
         if sample is not None and sample.temperature_celsius is not None:
             facts["temperature_celsius"] = sample.temperature_celsius
         yield Signal(f"gpu{card}", float(bool(found)), facts)
@@ -275,7 +290,7 @@ def spill(look: Look) -> Iterator[Signal]:
         grown = shared - before[adapter]
         if full:
             look.remembered.moved[adapter] = look.snapshot.mono, grown
-        facts: dict[str, str | Number] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
+        facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
         if adapter in dedicated:
             facts["dedicated_bytes"] = dedicated[adapter]
         resource = f"gpu{card.index}" if card is not None else f"gpu {adapter}"
@@ -288,7 +303,7 @@ def windows_memory(look: Look) -> Iterator[Signal]:
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
     limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
     shares: dict[str, float] = {}
-    facts: dict[str, str | Number] = {}
+    facts: dict[str, Fact] = {}
     if total and available is not None:
         shares["ram"] = available / total
         facts |= {"available_bytes": available, "total_bytes": total}

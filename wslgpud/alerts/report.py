@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts import blackbox
 from wslgpud.alerts.incidents import Incident, after, grouped
-from wslgpud.alerts.message import iso
+from wslgpud.alerts.message import iso, shown
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm, lead_seconds
-from wslgpud.alerts.texts import compose
+from wslgpud.alerts.texts import compose, first_line
 from wslgpud.model import Event, Level, Transition
-from wslgpud.units import one_line
+from wslgpud.words import Tongue, to_json
 
 BEFORE_SECONDS = 600.0
 AFTER_SECONDS = 60.0
@@ -73,8 +73,8 @@ class Report(NamedTuple):
     curves: list[Curve]
 
 
-def summary(incident: Incident) -> dict[str, Any]:
-    """Return an incident in a few words, as JSON."""
+def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
+    """Return an incident in a few words of a language, as JSON."""
     facts = {
         "id": incident.id,
         "rule": incident.rule,
@@ -83,12 +83,13 @@ def summary(incident: Incident) -> dict[str, Any]:
         "worst_level": incident.worst.label,
         "opened": iso(incident.opened_wall),
         "closed": iso(incident.closed_wall) if incident.closed_wall is not None else None,
-        "headline": incident.headline,
+        "headline": first_line(incident.message, tongue),
+        "message": to_json(incident.message),
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def report(history: History, number: int, language: str) -> Report | None:
+def report(history: History, number: int, tongue: Tongue) -> Report | None:
     """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
@@ -102,18 +103,19 @@ def report(history: History, number: int, language: str) -> Report | None:
     start = moment - BEFORE_SECONDS
     curves = _curves(history, start, end + AFTER_SECONDS, incident.resource)
     rows = _by_time({**own, **dict(history.transitions(start, end))})
-    text = compose(incident.first, language)
+    text = compose(incident.first)
+    told = shown(incident.first.facts, tongue)
     document = {
-        **summary(incident),
+        **summary(incident, tongue),
         "moment": iso(moment),
-        "evidence": text.evidence or None,
-        "advice": text.advice or None,
-        "facts": _shown(incident.first),
+        "evidence": tongue.sentences(text.evidence) or None,
+        "advice": tongue.text(text.advice) or None,
+        "facts": told or None,
         "warned_seconds_before": _lead_seconds(history, incident) if incident.rule == OOM_KILL else None,
         "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
-        "trouble": box.fields.get("trouble") if box is not None else None,
+        "trouble": told.get("trouble"),
         "growing": [_growth(g) for g in _growing(history, start, moment)],
-        "levels": [_step(t) for _, t in rows],
+        "levels": [_step(t, tongue) for _, t in rows],
         "messages": _messages(history, {n for n, _ in rows}, incident, start, end),
         "events": _events(history, start, end + AFTER_SECONDS),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
@@ -181,20 +183,16 @@ def _false_alarm(history: History, incident: Incident) -> bool:
     return false_alarm(incident, grouped(history.changes(brief=True)))
 
 
-def _shown(row: Transition) -> dict[str, Any] | None:
-    """Return what the rule saw; names of programs may hold anything, and JSON ends up in terminals."""
-    return {k: one_line(v) if isinstance(v, str) else v for k, v in row.facts.items()} or None
-
-
-def _step(row: Transition) -> dict[str, Any]:
+def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
     facts = {
         "at": iso(row.wall),
         "rule": row.rule,
         "resource": row.resource,
         "level": row.new.label,
-        "headline": row.headline,
+        "headline": first_line(row.message, tongue),
+        "message": to_json(row.message),
         "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
-        "facts": _shown(row),
+        "facts": shown(row.facts, tongue) or None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -1,7 +1,7 @@
 """Every rule beyond the memory forecast, declared once as data, and the engine that evaluates them.
 
 A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
-that number deserves a level. Texts and advice for a rule are in ``alerts/texts`` under its name, what to do
+that number deserves a level. What a rule says is in ``alerts/texts.py`` under its name, what to do
 at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
 would watch.
 
@@ -20,8 +20,9 @@ from typing import NamedTuple
 from wslgpud.alerts import measures
 from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Level, Number, Snapshot, StressResult
+from wslgpud.model import Level, Snapshot, StressResult
 from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
+from wslgpud.words import Fact
 
 #: the rule of the risk engine, whose levels come from forecasts and not from here
 MEMORY = "memory_exhaustion"
@@ -132,7 +133,7 @@ class Change(NamedTuple):
     resource: str
     old: Level
     new: Level
-    facts: Mapping[str, str | Number]
+    facts: Mapping[str, Fact]
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ class _State:
     since: dict[Level, float] = field(default_factory=dict)
     better_since: float | None = None
     seen: float = -math.inf
-    facts: Mapping[str, str | Number] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
 class RuleEngine:
@@ -163,7 +164,7 @@ class RuleEngine:
         self,
         levels: Mapping[tuple[str, str], Level],
         mono: float,
-        facts: Mapping[tuple[str, str], Mapping[str, str | Number]] = MappingProxyType({}),
+        facts: Mapping[tuple[str, str], Mapping[str, Fact]] = MappingProxyType({}),
     ) -> None:
         """Take over what an earlier run left open, by (rule, resource), as if it had been measured now.
 
@@ -227,6 +228,7 @@ class RuleEngine:
             state.level = self._level(rule, state, None if signal is None else signal.value, now)
         elif now - state.seen > FORGET_SECONDS:
             state.level, state.since = Level.OK, {}
+            state.facts = {"unseen_seconds": now - state.seen}
         level = state.level
         if level == Level.OK and not state.since:
             del self._states[key]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
 import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from wslgpud.config import Alerts
 from wslgpud.config_key import ConfigError
 from wslgpud.model import Level, ProcessSample, Transition
 
-_PID = re.compile(r"\(pid (\d{1,10})\)$")
 _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
@@ -36,8 +34,7 @@ def culprit(transition: Transition, processes: Sequence[ProcessSample]) -> Proce
         return None
     if forecast.cause == "paused":  # it names who grew a quarter of an hour ago: the pid may be another's now
         return None
-    found = _PID.search(forecast.who)
-    process = next((p for p in processes if found is not None and p.pid == int(found[1])), None)
+    process = next((p for p in processes if p.pid == forecast.who_pid), None)
     kind, _, group = transition.resource.partition(":")
     return process if process is None or kind != "cgroup" or process.within(group) else None
 

@@ -55,10 +55,10 @@ def doctor(
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     elif bundle is None:
-        from wslgpud.alerts.texts import language  # noqa: PLC0415 - only the screen has one
         from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only for it
+        from wslgpud.words import chosen  # noqa: PLC0415 - only the screen has one
 
-        tongue = language(settings.alerts.language, os.environ)
+        tongue = chosen(settings.alerts.language, os.environ)
         print_findings(findings, everything=everything, tongue=tongue)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)

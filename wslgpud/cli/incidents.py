@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, loaded, open_reader
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
 from wslgpud.cli.plotting import picture
 from wslgpud.model import Level
 from wslgpud.units import duration, resource_name, size
+from wslgpud.words import current
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -46,7 +46,6 @@ def incidents(
 ) -> None:
     """List what went wrong, or show one: the minutes before it, who grew, what was said."""
     from wslgpud.alerts.report import report, summary  # noqa: PLC0415 - the database only when asked for
-    from wslgpud.alerts.texts import language  # noqa: PLC0415
 
     if number is None and plot is not None:
         raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
@@ -55,12 +54,13 @@ def incidents(
     with open_reader(config, state) as reader:
         if number is None:
             found = [
-                summary(i) for i in recent(reader, _DAYS if days is None else days) if all_ or _notable(i)
+                summary(i, current())
+                for i in recent(reader, _DAYS if days is None else days)
+                if all_ or _notable(i)
             ]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
-        tongue = language(loaded(config).config.alerts.language, os.environ)
-        shown = report(reader, number, tongue)
+        shown = report(reader, number, current())
     if shown is None:
         raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
     if (file := picture(plot)) is not None:
@@ -148,7 +148,7 @@ def _message(message: dict[str, Any]) -> str:
 def _draw(shown: Report, path: Path) -> None:
     from wslgpud.plots import Panel, PlotError, plot_incident  # noqa: PLC0415 - only for a picture
 
-    title = f"Incident {shown.incident.id}: {shown.incident.headline}"
+    title = f"Incident {shown.incident.id}: {shown.document['headline']}"
     # Other groups say nothing about this one.
     own = shown.incident.resource
     told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]

@@ -22,6 +22,7 @@ from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
+from wslgpud.risk.wording import reason
 from wslgpud.units import duration
 
 COLUMNS = 72
@@ -171,8 +172,8 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
         "level": change.new.label,
         "eta_s": None if eta is None else round(eta, 1),
         "probability": None if 3600 not in chances else round(chances[3600], 3),
-        "who": forecast.who or None,
-        "reason": forecast.reason or None,
+        "who": str(forecast.who) or None,
+        "reason": str(reason(forecast)) or None,
     }
 
 
@@ -195,13 +196,13 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
             print(f"{margin}         {' ' * column}^ out of memory at {event:.1f} s")
         for change in result.changes:
             if change.resource == resource:
-                text = change.headline if change.new >= Level.WARNING else ""
+                text = str(change.message) if change.new >= Level.WARNING else ""
                 when = f"{change.t:9.1f} s"
                 if result.start_wall is not None:
                     when = _clock(result.start_wall + change.t)
                 print(f"    {when}  {change.new.label:<9}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    print(f"    {' ' * len(when)}             {change.forecast.reason}")
+                    print(f"    {' ' * len(when)}             {reason(change.forecast)}")
     print()
 
 

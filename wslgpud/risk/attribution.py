@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample
+from wslgpud.words import Message, Said, say, template
 
 MOST_SNAPSHOTS = 40
 NEWEST_KEPT = 10
@@ -15,15 +17,21 @@ CULPRIT_SHARE = 0.5
 
 
 class Culprit(NamedTuple):
-    """Who grew: ``text`` for people, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
+    """Who grew: as people know it, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
 
     ``kind`` tells what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained.
     """
 
-    text: str
+    who: Said
     kind: str
     rate: float = 0.0
     share: float = 0.0
+    pid: int | None = None
+
+    @property
+    def likely(self) -> Culprit:
+        """The same as a guess."""
+        return self._replace(who=say("probably {who}", who=self.who))
 
 
 NOBODY = Culprit("", "")
@@ -39,12 +47,38 @@ def short_name(process: ProcessSample) -> str:
     """Name a process by its program and the script it runs: ``python train.py``."""
     words = process.command.split()
     if not words:
-        return process.name or "a process"
+        return process.name
     program = words[0].rsplit("/", 1)[-1]
     for word in words[1:]:
         if not word.startswith("-"):
             return f"{program} {word.rsplit('/', 1)[-1]}"[:40]
     return program[:40]
+
+
+def full_name(name: str, pid: int) -> str:
+    """Name a process so that it can be found: ``python train.py (pid 4121)``; the same in every language."""
+    return f"{name} (pid {pid})" if name else f"pid {pid}"
+
+
+def briefer(who: Said) -> Iterator[Said]:
+    """Yield ever shorter ways to say who: without the pid, and with the script alone."""
+    yield who
+    if isinstance(who, str):
+        name = who.partition(" (pid ")[0]
+        last = name.rpartition(" ")[2]
+        yield from (name, last if len(last) <= SHORT_NAME else f"{last[: SHORT_NAME - 1]}…")
+    elif isinstance(inner := who.facts.get("who"), (str, Message)):
+        for said in list(briefer(inner))[1:]:
+            yield Message(who.template, {**who.facts, "who": said})
+    elif who.template == SEVERAL:
+        yield say("several programs")
+
+
+def group_name(who: Said) -> str:
+    """Return what the programs of a group have in common: their name; empty where they have none."""
+    while isinstance(who, Message) and isinstance(inner := who.facts.get("who"), (str, Message)):
+        who = inner
+    return str(who.facts.get("name", "")) if isinstance(who, Message) and who.template == GROUP else ""
 
 
 def _pools(observation: Observation) -> dict[str, int]:
@@ -59,11 +93,15 @@ def _pools(observation: Observation) -> dict[str, int]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-_POOL_TEXTS = {
-    "tmpfs": "files in /dev/shm or tmpfs",
-    "kernel": "the kernel (slab)",
-    "huge pages": "huge pages",
+_POOLS = {
+    "tmpfs": template("files in /dev/shm or tmpfs"),
+    "kernel": template("the kernel (slab)"),
+    "huge pages": template("huge pages"),
 }
+GROUP = template("{count} x {name}")
+SEVERAL = template("several: {parts}")
+SHORT_NAME = 20
+"""Characters that the shortest form of a name may have."""
 
 
 def _dispensable(times: list[float]) -> int:
@@ -122,21 +160,25 @@ class Attribution:
             if share >= CULPRIT_SHARE:
                 most, process = max(members[name], key=lambda item: item[0])
                 if len(members[name]) == 1 or most >= 0.7 * grown:
-                    return Culprit(f"{name} (pid {process.pid})", "process", most / seconds, min(1.0, share))
-                return Culprit(f"{len(members[name])} x {name}", "group", grown / seconds, min(1.0, share))
+                    who = full_name(name, process.pid)
+                    return Culprit(who, "process", most / seconds, min(1.0, share), process.pid)
+                said = Message(GROUP, {"count": len(members[name]), "name": name})
+                return Culprit(said, "group", grown / seconds, min(1.0, share))
         pools = {
             pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools
         }
         pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
         if grown >= CULPRIT_SHARE * lost_bytes:
-            return Culprit(_POOL_TEXTS[pool], pool, grown / seconds, min(1.0, grown / lost_bytes))
+            return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost_bytes))
         if sum(groups.values()) >= CULPRIT_SHARE * lost_bytes:
-            parts = ", ".join(
-                f"{name} {100 * grown / lost_bytes:.0f} %" for name, grown in groups.most_common(2)
+            parts = tuple(
+                say("{name} {share_ratio}", name=name, share_ratio=round(grown / lost_bytes, 2))
+                for name, grown in groups.most_common(2)
             )
             share = min(1.0, sum(groups.values()) / lost_bytes)
-            return Culprit(f"several: {parts}", "group", sum(groups.values()) / seconds, share)
-        return Culprit("no watched process", "unknown") if now.processes else NOBODY
+            said = Message(SEVERAL, {"parts": parts})
+            return Culprit(said, "group", sum(groups.values()) / seconds, share)
+        return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
 
     def _before(self, t: float) -> _Snapshot | None:
         found = None
@@ -164,10 +206,12 @@ def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
     return held
 
 
-def _called(holder: _Holder) -> str:
+def _called(holder: _Holder, names: Mapping[int, str]) -> Said:
     """Name a program on a card; a pid is named only where somebody can act on it."""
     pid, name = holder
-    return f"{name or 'process'} (pid {pid})" if pid else f"{name or 'process'} (in another container or VM)"
+    if pid:
+        return full_name(names.get(pid, name), pid)
+    return say("{name} (in another container or VM)", name=name or "?")
 
 
 class GpuAttribution:
@@ -194,8 +238,10 @@ class GpuAttribution:
                 if len(history) > MOST_SNAPSHOTS:
                     del history[_dispensable([when for when, _ in history])]
 
-    def culprit(self, t: float, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
+    def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
         """Return who took what this GPU lost (bytes a second) over ``window`` seconds, as far as known."""
+        t = now.t
+        names = {p.pid: short_name(p) for p in now.processes}  # the driver knows no scripts
         present = _holders(gpu)
         best, most, seconds = None, 0.0, 1.0
         for holder, used in present.items():
@@ -211,11 +257,12 @@ class GpuAttribution:
                 best, most, seconds = holder, float(used - then), max(t - then_t, 1e-3)
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
-            return Culprit(_called(best), "process", rate, min(1.0, rate / lost_rate))
+            share = min(1.0, rate / lost_rate)
+            return Culprit(_called(best, names), "process", rate, share, best[0] or None)
         silent = [holder for holder, used in present.items() if used is None]
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
-            return Culprit(f"probably {_called(newest)}", "guess")
+            return Culprit(_called(newest, names), "guess").likely
         if best is not None or present:
-            return Culprit("the desktop or an unlisted process", "unknown")
+            return Culprit(say("the desktop or an unlisted process"), "unknown")
         return NOBODY

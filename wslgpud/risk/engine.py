@@ -16,7 +16,8 @@ from wslgpud.risk.levels import Danger, Hysteresis
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
-from wslgpud.risk.wording import headline, reason
+from wslgpud.risk.wording import headline
+from wslgpud.words import Message
 
 HORIZONS = (60, 300, 900, 3600)
 ETA_SPREAD = 0.6
@@ -30,13 +31,13 @@ COMMANDS = "commands"
 
 
 class LevelChange(NamedTuple):
-    """A resource went from one level to another at ``t``; ``headline`` is the first line to show."""
+    """A resource went from one level to another at ``t``; ``message`` is the first line to show."""
 
     t: float
     resource: str
     old: Level
     new: Level
-    headline: str
+    message: Message
     forecast: Forecast
 
 
@@ -81,8 +82,7 @@ def _aged(forecast: Forecast, age: float, level: Level) -> Forecast:
         return None if seconds is None else max(0.0, seconds - (age - forecast.age_seconds))
 
     if level > forecast.level:
-        why = reason(forecast.resource, Danger("stall", 1.0, 0.0, age), NOBODY)
-        forecast = replace(forecast, reason=why, cause="stall", window_seconds=age)
+        forecast = replace(forecast, cause="stall", window_seconds=age, may_stop=False)
     return replace(
         forecast,
         level=level,
@@ -99,8 +99,7 @@ def _ended(forecast: Forecast) -> Forecast:
         forecast,
         level=Level.OK,
         who="",
-        reason="",
-        cause="",
+        cause="gone",
         eta_early_seconds=None,
         eta_seconds=None,
         eta_late_seconds=None,
@@ -131,6 +130,7 @@ class RiskEngine:
         self._kills: dict[str, int] = {}
         self._culprits: dict[str, tuple[float, Culprit]] = {}
         self._last: dict[str, _Last] = {}
+        self._warned: set[str] = set()
         self._ram: RamState | None = None
         self._recalled: dict[str, tuple[Mapping[str, Any], float]] = {}
 
@@ -220,11 +220,10 @@ class RiskEngine:
             forecast = last.forecast
             old = self._last[name].forecast.level if name in self._last else Level.OK
             self._last[name] = last
+            if forecast.level < Level.WARNING <= old:
+                self._warned.add(last.key)
             if forecast.level != old:
-                culprit = self._culprits.get(last.key, (t, NOBODY))[1]
-                grew = culprit.rate if forecast.level > Level.OK else 0.0  # at the end, what is so now counts
-                first_line = headline(forecast, grew or None)
-                yield LevelChange(t, name, old, forecast.level, first_line, forecast)
+                yield LevelChange(t, name, old, forecast.level, headline(forecast), forecast)
 
     def _watch(self, room: Room, t: float) -> Watch:
         watch = self._watches.get(room.key)
@@ -245,6 +244,7 @@ class RiskEngine:
             del self._watches[key]
             self._culprits.pop(key, None)
             self._kills.pop(key, None)
+            self._warned.discard(key)
             self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
@@ -325,6 +325,7 @@ class RiskEngine:
     ) -> Forecast:
         danger, culprit, peak = view.danger, NOBODY, None
         told = view.told
+        grows = told is not None and told.cause in {"growth", "steps"}
         if told is not None and told.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
         elif told is not None and view.level >= Level.INFO:
@@ -342,16 +343,22 @@ class RiskEngine:
             eta_seconds=None if danger is None or view.late_seconds is None else danger.eta_seconds,
             eta_late_seconds=view.late_seconds,
             probabilities=probabilities(danger, known=view.known),
-            who=culprit.text,
-            reason=reason(room.resource, told, culprit, peak, room.headroom)
-            if told and view.level >= Level.INFO
-            else "",
+            who=culprit.who,
             cause=told.cause if told else "",
             who_kind=culprit.kind,
+            who_pid=culprit.pid,
+            who_bytes_per_second=culprit.rate or None,
+            who_share_ratio=culprit.share or None,
+            may_stop=grows and self._is_first(room.key, view.level),
+            next_step_bytes=round(told.next_step * room.capacity) if told and told.cause == "steps" else None,
             window_seconds=told.window_seconds if told else None,
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
         )
+
+    def _is_first(self, key: str, level: Level) -> bool:
+        """Tell whether a resource grows, not badly yet, that has not been warned of before."""
+        return level <= Level.WARNING and key not in self._warned
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
         """Look up who grows, and keep the answer for a while: it costs more than all the rest."""
@@ -370,10 +377,10 @@ class RiskEngine:
             if found.kind not in {"process", "group"}:
                 found = NOBODY
             elif not known:  # whoever grows as fast as the group does is most likely in it
-                found = found._replace(text=f"probably {found.text}")
+                found = found.likely
         else:
             for gpu in observation.gpus:
                 if room.key == gpu_key(gpu):
-                    found = self._gpu_attribution[room.key].culprit(t, gpu, window, rate)
+                    found = self._gpu_attribution[room.key].culprit(observation, gpu, window, rate)
         self._culprits[room.key] = (t, found)
         return found

@@ -122,6 +122,11 @@ class Envelope:
         """Tell whether enough was seen for the finest scale to speak."""
         return len(self._scales[0].maxima) >= FEWEST_RISES - 1
 
+    @property
+    def still_seconds(self) -> float:
+        """Seconds since use last came higher than it had been."""
+        return self._t - self._mark_t
+
     def push(self, t: float, used: float) -> None:
         """Add one sample; ``rolled`` then lists (scale, time, maximum) of the blocks it completed."""
         base = self._scales[0]

@@ -27,7 +27,7 @@ class Danger(NamedTuple):
     ``window_seconds`` is how long it has been seen, ``still_seconds`` how long it may pause and yet go on,
     ``pace`` how fast it goes now against its mean (1 = as fast).
     ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone. What is "paused" has
-    not been seen for ``window_seconds``, and only explains an alarm that still holds.
+    not grown for ``window_seconds``, and only explains an alarm that still holds.
     """
 
     cause: Cause

@@ -112,7 +112,7 @@ def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
             if seconds is not None:
                 yield Reading(TIME_LEFT, round(seconds), (forecast.resource, estimate))
         if forecast.level > Level.OK and forecast.who:
-            culprit = (forecast.resource, forecast.who, forecast.who_kind, forecast.cause)
+            culprit = (forecast.resource, str(forecast.who), forecast.who_kind, forecast.cause)
             yield Reading(CULPRIT, 1, culprit)
         for within, probability in forecast.probabilities.items():
             yield Reading(PROBABILITY, round(probability, 3), (forecast.resource, str(within)))

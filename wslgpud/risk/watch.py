@@ -255,7 +255,7 @@ class Watch:
         level = self.hysteresis.step(t, want, share, still, period)
         told, quiet = best, t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
-            told = Danger("paused", 0.0, math.inf, quiet)
+            told = Danger("paused", 0.0, math.inf, self._envelope.still_seconds)
         early = late = None
         if best is not None and best is told and best.cause != "expected":
             times = [

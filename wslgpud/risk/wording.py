@@ -1,105 +1,292 @@
-"""What a warning says: one line of at most 90 characters, and one sentence that can be acted on."""
+"""What is said of a forecast: messages made of its facts alone, worded where they are shown or sent.
+
+The word and the badge agree: below a warning nothing "is full in 43 s", it would be if it went on.
+"""
 
 from __future__ import annotations
 
-from wslgpud.model import Forecast
-from wslgpud.risk.attribution import Culprit
-from wslgpud.risk.levels import Danger
-from wslgpud.units import duration, resource_name, size, speed
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
+from wslgpud.model import NOTHING_SAID, Forecast, Level
+from wslgpud.risk.attribution import briefer
+from wslgpud.words import Fact, Message, say, template
+
+#: what a lock screen, a toast's first line and a mail's subject show without cutting
 HEADLINE_CHARACTERS = 90
+#: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
+PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
+#: share of a capacity per minute below which use is steady
+STEADY = 0.002
+#: what has not grown for less than this still grows, only more slowly
+STILL_SECONDS = 10.0
+_BLANK = re.compile(r"\{(\w+)\}")
+
+#: first lines by what points to exhaustion, from best known to least; ``rest`` is one of ``_RESTS``
+_STARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "gone": (template("{resource} is gone"),),
+    "fine": (template("{resource} is fine again: {room_bytes} free"),),
+    "over": (template("{resource} is no longer running out: {room_bytes} left"),),
+    "growing": (
+        template("{resource} growing: would be full in about {eta_seconds} if it goes on: {rest}"),
+        template("{resource} growing: would be full in about {eta_seconds} if it goes on"),
+        template("{resource} growing: {rest}"),
+    ),
+    "growth": (
+        template("{resource} full in about {eta_seconds} ({range}): {rest}"),
+        template("{resource} full in about {eta_seconds}: {rest}"),
+    ),
+    "full": (template("{resource} is full: {rest}"),),
+    "nearly full": (template("{resource} is nearly full: {rest}"),),
+    "low": (template("{resource} is running low: {rest}"),),
+    "expected": (template("{resource} may not suffice: {rest}"),),
+    "paused": (template("{resource} has not grown for {still_seconds}: {room_bytes} left"),),
+    "slower": (template("{resource} is growing more slowly now: {room_bytes} left"),),
+    "pressure": (template("Programs stall for lack of {resource}: {rest}"),),
+    "stall": (template("The machine stood still for lack of {resource}: {rest}"),),
+    "limit": (template("{resource} keeps running into its limit: {rest}"),),
+    "oom": (template("{resource} ran out: {rest}"),),
+}
+_RESTS: Final = (
+    template("{who} came to {peak_bytes} before, {room_bytes} left"),
+    template("{who} {rate_bytes_per_second}, {room_bytes} left"),
+    template("{who}, {room_bytes} left"),
+    template("{rate_bytes_per_second}, {room_bytes} left"),
+    template("{room_bytes} left"),
+)
+
+#: why, by what points to exhaustion, from best known to least
+_CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "growth": (
+        template("{resource} use has grown for {window_seconds}, {share_ratio} of it by {who}."),
+        template("{resource} use has grown for {window_seconds}."),
+    ),
+    "steps": (
+        template("{resource} use climbs in steps, about every {window_seconds}, and the next may not fit."),
+        template("{resource} use climbs in steps, about every {window_seconds}, and few more fit."),
+    ),
+    "pressure": (template("Programs are stalled for much of the time because memory is short."),),
+    "stall": (template("The machine stood still under memory pressure."),),
+    "limit": (template("{resource} keeps running into its limit."),),
+    "oom": (template("An allocation on {resource} has just failed, or a process was killed for it."),),
+    "expected": (
+        template(
+            "In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} is left for the rest."
+        ),
+    ),
+    "paused": (template("{resource} use has not grown for {still_seconds}, but it may go on."),),
+    "slower": (template("{resource} use grows more slowly than when it was warned of."),),
+}
+
+_WHO = (template("Growing: {who}."),)
+_FIRST = (template("{resource} has not grown like this since wslgpud started: it may stop by itself."),)
+
+#: what to do, by cause, by who is to blame, or by where
+ADVICE: Final[Mapping[str, str]] = {
+    "ram": template(
+        "Save a checkpoint or your work, then stop or restart what grows. Loading a model or a data set "
+        "grows as well, and stops by itself."
+    ),
+    "paused": template("Nothing needs to be done unless it grows again; otherwise the alarm ends by itself."),
+    "expected": template(
+        "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch; or stop it."
+    ),
+    "group": template(
+        "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs its "
+        "own memory."
+    ),
+    "jobs": template(
+        "Run fewer of them at once: about {jobs} fit here (MAX_JOBS={jobs} or -j{jobs} for builds, "
+        "num_workers={jobs} for data loaders)."
+    ),
+    "tmpfs": template("Remove files in /dev/shm or tmpfs, or let fewer data loader workers share memory."),
+    "kernel": template(
+        "Close what is not needed; no single process is to blame. 'slabtop' shows which kernel cache grows, "
+        "often that of a driver or of files under /mnt/c."
+    ),
+    "huge pages": template("Huge pages are reserved and usable by nothing else: lower vm.nr_hugepages."),
+    "unknown": template("Close what is not needed; no single process is to blame."),
+    "gpu": template(
+        "Save a checkpoint, then use a smaller batch, a shorter context, or stop another process on this "
+        "card; under WSL2 desktop programs hold VRAM, too. JAX and TensorFlow take most of it at their start "
+        "by design. PyTorch: expandable_segments is not reliable under WSL2."
+    ),
+    "cgroup": template("Raise the group's limit or stop what grows in it."),
+}
 
 
-def _when(forecast: Forecast, *, with_range: bool) -> str:
-    eta = forecast.eta_seconds
-    if forecast.cause == "expected":
-        return "may not suffice"
-    if forecast.cause == "paused":
-        return f"has not grown for {duration(forecast.window_seconds or 0.0)}"
-    if eta is None:
-        return "is nearly full"
-    text = f"full in ~{duration(eta)}"
-    early, late = forecast.eta_early_seconds, forecast.eta_late_seconds
-    if early is None or late is None or not with_range:
-        return text
-    unit = 60.0 if eta >= 90 else 1.0
-    unit = 3600.0 if eta >= 90 * 60 else unit
-    low, high = max(1, round(early / unit)), max(1, round(late / unit))
-    return f"{text} ({low}-{high})" if low < high else text
+def filled(templates: Iterable[str], facts: Mapping[str, Fact]) -> Message:
+    """Return the first template whose blanks are all known, as a message; an empty one if there is none."""
+    return next(_known(templates, facts), NOTHING_SAID)
 
 
-def headline(forecast: Forecast, rate: float | None = None) -> str:
-    """Return the first line of a warning.
+def headline(forecast: Forecast) -> Message:
+    """Return the first line: what is true of the resource at the level that it has.
 
-    ``RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MB/min, 3.1 GB left of 24``
+    ``RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left``. Where that
+    is too long, who is told more briefly first; figures stay whole.
     """
-    left, capacity = size(forecast.headroom_bytes), size(forecast.capacity_bytes)
-    if left.split()[-1] == capacity.split()[-1]:
-        capacity = capacity.split()[0]
-    shown = forecast.rate_bytes_per_second if rate is None else rate
-    told = f"{speed(shown)}, " if shown and shown > 0 else ""
+    facts, shortest = _facts(forecast), NOTHING_SAID
+    for start in _known(_STARTS[_kind(forecast)], {**facts, "rest": ""}):
+        for rest in _rests(facts) if "rest" in start.facts else ("",):
+            shortest = Message(start.template, {**start.facts, "rest": rest} if rest else start.facts)
+            if len(str(shortest)) <= HEADLINE_CHARACTERS:
+                return shortest
+    return shortest
+
+
+def outlook(forecast: Forecast) -> Message:
+    """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
+    if _share(forecast) <= FULL:
+        return say("full")
+    eta, rate = forecast.eta_seconds, _rate(forecast)
+    if _is_countdown(forecast) and eta is not None and forecast.level >= Level.WARNING:
+        return say("~{eta_seconds} left", eta_seconds=round(eta, 1))
+    if rate is None:
+        return NOTHING_SAID
+    if abs(rate) * 60.0 < STEADY * forecast.capacity_bytes:
+        return say("steady")
+    if rate < 0:
+        return say("shrinking {rate_bytes_per_second}", rate_bytes_per_second=round(rate))
+    return say("growing {rate_bytes_per_second}", rate_bytes_per_second=round(rate))
+
+
+def evidence(forecast: Forecast) -> tuple[Message, ...]:
+    """Return the sentences that say why, who, and how likely it is."""
+    likely = {horizon: p for horizon, p in forecast.probabilities.items() if p >= 0.05}
+    if not likely or forecast.level == Level.OK:
+        return _why(forecast)
+    horizon = min(likely, key=lambda h: (likely[h] < 0.5, h))
+    return *_why(forecast), say(
+        "Probability that it runs out within {within_seconds}: {chance_ratio}.",
+        within_seconds=horizon,
+        chance_ratio=round(likely[horizon], 3),
+    )
+
+
+def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Message:
+    """Return what to do, nothing once all is well; ``facts`` may tell how many ``jobs`` fit."""
+    if forecast.level == Level.OK:
+        return NOTHING_SAID
+    if jobs := filled((ADVICE["jobs"],), facts or {}):
+        return jobs
+    place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
+    cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
+    found = next((key for key in (cause, forecast.who_kind, place) if key in ADVICE), "ram")
+    return Message(ADVICE[found])
+
+
+def reason(forecast: Forecast) -> Message:
+    """Return why and what to do in one message; an empty one where nothing is wrong."""
+    parts = [*_why(forecast), advice(forecast)]
+    whole = parts.pop()
+    while parts and whole:
+        whole = say("{first} {rest}", first=parts.pop(), rest=whole)
+    return whole
+
+
+def _known(templates: Iterable[str], facts: Mapping[str, Fact]) -> Iterator[Message]:
+    """Yield the templates whose blanks are all known, with their facts alone."""
+    for text in templates:
+        names = _BLANK.findall(text)
+        if all(name == "rest" or _is_known(facts.get(name, "")) for name in names):
+            yield Message(text, {name: facts[name] for name in names})
+
+
+def _is_known(fact: Fact) -> bool:
+    return bool(fact) if isinstance(fact, (str, Message)) else True
+
+
+def _rests(facts: Mapping[str, Fact]) -> Iterator[Message]:
+    for rest in _known(_RESTS, facts):
+        if "who" not in rest.facts:
+            yield rest
+            continue
+        for who in briefer(rest.facts["who"]):  # type: ignore[arg-type]
+            yield Message(rest.template, {**rest.facts, "who": who})
+
+
+def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
+    """Return which of the first lines is true."""
+    share, cause = _share(forecast), forecast.cause
+    if cause == "gone":
+        return cause
+    if forecast.level == Level.OK:
+        return "fine" if share >= PLENTY else "over"
+    if cause == "paused":
+        return cause if (forecast.window_seconds or 0.0) >= STILL_SECONDS else "slower"
+    if share <= FULL:
+        return "full"
+    if _is_countdown(forecast):
+        if forecast.level < Level.WARNING:
+            return "growing"
+        if forecast.eta_seconds is not None:
+            return "growth"
+    elif cause in _STARTS:
+        return cause
+    return "nearly full" if share < NEARLY_FULL else "low"
+
+
+def _is_countdown(forecast: Forecast) -> bool:
+    """Tell whether the time left is measured; of other causes it is only as good as their likelihood."""
+    return forecast.cause in {"", "growth", "steps"}
+
+
+def _share(forecast: Forecast) -> float:
+    return forecast.headroom_bytes / forecast.capacity_bytes if forecast.capacity_bytes > 0 else 0.0
+
+
+def _rate(forecast: Forecast) -> float | None:
+    """Return how fast it grows: as fast as who is told of, where that is who grows now."""
+    if forecast.level > Level.OK and forecast.who_bytes_per_second and forecast.cause in {"growth", "steps"}:
+        return forecast.who_bytes_per_second
+    return forecast.rate_bytes_per_second
+
+
+def _facts(forecast: Forecast) -> dict[str, Fact]:
+    rate, eta, window = _rate(forecast), forecast.eta_seconds, forecast.window_seconds
+    facts: dict[str, Fact] = {
+        "resource": forecast.resource,
+        "left_bytes": forecast.headroom_bytes,
+        "room_bytes": (forecast.headroom_bytes, forecast.capacity_bytes),
+        "who": forecast.who,
+    }
+    if window is not None:
+        facts["still_seconds" if forecast.cause == "paused" else "window_seconds"] = round(window, 1)
+    if eta is not None:
+        facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
     if forecast.cause == "expected":  # what grows now may be something else
-        peak = forecast.expected_peak_bytes
-        told = f"came to {size(peak)} before, " if peak else ""
-    who = f"{forecast.who} " if forecast.who else ""
-    if forecast.cause == "paused":
-        told = who = ""
-    end = f"{told}{left} left of {capacity}"
-    for with_range in (True, False):
-        start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "
-        room = HEADLINE_CHARACTERS - len(start) - len(end)
-        for shown_who in (who, who.partition(" (pid")[0] + " "):
-            if len(shown_who) <= room:
-                return start + shown_who + end
-    return f"{start}{who[: room - 2]}… {end}" if room > 8 else start + end
+        facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
+    elif rate is not None and rate > 0:
+        facts["rate_bytes_per_second"] = round(rate)
+    return facts
 
 
-def _advice(resource: str, culprit: Culprit) -> str:
-    if culprit.kind == "tmpfs":
-        return "remove files there, or let fewer data loader workers share memory"
-    if resource.startswith("cgroup:"):
-        return "raise the group's limit or stop what grows in it"
-    if resource.startswith("gpu"):
-        return "save a checkpoint, then use a smaller batch or stop a process on this card"
-    if culprit.kind == "group":
-        return "run fewer of them at once (MAX_JOBS, -j, num_workers)"
-    if culprit.kind in {"kernel", "huge pages", "unknown"}:
-        return "close what is not needed; no single process is to blame"
-    return "save its work, then stop or restart it"
+def _range(forecast: Forecast, eta: float) -> str:
+    early, late = forecast.eta_early_seconds, forecast.eta_late_seconds
+    if early is None or late is None:
+        return ""
+    unit = 3600.0 if eta >= 90 * 60 else 60.0 if eta >= 90 else 1.0
+    low, high = max(1, round(early / unit)), max(1, round(late / unit))
+    return f"{low}-{high}" if low < high else ""
 
 
-def reason(
-    resource: str, danger: Danger, culprit: Culprit, peak_bytes: int | None = None, left_bytes: int = 0
-) -> str:
-    """Return why, and what to do, in one sentence; ``peak_bytes`` is what an expected command came to."""
-    name = resource_name(resource)
-    if danger.cause == "paused":
-        return (
-            f"nothing has pointed to {name} running out for {duration(danger.window_seconds)}: "
-            "if that stays so, this ends by itself."
-        )
-    who = culprit.text or "something"
-    if danger.cause == "steps":
-        what = f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"
-        what += " and the next may not fit" if danger.next_step >= danger.headroom else " and few more fit"
-    elif danger.cause == "pressure":
-        what = "all programs stand still for much of the time because memory is short"
-    elif danger.cause == "stall":
-        what = "the machine stood still under memory pressure"
-    elif danger.cause == "limit":
-        what = f"{name} keeps running into its limit"
-    elif danger.cause == "expected":
-        what = f"{who} came to {size(peak_bytes or 0)} before, and only {size(left_bytes)} of {name} are left"
-    elif danger.cause == "oom":
-        what = f"an allocation on {name} has just failed or a process was killed for it"
-    else:
-        likely = "probably " if who.startswith("probably ") else ""
-        share = f"{100 * culprit.share:.0f} % of it by {who.removeprefix(likely)}"
-        share = f", {likely}{share}" if culprit.share else ""
-        what = f"use of {name} has grown for {duration(danger.window_seconds)}{share}"
-        if danger.window_seconds < 30:
-            what += " (it may stop by itself)"
-    if danger.cause not in {"growth", "expected"} and culprit.text:
-        what += f"; growing: {who}"
-    advice = "make room first, or stop it" if danger.cause == "expected" else _advice(resource, culprit)
-    return f"{what}: {advice}."
+def _why(forecast: Forecast) -> tuple[Message, ...]:
+    """Return what points to exhaustion, and who grows."""
+    facts, cause = _facts(forecast), forecast.cause
+    if forecast.level == Level.OK:
+        return ()
+    if isinstance(forecast.who, str) and forecast.who_share_ratio:
+        facts["share_ratio"] = round(forecast.who_share_ratio, 2)
+    if cause == "paused":
+        cause = _kind(forecast)
+    causes = _CAUSES.get(cause, ())
+    if cause == "steps" and (forecast.next_step_bytes or 0) < forecast.headroom_bytes:
+        causes = causes[1:]
+    parts = [filled(causes, facts)]
+    if "share_ratio" not in parts[0].facts and cause not in {"expected", "paused", "slower"}:
+        parts.append(filled(_WHO, facts))
+    if forecast.may_stop:
+        parts.append(filled(_FIRST, facts))
+    return tuple(part for part in parts if part)

@@ -18,6 +18,8 @@ from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.static import Files
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.units import one_line
+from wslgpud.words import Message
 
 _GIB = 1 << 30
 
@@ -84,7 +86,7 @@ class Incident(Protocol):
         """Since when."""
 
     @property
-    def headline(self) -> str:
+    def message(self) -> Message:
         """What, when, who."""
 
 
@@ -236,9 +238,10 @@ def _incident_row(open_one: OpenIncident) -> str:
     notes += ["acknowledged"] * open_one.acknowledged
     notes += [] if until is None else [f"silenced until {_local(until)}"]
     notes.append(f"wslgpud incidents {incident.id}")
+    what = html.escape(one_line(str(incident.message)))
     return (
         f'<tr><th scope="row" class="{incident.level.label}">{incident.level.label}</th>'
-        f'<td>{html.escape(incident.headline)}<br><span class="dim">{", ".join(notes)}</span></td></tr>'
+        f'<td>{what}<br><span class="dim">{", ".join(notes)}</span></td></tr>'
     )
 
 

@@ -21,6 +21,7 @@ from wslgpud.store.backlog import Backlog
 from wslgpud.store.damage import gap
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
+from wslgpud.words import facts_to_json, from_json, to_json
 
 Write = Callable[[Connection], object]
 
@@ -33,14 +34,25 @@ MOST_LOADED = 5000
 def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
     probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
     fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
-    return fields | {"level": forecast.level.label, "probabilities": probabilities}
+    return fields | {
+        "level": forecast.level.label,
+        "probabilities": probabilities,
+        "who": to_json(forecast.who),
+    }
 
 
 def forecast_from(payload: Mapping[str, Any]) -> Forecast:
     """Return a forecast from its row; fields of other versions are ignored."""
     known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
     probabilities = {int(h): p for h, p in dict(known.get("probabilities") or {}).items()}
-    return Forecast(**known | {"level": Level[known["level"].upper()], "probabilities": probabilities})
+    return Forecast(
+        **known
+        | {
+            "level": Level[known["level"].upper()],
+            "probabilities": probabilities,
+            "who": from_json(known.get("who", "")),
+        }
+    )
 
 
 class Journal:
@@ -79,7 +91,7 @@ class Journal:
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
         """Keep a transition and what each channel is to be told of it; return its id."""
-        number, forecast = self._next_id(), transition.forecast
+        number, forecast, facts = self._next_id(), transition.forecast, facts_to_json(transition.facts)
         row = {
             "ms": round(transition.wall * 1000),
             "mono": transition.mono,
@@ -87,9 +99,9 @@ class Journal:
             "rule": transition.rule,
             "old": int(transition.old),
             "new": int(transition.new),
-            "headline": transition.headline,
+            "message": json.dumps(to_json(transition.message), ensure_ascii=False),
             "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
-            "facts": json.dumps(dict(transition.facts), ensure_ascii=False) if transition.facts else None,
+            "facts": json.dumps(facts, ensure_ascii=False) if facts else None,
         }
         self.run(
             lambda connection: insert_new(

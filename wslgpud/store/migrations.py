@@ -138,7 +138,7 @@ MIGRATIONS = (
                 text TEXT NOT NULL, fields TEXT NOT NULL) {strict}""",
             """CREATE TABLE transition (id {int8} PRIMARY KEY, ms {int8} NOT NULL, mono {double} NOT NULL,
                 resource TEXT NOT NULL, rule TEXT NOT NULL, old {int8} NOT NULL, new {int8} NOT NULL,
-                headline TEXT NOT NULL, forecast TEXT) {strict}""",
+                message TEXT NOT NULL, forecast TEXT) {strict}""",
             """CREATE TABLE outbox (id {int8} PRIMARY KEY, channel TEXT NOT NULL, transition {int8},
                 payload TEXT NOT NULL, created_ms {int8} NOT NULL, attempts {int8} NOT NULL,
                 error TEXT NOT NULL, done_ms {int8}) {strict}""",

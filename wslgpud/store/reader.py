@@ -353,14 +353,6 @@ class Reader:
             query = transition_rows.query(connection, self._ours, brief=brief)
             yield from transition_rows.read(connection, query.where(*wanted).order_by(table.id))
 
-    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
-        """Return these changes of level by their ids; at most 500 at a time."""
-        with self.connected() as connection:
-            query = transition_rows.query(connection, self._ours)
-            return dict(
-                transition_rows.read(connection, query.where(schema.transition.c.id.in_([*numbers_][:500])))
-            )
-
     def stress_runs(
         self,
         since_wall: float = 0.0,

@@ -195,7 +195,7 @@ transition = Table(
     Column("rule", Text, nullable=False),
     Column("old", Integer, nullable=False),
     Column("new", Integer, nullable=False),
-    Column("headline", Text, nullable=False),
+    Column("message", Text, nullable=False),  # JSON object: template and facts
     Column("forecast", Text),  # JSON object
     Column("facts", Text),  # JSON object: what the rule saw
 )

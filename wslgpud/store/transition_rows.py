@@ -14,8 +14,9 @@ from wslgpud.model import Level, Transition
 from wslgpud.store import schema
 from wslgpud.store.damage import gap
 from wslgpud.store.journal import forecast_from
+from wslgpud.words import Fact, Message, facts_from_json, from_json
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Fact] = MappingProxyType({})
 _DOCUMENTS = ("forecast", "facts")
 
 
@@ -33,13 +34,18 @@ def read(connection: Connection, chosen: Select[Any]) -> Iterator[tuple[int, Tra
     """Yield the changes of level that a query finds, with their ids; a damaged row is left out."""
     options = {"stream_results": True, "max_row_buffer": 500}
     with connection.execute(chosen, execution_options=options) as found:
-        for number, ms, mono, resource, rule, old, new, headline, forecast, facts in found:
+        for number, ms, mono, resource, rule, old, new, message, forecast, facts in found:
             with gap("transition %d", number):
                 yield (
                     number,
                     Transition(
-                        ms / 1000, mono, resource, rule, Level(old), Level(new), headline,
+                        ms / 1000, mono, resource, rule, Level(old), Level(new), _message(message),
                         None if forecast is None else forecast_from(documents.parsed(forecast)),
-                        documents.parsed(facts) if facts else _NOTHING,
+                        facts_from_json(documents.parsed(facts)) if facts else _NOTHING,
                     ),
                 )  # fmt: skip
+
+
+def _message(column: str) -> Message:
+    said = from_json(documents.parsed(column))
+    return Message(said) if isinstance(said, str) else said
