@@ -22,6 +22,7 @@ LAYERS = (
     ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
     ("risk",),
     ("store", "alerts", "serve", "stress", "advise", "plots"),
+    ("verdict",),
     ("stress_unit",),
     ("sampler", "admission", "jobs", "status", "history", "export", "curves", "archive"),
     ("catalogue",),

@@ -29,15 +29,15 @@ from wslgpud.config_key import ConfigError
 from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
-from wslgpud.monitor import Monitor, State
-from wslgpud.risk.wording import headline
+from wslgpud.monitor import Monitor
 from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
 from wslgpud.serve.exposition import CLASSIC
-from wslgpud.status import status
+from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.words import chosen
+from wslgpud.verdict import WAITING, Told, Verdict, decide
+from wslgpud.words import chosen, tongue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -76,17 +76,6 @@ def check(config: Config) -> None:
         jobs.trigger(config.stress)
 
 
-def _headline(state: State) -> str:
-    """Say in one line, for ``systemctl status``, how things stand."""
-    worst = max(state.forecasts, key=lambda f: f.level, default=None)
-    if worst is not None and worst.level > Level.OK:
-        return f"{worst.level.label}: {headline(worst)}"
-    return (
-        ", ".join(f"{f.resource} {f.headroom_bytes / 2**30:.1f} GiB left" for f in state.forecasts)
-        or "watching"
-    )
-
-
 class Daemon:
     """The running program. ``with Daemon(...) as daemon: daemon.run()``."""
 
@@ -101,7 +90,9 @@ class Daemon:
         self._desk_error = ""
         self._runs_known = 0
         self._state: State | None = None
+        self._verdict = WAITING
         self._standing: Sequence[Standing] = ()
+        self._told = Told()
         self._resources = ExitStack()
 
     def __enter__(self) -> Self:
@@ -149,6 +140,7 @@ class Daemon:
             socket.gethostname(), self._folder.resolve(), file.parent,
             chosen(self._config.alerts.language, self._environ),
         )  # fmt: skip
+        self._tongue = tongue(place.language)
         self._desk = Desk(
             self._config.alerts, channels, self._store, self._host.clock, place, rows=self._earlier(),
             unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
@@ -160,6 +152,7 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
         publisher.include(systemd.readings)
+        publisher.include(self._told.readings)
         self._server = Server(self._config.server, publisher, self._routes(place))
         self._server.start()
         self.url = self._server.url.removesuffix("/")
@@ -211,7 +204,7 @@ class Daemon:
         archive = Archive(lambda: self._store.reader, place.host, place.language)
         present = api.Present(self.now, self._store.stats, self.checkup)
         return [
-            *routes(publisher, self.status, lambda: self._standing),
+            *routes(publisher, self.status, self.now),
             *api.routes(publisher, catalogue(), archive, present),
             *runbook_page.routes(runbook.sections),
         ]
@@ -271,6 +264,8 @@ class Daemon:
         self._keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         self._standing = self._desk.standing()
+        self._verdict = self._decide(state)
+        self._told.note(self._verdict)
         worst = max((f.level for f in state.forecasts), default=Level.OK)
         self._publisher.publish(state.snapshot)
         self._store.append(state.snapshot, urgent=worst >= Level.WARNING)
@@ -279,7 +274,17 @@ class Daemon:
             self._systemd.send("READY=1", *systemd.watchdog_patience(self._environ, interval))
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        self._systemd.send(*alive, f"STATUS={_headline(state)}")
+        self._systemd.send(
+            *alive, f"STATUS={self._verdict.label}: {self._tongue.text(self._verdict.message)}"
+        )
+
+    def _decide(self, state: State) -> Verdict:
+        memory = next((report for report in state.snapshot.reports if report.name == "memory"), None)
+        blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
+        return decide(
+            state.forecasts, self._standing, self._desk.recent,
+            now_wall=state.snapshot.wall, blind=blind,
+        )  # fmt: skip
 
     def _recall_lessons(self) -> None:
         """Give the engine what earlier runs have learned.
@@ -312,16 +317,16 @@ class Daemon:
                 log.exception("alerts failed at this tick; please report this")
             self._desk_error = repr(bug)
 
-    def status(self) -> dict[str, Any]:
-        """Return the state of things as JSON; before the first tick only that."""
+    def status(self, language: str) -> dict[str, Any]:
+        """Return the state of things as JSON, worded in a language; before the first tick only that."""
         state = self._state
         if state is None:
-            return self.now()
-        return self._status(state, self._recent(state.snapshot.wall - RECENT_SECONDS))
+            return self.now(language)
+        return self._status(state, language, self._recent(state.snapshot.wall - RECENT_SECONDS))
 
-    def _for_commands(self) -> dict[str, Any]:
+    def _for_commands(self, language: str) -> dict[str, Any]:
         """Return what this machine's own commands may know where the HTTP server asks for a password."""
-        return {**self.status(), "metrics": self._publisher.text(CLASSIC).decode()}
+        return {**self.status(language), "metrics": self._publisher.text(CLASSIC).decode()}
 
     def checkup(self) -> list[dict[str, Any]]:
         """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
@@ -332,15 +337,16 @@ class Daemon:
 
         return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
 
-    def now(self) -> dict[str, Any]:
+    def now(self, language: str) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""
         state = self._state
         if state is None:
-            return {"version": __version__, "waiting": "for the first sample"}
-        return self._status(state, ())
+            verdict = judged(WAITING, tongue(language))
+            return {"version": __version__, "waiting": "for the first sample", "verdict": verdict}
+        return self._status(state, language, ())
 
-    def _status(self, state: State, recent: Sequence[Transition]) -> dict[str, Any]:
+    def _status(self, state: State, language: str, recent: Sequence[Transition]) -> dict[str, Any]:
         return status(
-            state.snapshot, state.observation, state.forecasts, recent, self._standing,
-            stress=self._nightly.runs(), running=state.running, locks=state.locks,
+            state, self._verdict, tongue(language),
+            recent=recent, incidents=self._standing, stress=self._nightly.runs(),
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wslgpud import sampler, systemd
+from wslgpud import sampler, systemd, verdict
 from wslgpud.advise import rounds
 from wslgpud.alerts import metrics as alerts
 from wslgpud.metrics import Catalogue
@@ -25,6 +25,7 @@ def catalogue() -> Catalogue:
             *sources,
             *sampler.METRICS,
             *risk.METRICS,
+            *verdict.METRICS,
             *stress.METRICS,
             *rounds.METRICS,
             *alerts.METRICS,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from wslgpud.admission import Admission
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Event, Forecast, Health, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Health, Observation, Sample, Snapshot, SourceReport, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.ceilings import Failure
@@ -18,27 +18,14 @@ from wslgpud.risk.engine import Assessment, RiskEngine
 from wslgpud.running.read import Notes, expected, running
 from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
-from wslgpud.stress.tested import CardsUnderTest, Held
+from wslgpud.status import State
+from wslgpud.stress.tested import CardsUnderTest
 from wslgpud.units import size
 
 log = logging.getLogger(__name__)
 
 LESSON_SECONDS = 600.0
 """What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved."""
-
-
-@dataclass(frozen=True)
-class State:
-    """What the last tick left for those who ask.
-
-    ``running`` is what runs now, as ``status`` shows it; ``locks`` are held alone by others than our tests.
-    """
-
-    snapshot: Snapshot
-    observation: Observation
-    forecasts: tuple[Forecast, ...]
-    running: Sequence[Mapping[str, Any]] = ()
-    locks: Sequence[Held] = ()
 
 
 class Monitor:

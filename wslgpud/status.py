@@ -1,18 +1,18 @@
-"""The state of things as one JSON document: what ``status``, the page and the API show."""
+"""How things stand as one JSON document: what terminal, page, ``/plain`` and the API show."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from wslgpud import __version__
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.message import forecast_payload, iso
+from wslgpud.alerts.texts import first_line
 from wslgpud.model import (
     Forecast,
     GpuSample,
-    Level,
     Observation,
     ProcessSample,
     Snapshot,
@@ -20,53 +20,61 @@ from wslgpud.model import (
     StressResult,
     Transition,
 )
-from wslgpud.risk.wording import headline, reason
+from wslgpud.risk.wording import outlook
 from wslgpud.sources import windows
 from wslgpud.stress.tested import Held
+from wslgpud.verdict import Verdict
+from wslgpud.words import Tongue, to_json
 
 
-def status(  # noqa: PLR0913 - what a document is made of
-    snapshot: Snapshot,
-    observation: Observation,
-    forecasts: Iterable[Forecast],
+@dataclass(frozen=True)
+class State:
+    """What the last tick left for those who ask.
+
+    ``running`` is what runs now, as notes tell it; ``locks`` are held alone by others than our tests.
+    """
+
+    snapshot: Snapshot
+    observation: Observation
+    forecasts: tuple[Forecast, ...]
+    running: Sequence[Mapping[str, Any]] = ()
+    locks: Sequence[Held] = ()
+
+
+def status(
+    state: State,
+    verdict: Verdict,
+    tongue: Tongue,
+    *,
     recent: Iterable[Transition] = (),
     incidents: Iterable[Standing] = (),
-    *,
     stress: Iterable[StressResult] = (),
-    running: Iterable[Mapping[str, Any]] = (),
-    locks: Iterable[Held] = (),
 ) -> dict[str, Any]:
-    """Return all that is known at a tick; keys whose value is not known are absent.
+    """Return all that is known at a tick, in the words of a language; keys whose value is not known are absent.
 
-    ``stress`` are the runs kept, oldest first; ``running`` is what ``wslgpud.running`` knows of;
-    ``locks`` are held alone by others than stress runs.
+    ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
     """
-    forecasts = list(forecasts)
-    worst = max(
-        forecasts, key=lambda f: (f.level, -(1e18 if f.eta_seconds is None else f.eta_seconds)), default=None
-    )
-    level = worst.level if worst else Level.OK
+    snapshot, observation = state.snapshot, state.observation
     return _known(
         {
             "version": __version__,
             "at": iso(snapshot.wall),
             "wsl": observation.wsl,
-            "level": level.label,
-            "headline": str(headline(worst)) if worst and level > Level.OK else None,
-            "verdict": str(reason(worst)) if worst and level > Level.OK else None,
+            "level": verdict.label,
+            "headline": tongue.text(verdict.message),
+            "verdict": judged(verdict, tongue),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
-            "ram": _known(dataclasses.asdict(observation.ram)) if observation.ram else None,
-            "swap": _known(dataclasses.asdict(observation.swap)) if observation.swap else None,
+            "interval_seconds": round(snapshot.interval_seconds, 3),
+            "ram": _known(asdict(observation.ram)) if observation.ram else None,
+            "swap": _known(asdict(observation.swap)) if observation.swap else None,
             "gpus": [_gpu(g) for g in snapshot.gpus],
             "windows": _windows(snapshot) or None,
-            "forecasts": [
-                {"resource": f.resource, "level": f.level.label, **forecast_payload(f)} for f in forecasts
-            ],
+            "forecasts": [_forecast(f, tongue) for f in state.forecasts],
             "processes": [_process(p) for p in snapshot.processes],
-            "sources": [_source(r, snapshot) for r in snapshot.reports],
-            "incidents": [standing(s) for s in incidents],
-            "running": [dict(one) for one in running],
-            "locks": [dataclasses.asdict(held) for held in locks] or None,
+            "sources": [_source(r, snapshot, tongue) for r in snapshot.reports],
+            "incidents": [standing(s, tongue) for s in incidents],
+            "running": [dict(one) for one in state.running],
+            "locks": [asdict(held) for held in state.locks] or None,
             "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
@@ -74,7 +82,7 @@ def status(  # noqa: PLR0913 - what a document is made of
                     "resource": t.resource,
                     "level": t.new.label,
                     "previous_level": t.old.label,
-                    "headline": str(t.message),
+                    "headline": first_line(t.message, tongue),
                 }
                 for t in recent
             ],
@@ -82,7 +90,34 @@ def status(  # noqa: PLR0913 - what a document is made of
     )
 
 
-def standing(open_one: Standing) -> dict[str, Any]:
+def judged(verdict: Verdict, tongue: Tongue) -> dict[str, Any]:
+    """Return the verdict as JSON: worded, and as template and facts."""
+    return _known(
+        {
+            "level": verdict.label,
+            "subject": verdict.subject or None,
+            "cause": verdict.cause or None,
+            "incident": verdict.incident,
+            "headline": tongue.text(verdict.message),
+            "advice": tongue.text(verdict.advice) or None,
+            "who": tongue.text(verdict.who) or None,
+            "pid": verdict.pid,
+            "also": verdict.also or None,
+            "message": to_json(verdict.message),
+        }
+    )
+
+
+def _forecast(forecast: Forecast, tongue: Tongue) -> dict[str, Any]:
+    facts = {
+        "resource": forecast.resource,
+        "level": forecast.level.label,
+        **forecast_payload(forecast, tongue),
+    }
+    return facts | _known({"outlook": tongue.text(outlook(forecast)) or None, "pid": forecast.who_pid})
+
+
+def standing(open_one: Standing, tongue: Tongue) -> dict[str, Any]:
     """Return an open incident as JSON."""
     incident, until = open_one.incident, open_one.silenced_until_wall
     return _known(
@@ -92,7 +127,7 @@ def standing(open_one: Standing) -> dict[str, Any]:
             "resource": incident.resource,
             "level": incident.level.label,
             "since": iso(incident.opened_wall),
-            "headline": str(incident.message),
+            "headline": first_line(incident.message, tongue),
             "acknowledged": open_one.acknowledged,
             "silenced_until": None if until is None else iso(until),
         }
@@ -118,7 +153,7 @@ def _known(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpu(gpu: GpuSample) -> dict[str, Any]:
-    facts = {f.name: getattr(gpu, f.name) for f in dataclasses.fields(gpu) if f.name != "processes"}
+    facts = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name != "processes"}
     processes = [_known({"pid": p.pid, "name": p.name, "used_bytes": p.used_bytes}) for p in gpu.processes]
     return {**_known(facts), "processes": processes}
 
@@ -161,12 +196,12 @@ def _process(process: ProcessSample) -> dict[str, Any]:
     }
 
 
-def _source(report: SourceReport, snapshot: Snapshot) -> dict[str, Any]:
+def _source(report: SourceReport, snapshot: Snapshot, tongue: Tongue) -> dict[str, Any]:
     return _known(
         {
             "name": report.name,
             "health": report.health,
-            "error": report.error or None,
+            "error": tongue.text(report.error) or None,
             "age_seconds": round(max(0.0, snapshot.mono - report.mono), 3) if report.health == "ok" else None,
             "duration_seconds": round(report.duration_seconds, 6),
             "failures_total": report.failures_total,

@@ -9,7 +9,7 @@ _GPU = "by (job, instance, gpu, uuid)"
 
 #: what fleets and long-term stores keep: one series a machine or card, named level:metric:operation
 RECORDINGS = {
-    "instance:wslgpud_risk_level:max": f"max {_BY} (wslgpud_risk_level or wslgpud_alert_level)",
+    "instance:wslgpud_risk_level:max": f"max {_BY} (wslgpud_verdict_level)",
     "instance:wslgpud_time_to_exhaustion_seconds:min": (
         f'min {_BY} (wslgpud_time_to_exhaustion_seconds{{estimate="middle"}})'
     ),

@@ -30,7 +30,7 @@ _BY = "max by (job, instance)"
 
 
 def _now() -> list[Panel]:
-    level = f"{_BY} ({metric('risk_level')})"
+    level = f"{_BY} ({metric('verdict_level')})"
     return [
         figure("Machines", "That answer.", ask(f"sum(up{CHOSEN})", now=True), width=4, decimals=0, colour=NEUTRAL),
         figure("Not reached", "Targets that Prometheus cannot scrape: off, asleep, or WSL has been stopped.",
@@ -57,14 +57,14 @@ def _machines() -> list[Panel]:
         f" / ({metric('memory_total_bytes')} + {metric('swap_total_bytes')}))"
     )
     vram = f"{_BY} ({metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')})"
-    level = f"{_BY} ({metric('risk_level')})"
+    level = f"{_BY} ({metric('verdict_level')})"
     table = rows(
-        "Machines by risk", "One line a machine; a click opens its overview. N/A: the machine has no GPU.",
+        "Machines by verdict", "One line a machine; a click opens its overview. N/A: the machine has no GPU.",
         ask(level, rows=True), ask(f"{left} or {level} * 0 - 1", rows=True), ask(memory, rows=True),
         ask(f"{vram} or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('gpu_utilization_ratio')}) or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('alert_level')}) or {level} * 0", rows=True),
-        columns={"instance": "Machine", "Value #A": "Risk", "Value #B": "Time left", "Value #C": "RAM and swap",
+        columns={"instance": "Machine", "Value #A": "Verdict", "Value #B": "Time left", "Value #C": "RAM and swap",
                  "Value #D": "VRAM", "Value #E": "GPU load", "Value #F": "Incidents"}, height=7,
     )  # fmt: skip
     painted = {"type": "color-background", "mode": "basic"}
@@ -93,7 +93,7 @@ def _machines() -> list[Panel]:
     return [
         table,
         states("Risk by machine", "The worst level of each machine over time.",
-               ask(f"max by (instance) ({metric('risk_level')})", "{{instance}}"), LEVELS, height=7),
+               ask(f"max by (instance) ({metric('verdict_level')})", "{{instance}}"), LEVELS, height=7),
     ]  # fmt: skip
 
 

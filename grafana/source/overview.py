@@ -47,34 +47,33 @@ _ALIVE = f"max by (job, instance) ({metric('build')})"
 
 
 def _verdict() -> list[Panel]:
-    level = metric("risk_level")
-    culprit = f"max by (who, resource) ({metric('risk_culprit')})"
-    nobody = f'label_replace(max({level}) * 0, "who", "nobody", "", "")'
+    level = metric("verdict_level")
     left = metric("time_to_exhaustion_seconds", estimate="middle")
     headroom = f"min by (resource) ({metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))"
     return [
         figure(
-            "Risk",
-            "The worst level of RAM with swap, of each GPU and of each limited cgroup, as wslgpud forecasts it.",
+            "Verdict",
+            "How things stand, all in all: the level that wslgpud shows in the terminal, on its page and in messages.",
             ask(f"max({level})", now=True), mappings=LEVELS, background=True, width=4, height=5,
+        ),
+        figure(
+            "What matters now",
+            "The verdict in words, with the figures of its last change: what it is about, and who takes the memory.",
+            ask(f"max by (headline) ({metric('verdict')})", "{{headline}}", now=True), names=True, width=9, height=5,
+            colour=NEUTRAL,
         ),
         figure(
             "Time left",
             "Until the first of them is exhausted if it goes on like this: the middle of the range. Nothing points "
             "to exhaustion: no end in sight.",
             ask(f"min({left}) or max({level}) * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS,
-            decimals=1, thresholds=steps(*TIME_LEFT_STEPS), width=5, height=5,
-        ),
-        figure(
-            "Who grows",
-            "The program that takes the memory which is running out, as far as is known.",
-            ask(f"{culprit} or on () {nobody}", "{{who}}", now=True), names=True, width=5, height=5, colour=NEUTRAL,
+            decimals=1, thresholds=steps(*TIME_LEFT_STEPS), width=4, height=5,
         ),
         bars(
             "Headroom",
             "What can still be taken before allocations fail, as a share: RAM with swap, VRAM below its real ceiling. "
             "Colours change where a growth becomes a warning and critical.",
-            ask(headroom, "{{resource}}", now=True), unit="percentunit", width=10, height=5,
+            ask(headroom, "{{resource}}", now=True), unit="percentunit", width=7, height=5,
             thresholds=steps(*HEADROOM_STEPS), full=1,
         ),
     ]  # fmt: skip

@@ -26,7 +26,7 @@ def open_to_all() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_to_all")
 def test_only_its_owner_may_open_the_socket_whatever_the_umask(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda: {"a": 1})
+    local = LocalStatus(tmp_path, lambda _: {"a": 1})
     assert local.start()
     mode = stat.S_IMODE(local.path.stat().st_mode)
     said = ask(local.path)
@@ -44,7 +44,7 @@ def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
     victim = tmp_path / "victim"
     victim.touch(0o644)
     victim.chmod(0o644)
-    status = LocalStatus(tmp_path, dict)
+    status = LocalStatus(tmp_path, lambda _: {})
 
     class Raced(socket.socket):
         def bind(self, address: str) -> None:
@@ -78,7 +78,7 @@ def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(
         path.write_text("")
     else:
         path.symlink_to(victim)
-    local = LocalStatus(path.parent, lambda: {"a": 1})
+    local = LocalStatus(path.parent, lambda _: {"a": 1})
     assert local.start()
     said = ask(path)
     local.close()
@@ -92,11 +92,11 @@ def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(
 def test_a_folder_of_its_name_costs_the_socket_and_not_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "status.sock" / "inside").mkdir(parents=True)
 
-    assert not LocalStatus(tmp_path, dict).start()
+    assert not LocalStatus(tmp_path, lambda _: {}).start()
 
 
 def test_a_client_that_sends_is_not_listened_to(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda: {"a": 1}, timeout_seconds=1.0)
+    local = LocalStatus(tmp_path, lambda _: {"a": 1}, timeout_seconds=1.0)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talker:
         talker.connect(str(local.path))

@@ -120,7 +120,7 @@ class Stage:
         self.publisher = Publisher(catalogue(), self.clock)
         archive = Archive(lambda: self.store.reader, self.name, "en")
         table = [
-            *routes(self.publisher, self.now),
+            *routes(self.publisher, self.now, self.now),
             *api.routes(
                 self.publisher, catalogue(), archive, api.Present(self.now, self.store.stats, self.checkup)
             ),

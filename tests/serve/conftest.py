@@ -7,7 +7,7 @@ import ssl
 import pytest
 import trustme
 
-from tests.serve.support import CATALOGUE, Running, issue
+from tests.serve.support import CATALOGUE, Running, document_of, issue
 from wslgpud import config
 from wslgpud.serve import Publisher, Server, routes
 
@@ -17,10 +17,11 @@ def serve():
     """Start servers; end them when the test ends."""
     started = []
 
-    def start(settings=None, *, publisher=None, extra_routes=(), status=dict, **options):
+    def start(settings=None, *, publisher=None, extra_routes=(), status=None, **options):
         publisher = publisher or Publisher(CATALOGUE)
         settings = settings or config.Server(port=0)
-        table = [*routes(publisher, status), *extra_routes]
+        said = status or (lambda language: document_of(publisher.latest, language))
+        table = [*routes(publisher, said, said), *extra_routes]
         server = Server(settings, publisher, table, **options)
         port = server.start()
         started.append(server)

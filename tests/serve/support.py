@@ -12,14 +12,28 @@ from dataclasses import dataclass
 from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.observe import observe
 from wslgpud.serve import Publisher, Server, health
 from wslgpud.serve.connection import Deadlines
+from wslgpud.status import State, judged, status
+from wslgpud.verdict import WAITING, decide
+from wslgpud.words import tongue
 
 AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
 FAULTS = MetricSpec("major_faults", "counter", "", "Pages read back from disk.")
 GPU_USED = MetricSpec("gpu_memory_used_bytes", "gauge", "bytes", "VRAM used.", ("gpu", "uuid"))
 GPU = MetricSpec("gpu", "info", "", "Which card it is.", ("gpu", "uuid", "name"))
 CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *health.METRICS)
+
+
+def document_of(latest, language="en", **more):
+    """Return the status document of a snapshot, as the daemon words it."""
+    if latest is None:
+        return {"waiting": "for the first sample", "verdict": judged(WAITING, tongue(language))}
+    forecasts = more.pop("forecasts", ())
+    standing = more.get("incidents", ())
+    verdict = decide(forecasts, standing, now_wall=latest.wall)
+    return status(State(latest, observe(latest), forecasts), verdict, tongue(language), **more)
 
 
 class HandClock:

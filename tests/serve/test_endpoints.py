@@ -8,17 +8,18 @@ import re
 import subprocess
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from tests.serve.support import CATALOGUE, HandClock, snapshot
+from tests.serve.support import CATALOGUE, HandClock, document_of, snapshot
 from tests.support.servers import program
-from wslgpud.model import Level, Reading
+from wslgpud.alerts.incidents import Standing, after
+from wslgpud.model import Level, Reading, Transition
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.pages import plain_page, unhealthy
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.words import ENGLISH, Message
 
 
 def test_metrics_show_the_last_snapshot(serve):
@@ -105,7 +106,7 @@ def test_a_slow_schedule_has_patience_of_five_intervals():
 
 
 def test_status_is_what_the_daemon_says_of_itself_as_json(serve):
-    answer = serve(status=lambda: {"level": "ok", "who": "训练"}).ask("/api/v1/status")
+    answer = serve(status=lambda _: {"level": "ok", "who": "训练"}).ask("/api/v1/status")
     assert answer.getheader("Content-Type") == "application/json"
     assert json.loads(answer.data) == {"level": "ok", "who": "训练"}
 
@@ -115,28 +116,39 @@ def test_the_plain_page_shows_memory_sources_and_links_that_work(serve):
     running = serve(publisher=Publisher(CATALOGUE, HandClock()))
     running.publisher.publish(snapshot(readings=(Reading(total, 64 << 30), Reading(left, 16 << 30))))
     page = running.ask("/plain").data.decode()
-    assert "48.0 of 64.0 GiB" in page
+    assert "48 of 64 GiB used" in page
     assert "GPU 0: RTX 5070 Ti" in page
     assert "no answer for 9.0 s" in page
     for path in re.findall(r'href="(/[^"]*)"', page):
         assert running.ask(path).status == 200
 
 
-def opened(headline="RAM full in ~4 min", **more):
-    facts = {"level": Level.CRITICAL, "opened_wall": 1_800_000_000.0, "id": 12, **more}
-    incident = SimpleNamespace(headline=headline, **facts)
-    return SimpleNamespace(incident=incident, acknowledged=False, silenced_until_wall=None)
+def opened(rule, resource, level, number, **facts):
+    row = Transition(1_800_000_000.0, 0.0, resource, rule, Level.OK, level, Message(""), facts=facts)
+    return after(None, number, row)
 
 
 def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it():
-    quiet = opened("<script>alert(1)</script>", level=Level.WARNING, id=13)
-    quiet.acknowledged, quiet.silenced_until_wall = True, 1_800_003_600.0
-    page = plain_page(snapshot(), "", [opened(), quiet])
+    known = Standing(opened("gpu_error", "gpu0", Level.CRITICAL, 12, xid=79), False, None)
+    quiet = opened("read_only_disk", "disk:<script>alert(1)</script>", Level.WARNING, 13)
+    page = plain_page(
+        document_of(snapshot(), incidents=[known, Standing(quiet, True, 1_800_003_600.0)]), "", ENGLISH
+    )
 
-    assert re.search(r'class="critical">critical</th><td>RAM full in ~4 min<br>.*since 2027-01-15 ', page)
-    assert re.search(r"acknowledged, silenced until 2027-01-15 .*, wslgpud incidents 13", page)
+    assert re.search(r'class="critical">critical</span> GPU 0: the driver reports Xid 79</h2><p>Save', page)
+    assert re.search(r'class="critical">critical</th><td>GPU 0: .*?<br>.*?since 2027-01-15 ', page)
+    assert re.search(r"acknowledged · silenced until 2027-01-15 .*· wslgpud incidents 13", page)
     assert "<script" not in page
-    assert "Open incidents" not in plain_page(snapshot(), "")
+    assert "Open incidents" not in plain_page(document_of(snapshot()), "", ENGLISH)
+
+
+def test_the_plain_page_speaks_the_language_that_it_is_asked_in(serve):
+    running = serve()
+    running.publisher.publish(snapshot())
+
+    assert 'lang="zh"' in running.ask("/plain?lang=zh").data.decode()
+    assert "数据源" in running.ask("/plain?lang=zh").data.decode()
+    assert running.ask("/plain?lang=xx").status == 400
 
 
 def test_the_plain_page_is_there_before_the_first_sample(serve):

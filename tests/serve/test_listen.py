@@ -20,7 +20,7 @@ EVERYWHERE = "0.0.0.0"
 
 def make(**settings):
     publisher = Publisher(CATALOGUE)
-    return Server(config.Server(**settings), publisher, routes(publisher))
+    return Server(config.Server(**settings), publisher, routes(publisher, dict, dict))
 
 
 def test_port_0_picks_a_free_one_and_the_url_names_it(serve):

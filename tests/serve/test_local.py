@@ -56,7 +56,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
     # The folders of pytest are closed to other users, and so may be this Python: it is forked, not started.
     state = Path("/dev/shm") / f"wslgpud-local-{os.getpid()}"  # noqa: S108 - where others may look
     state.mkdir()
-    local = LocalStatus(state, dict)
+    local = LocalStatus(state, lambda _: {})
     assert local.start()
     note = {"url": "https://127.0.0.1:9655", "socket": local.path.name}
     (state / "daemon.json").write_text(json.dumps(note))
@@ -81,7 +81,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
 
 
 def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda: {"much": "x" * 5_000_000}, timeout_seconds=0.5)
+    local = LocalStatus(tmp_path, lambda _: {"much": "x" * 5_000_000}, timeout_seconds=0.5)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(str(local.path))
@@ -99,4 +99,4 @@ def test_a_folder_whose_path_is_too_long_costs_the_socket_and_not_the_daemon(tmp
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
 
-    assert not LocalStatus(folder, dict).start()
+    assert not LocalStatus(folder, lambda _: {}).start()

@@ -37,6 +37,8 @@ REPEAT_SECONDS = 10.0
 RENEW_SECONDS = 60.0
 #: the longest that a tick waits for its news to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
+#: rows that the verdict looks back at
+MOST_RECENT = 20
 #: incidents that the score remembers
 _MOST_INCIDENTS = 2000
 _LOG_LEVEL = {
@@ -132,6 +134,8 @@ class Desk:
             if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
+        #: what was announced last, the newest last
+        self.recent: deque[Transition] = deque(maxlen=MOST_RECENT)
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         # before anything is renewed: nobody is to be told of last night's trouble as if it were now
@@ -232,6 +236,7 @@ class Desk:
         number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
+        self.recent.append(row)
         incident = self._ledger.record(number, row)
         if kind_of(row) in ("opened", "escalated") and self._is_silenced(incident):
             self._untold.add(incident.id)

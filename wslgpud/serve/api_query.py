@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from urllib.parse import parse_qsl
 
 from wslgpud.patterns import shell_pattern
-from wslgpud.serve.http import Problem
+from wslgpud.serve.http import Problem, Request
+from wslgpud.words import LANGUAGES
 
 #: more parameters than any question needs
 _MOST_PARAMETERS = 100
@@ -17,6 +18,15 @@ _MOST_PARAMETERS = 100
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: what is larger are milliseconds by mistake
 _LAST_WALL = 1e11
+
+
+def language_of(request: Request) -> str:
+    """Return the language that a request asks for with ``lang``; English unless it names one.
+
+    Raises:
+        Problem: it names one that there is not.
+    """
+    return Query(request.query, ("lang",)).choice("lang", LANGUAGES, "en")
 
 
 class Query:

@@ -1,7 +1,7 @@
 """The state of things for this machine's own commands, where the HTTP server asks for passwords or for TLS.
 
-A Unix socket in the daemon's folder that only its user may open: who connects gets one JSON document. The
-kernel checks who asks, so no password has to lie about for ``wslgpud status``.
+A Unix socket in the daemon's folder that only its user may open: who connects and sends a line with a
+language gets one JSON document. The kernel checks who asks, so no password has to lie about for ``wslgpud status``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import documents
+from wslgpud.words import ENGLISH, LANGUAGES
 
 FILE = "status.sock"
 #: of an answer; the largest so far has a hundredth of it
@@ -33,7 +34,7 @@ class LocalStatus:
     def __init__(
         self,
         folder: Path,
-        status: Callable[[], Mapping[str, Any]],
+        status: Callable[[str], Mapping[str, Any]],
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Keep where the socket is to be and what is said there."""
@@ -75,15 +76,21 @@ class LocalStatus:
             with client:
                 client.settimeout(self._timeout)
                 try:
-                    client.sendall(json.dumps(self._status()).encode())
+                    client.sendall(json.dumps(self._status(_language(client))).encode())
                 except OSError as error:
                     log.debug("nobody took the status: %s", error)
                 except Exception:
                     log.exception("no status for this machine's commands; please report this")
 
 
-def ask(path: Path) -> dict[str, Any]:
-    """Return what the daemon behind the socket says, all of it within ``TIMEOUT_SECONDS``.
+def _language(client: socket.socket) -> str:
+    """Return the language that a client asks for; English for what is none."""
+    asked = client.recv(8).decode(errors="replace").strip()
+    return asked if asked in LANGUAGES else ENGLISH.code
+
+
+def ask(path: Path, language: str = ENGLISH.code) -> dict[str, Any]:
+    """Return what the daemon behind the socket says in a language, all of it within ``TIMEOUT_SECONDS``.
 
     Raises:
         OSError: nobody answers there in time, or we may not ask.
@@ -93,6 +100,7 @@ def ask(path: Path) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
         daemon.settimeout(TIMEOUT_SECONDS)
         daemon.connect(str(path))
+        daemon.sendall(f"{language}\n".encode())
         while len(answer) < ANSWER_BYTES and (part := daemon.recv(1 << 16)):
             answer += part
             daemon.settimeout(max(0.001, end - time.monotonic()))

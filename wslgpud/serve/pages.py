@@ -6,22 +6,21 @@ import base64
 import hashlib
 import html
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timezone
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
 
 from wslgpud import __version__
-from wslgpud.model import Level, Snapshot, SourceReport
+from wslgpud.model import Snapshot
 from wslgpud.palette import stylesheet
+from wslgpud.serve.api_query import language_of
 from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.static import Files
-from wslgpud.sources.memory import MEMINFO
-from wslgpud.units import one_line
-from wslgpud.words import Message
-
-_GIB = 1 << 30
+from wslgpud.words import Tongue, tongue
+from wslgpud.words.names import HEALTHS, LEVELS
 
 
 def _inks(theme: str) -> str:
@@ -70,78 +69,17 @@ def policy(style: str) -> str:
 PAGE_POLICY = policy(STYLE)
 
 
-class Incident(Protocol):
-    """What the page shows of an incident, see ``wslgpud.alerts.incidents``."""
-
-    @property
-    def id(self) -> int:
-        """Its number."""
-
-    @property
-    def level(self) -> Level:
-        """How bad it is."""
-
-    @property
-    def opened_wall(self) -> float:
-        """Since when."""
-
-    @property
-    def message(self) -> Message:
-        """What, when, who."""
-
-
-class OpenIncident(Protocol):
-    """An open incident and what people have said to it."""
-
-    @property
-    def incident(self) -> Incident:
-        """The incident."""
-
-    @property
-    def acknowledged(self) -> bool:
-        """Whether somebody knows of it."""
-
-    @property
-    def silenced_until_wall(self) -> float | None:
-        """Until when no messages go out."""
-
-
-class Meter(NamedTuple):
-    """A memory on the plain page, in bytes."""
-
-    label: str
-    used_bytes: int
-    total_bytes: int
-
-
-def memory_meters(snapshot: Snapshot) -> list[Meter]:
-    """Return RAM, swap and the memory of each GPU, as far as they are known."""
-    found = []
-    for label, total_spec, left_spec in (
-        ("RAM", MEMINFO["MemTotal"], MEMINFO["MemAvailable"]),
-        ("Swap", MEMINFO["SwapTotal"], MEMINFO["SwapFree"]),
-    ):
-        total, left = snapshot.value(total_spec), snapshot.value(left_spec)
-        if total and left is not None:
-            found.append(Meter(label, int(total - left), int(total)))
-    return found + [
-        Meter(f"GPU {g.index}: {g.name}", g.used_bytes, g.total_bytes)
-        for g in snapshot.gpus
-        if g.total_bytes and g.used_bytes is not None
-    ]
-
-
 def routes(
     publisher: Publisher,
-    status: Callable[[], Mapping[str, Any]] = dict,
-    incidents: Callable[[], Iterable[OpenIncident]] = tuple,
+    status: Callable[[str], Mapping[str, Any]],
+    now: Callable[[str], Mapping[str, Any]],
 ) -> list[Route]:
     """Return the paths every daemon has.
 
     Args:
         publisher: where the last snapshot lies.
-        status: what ``wslgpud status --json`` prints.
-        incidents: what is open now; quick, and it does not wait.
+        status: what ``wslgpud status --json`` prints, in a language.
+        now: the same without a look into the database, hence at once.
     """
 
     def trouble() -> str:
@@ -159,8 +97,9 @@ def routes(
     def ready(_: Request) -> Response:
         return verdict("" if publisher.latest else "waiting for the first sample")
 
-    def plain(_: Request) -> Response:
-        page = plain_page(publisher.latest, trouble(), incidents())
+    def plain(request: Request) -> Response:
+        language = language_of(request)
+        page = plain_page(now(language), trouble(), tongue(language))
         return Response(
             200, page.encode(), "text/html; charset=utf-8", {"Content-Security-Policy": PAGE_POLICY}
         )
@@ -171,7 +110,7 @@ def routes(
         Route("/metrics", metrics),
         Route("/-/healthy", healthy),
         Route("/-/ready", ready),
-        Route("/api/v1/status", lambda _: to_json(status()), waits=True),
+        Route("/api/v1/status", lambda request: to_json(status(language_of(request))), waits=True),
     ]
 
 
@@ -192,90 +131,124 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
 
 
-def plain_page(latest: Snapshot | None, trouble: str, incidents: Iterable[OpenIncident] = ()) -> str:
-    """Write the page at ``/plain``: what is known at this moment, and where there is more."""
+def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> str:
+    """Write the page at ``/plain``: the status document as it stands, and where there is more.
+
+    Args:
+        document: what ``wslgpud status --json`` prints, worded in ``tongue``.
+        trouble: why sampling is not healthy; empty when it is.
+        tongue: the language of the page's own words.
+    """
+    t = tongue.t
     machine = html.escape(socket.gethostname())
-    if latest is None:
-        state = "Waiting for the first sample."
+    if "at" in document:
+        taken = _local(document["at"])
+        state = t(
+            "Last sample {taken}, one every {interval_seconds}.",
+            taken=taken, interval_seconds=document["interval_seconds"],
+        )  # fmt: skip
     else:
-        taken = datetime.fromtimestamp(latest.wall, timezone.utc).astimezone()
-        state = f"Last sample {taken:%Y-%m-%d %H:%M:%S %Z}, one every {latest.interval_seconds:g} s."
+        state = t("Waiting for the first sample.")
     links = [
-        ("/metrics", "metrics for Prometheus"),
-        ("/-/healthy", "is sampling alive?"),
-        ("/-/ready", "is there data?"),
-        ("/api/v1/status", "all that is known now, as JSON"),
+        ("/metrics", t("metrics for Prometheus")),
+        ("/-/healthy", t("is sampling alive?")),
+        ("/-/ready", t("is there data?")),
+        ("/api/v1/status", t("all that is known now, as JSON")),
     ]
     return f"""<!doctype html>
-<html lang="en">
+<html lang="{tongue.code}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>wslgpud on {machine}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>
+<title>wslgpud: {machine}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>
 <body>
-<header><h1>wslgpud <span class="dim">on {machine}</span></h1>
-<p class="dim">Version {__version__}. {html.escape(state)}</p>
+<header><h1>wslgpud <span class="dim">{machine}</span></h1>
+<p class="dim">{t("Version {version}.", version=__version__)} {html.escape(state)}</p>
 {f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
 <main>
-{_incidents_section(incidents)}
-{_meters_section(memory_meters(latest) if latest else [])}
-<section><h2>Look further</h2><ul>
+{_verdict_section(document["verdict"], t)}
+{_section(t("Open incidents"), map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}
+{_section(t("Memory"), map(_meter_rows, memory_meters(document, t)))}
+<section><h2>{t("Look further")}</h2><ul>
 {"".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in links)}
 </ul></section>
-{_sources_section(latest)}
+{_section(t("Sources"), map(partial(_source_row, t), document.get("sources", ())))}
 </main></body></html>
 """
 
 
-def _incidents_section(incidents: Iterable[OpenIncident]) -> str:
-    rows = "".join(map(_incident_row, incidents))
+class Meter(NamedTuple):
+    """A memory on the plain page: its name, and what is used of it in bytes."""
+
+    label: str
+    used_bytes: int
+    total_bytes: int
+    said: str
+
+
+def memory_meters(document: Mapping[str, Any], t: Callable[..., str]) -> Iterator[Meter]:
+    """Yield RAM, swap and the memory of each GPU, as far as they are known."""
+
+    def meter(label: str, used: int, total: int) -> Meter:
+        return Meter(label, used, total, t("{room_bytes} used", room_bytes=(used, total)))
+
+    if ram := document.get("ram"):
+        yield meter(t("RAM"), ram["total"] - ram["available"], ram["total"])
+    if (swap := document.get("swap")) and swap["total"]:
+        yield meter(t("Swap"), swap["total"] - swap["free"], swap["total"])
+    for gpu in document.get("gpus", ()):
+        if gpu.get("total_bytes") and "used_bytes" in gpu:
+            yield meter(f"GPU {gpu['index']}: {gpu['name']}", gpu["used_bytes"], gpu["total_bytes"])
+
+
+def _section(title: str, rows: Iterable[str], kind: str = "") -> str:
+    found = "".join(rows)
+    return f'<section class="{kind}"><h2>{title}</h2><table>{found}</table></section>' if found else ""
+
+
+def _verdict_section(verdict: Mapping[str, Any], t: Callable[..., str]) -> str:
+    level = verdict["level"]
+    advice = f"<p>{html.escape(verdict['advice'])}</p>" if "advice" in verdict else ""
+    more = (
+        f'<p class="dim">{t("and {count} more open", count=verdict["also"])}</p>' if "also" in verdict else ""
+    )
+    badge = f'<span class="{level}">{t(LEVELS[level])}</span>'
+    return f'<section class="verdict"><h2>{badge} {html.escape(verdict["headline"])}</h2>{advice}{more}</section>'
+
+
+def _incident_row(t: Callable[..., str], item: Mapping[str, Any]) -> str:
+    notes = [t("since {time}", time=_local(item["since"]))]
+    notes += [t("acknowledged")] * bool(item.get("acknowledged"))
+    if "silenced_until" in item:
+        notes.append(t("silenced until {time}", time=_local(item["silenced_until"])))
+    notes.append(f"wslgpud incidents {item['id']}")
+    level = item["level"]
     return (
-        f'<section class="incidents"><h2>Open incidents</h2><table>{rows}</table></section>' if rows else ""
+        f'<tr><th scope="row" class="{level}">{t(LEVELS[level])}</th>'
+        f'<td>{html.escape(item["headline"])}<br><span class="dim">{" · ".join(notes)}</span></td></tr>'
     )
 
 
-def _incident_row(open_one: OpenIncident) -> str:
-    incident, until = open_one.incident, open_one.silenced_until_wall
-    notes = [f"since {_local(incident.opened_wall)}"]
-    notes += ["acknowledged"] * open_one.acknowledged
-    notes += [] if until is None else [f"silenced until {_local(until)}"]
-    notes.append(f"wslgpud incidents {incident.id}")
-    what = html.escape(one_line(str(incident.message)))
-    return (
-        f'<tr><th scope="row" class="{incident.level.label}">{incident.level.label}</th>'
-        f'<td>{what}<br><span class="dim">{", ".join(notes)}</span></td></tr>'
-    )
-
-
-def _local(wall: float) -> str:
-    return f"{datetime.fromtimestamp(wall, timezone.utc).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _meters_section(meters: Iterable[Meter]) -> str:
-    rows = "".join(map(_meter_rows, meters))
-    return f"<section><h2>Memory</h2><table>{rows}</table></section>" if rows else ""
+def _local(at: str) -> str:
+    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _meter_rows(meter: Meter) -> str:
     label, used, total = html.escape(meter.label), meter.used_bytes, meter.total_bytes
     return (
-        f'<tr><th scope="row">{label}</th>'
-        f'<td class="number">{used / _GIB:.1f} of {total / _GIB:.1f} GiB used</td></tr>'
+        f'<tr><th scope="row">{label}</th><td class="number">{meter.said}</td></tr>'
         f'<tr><td colspan="2"><meter value="{used}" max="{total}" low="{total * 3 // 4}" '
         f'high="{total * 9 // 10}" optimum="0" aria-label="{label}"></meter></td></tr>'
     )
 
 
-def _sources_section(latest: Snapshot | None) -> str:
-    if latest is None:
-        return ""
-    rows = "".join(
-        f'<tr><th scope="row">{html.escape(r.name)}</th><td class="{r.health}">{r.health}</td>'
-        f'<td class="dim">{html.escape(_detail(r, latest.mono))}</td></tr>'
-        for r in latest.reports
+def _source_row(t: Callable[..., str], source: Mapping[str, Any]) -> str:
+    health = source["health"]
+    detail = source.get("error", "")
+    if health == "ok":
+        detail = t(
+            "{milliseconds} ms, {age_seconds} old",
+            milliseconds=f"{source['duration_seconds'] * 1e3:.1f}", age_seconds=source["age_seconds"],
+        )  # fmt: skip
+    return (
+        f'<tr><th scope="row">{html.escape(source["name"])}</th><td class="{health}">{t(HEALTHS[health])}</td>'
+        f'<td class="dim">{html.escape(detail)}</td></tr>'
     )
-    return f"<section><h2>Sources</h2><table>{rows}</table></section>"
-
-
-def _detail(report: SourceReport, now_mono: float) -> str:
-    if report.health != "ok":
-        return report.error
-    return f"{report.duration_seconds * 1e3:.1f} ms, {max(0.0, now_mono - report.mono):.1f} s old"

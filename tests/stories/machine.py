@@ -1,0 +1,185 @@
+"""A machine whose every second is told by a test, under a real daemon: only sensors and time are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from wslgpud import config as configuration
+from wslgpud.app import Daemon
+from wslgpud.host import RecordedHost
+from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.sources import cgroups, gpu, memory, windows
+from wslgpud.sources.kernel_lines import Story as KernelStory
+
+HOSTS = Path(__file__).parents[1] / "hosts"
+GIB = 1 << 30
+MIB = 1 << 20
+CARD = "NVIDIA GeForce RTX 5070 Ti"
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+START_WALL = 1_790_000_000.0
+
+
+class PlayedClock:
+    """Time that moves only when a second of the story is over."""
+
+    def __init__(self) -> None:
+        self.mono_now = 5000.0
+
+    def wall(self) -> float:
+        return START_WALL + self.mono_now - 5000.0
+
+    def mono(self) -> float:
+        return self.mono_now
+
+
+@dataclass(frozen=True)
+class Group:
+    """A cgroup with a limit, in bytes; ``kills`` since it was made."""
+
+    limit: int
+    used: int
+    kills: int = 0
+
+
+@dataclass(frozen=True)
+class Second:
+    """All that the sensors tell in one second, in bytes."""
+
+    ram_total: int = 50 * GIB
+    ram_available: int = 40 * GIB
+    groups: dict[str, Group] = field(default_factory=dict)
+    programs: tuple[ProcessSample, ...] = ()
+    card_used: int | None = None
+    card_total: int = 16 * GIB
+    on_card: tuple[GpuProcess, ...] = ()
+    #: GPU memory that lies in Windows' RAM; None where Windows is not asked
+    shared: int | None = None
+    card_lost: bool = False
+    kernel: tuple[str, ...] = ()
+    kernel_log: bool = True
+    #: name of a source to why it is silent
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:
+    """Return a program as the sources see one."""
+    name = command.split()[0]
+    return ProcessSample(pid, pid, name, rss, 0, 1000, frozenset({"training"}), command, group)
+
+
+Script = Callable[[int], Second]
+
+
+class Sensors:
+    """Stands where the sampler stands."""
+
+    def __init__(self, script: Script, clock: PlayedClock) -> None:
+        self.script, self.clock = script, clock
+        self.second = 0
+        self._story = KernelStory()
+
+    def tick(self, *, fast: bool, planned_seconds: float) -> Snapshot:  # noqa: ARG002 - as the sampler is asked
+        """Return the second that it is now."""
+        now = self.script(self.second)
+        mono, wall = self.clock.mono(), self.clock.wall()
+
+        def report(name: str, sample: Sample) -> SourceReport:
+            if name in now.silent:
+                return SourceReport(name, "failed", Sample(), mono, 0.001, now.silent[name])
+            return SourceReport(name, "ok", sample, mono, 0.001, last_success_wall=wall)
+
+        reports = [report(name, sample) for name, sample in self._samples(now, wall)]
+        if not now.kernel_log:
+            why = "reading /dev/kmsg needs the right to read the kernel's log"
+            reports.append(SourceReport("kernel_log", "absent", Sample(), mono, 0.001, why))
+        return Snapshot(wall, mono, self.second, tuple(reports), 0.0, 1.0)
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+    def _samples(self, now: Second, wall: float) -> Iterator[tuple[str, Sample]]:
+        kills = sum(group.kills for group in now.groups.values())
+        ram = (
+            Reading(memory.MEMINFO["MemTotal"], now.ram_total),
+            Reading(memory.MEMINFO["MemAvailable"], now.ram_available),
+            Reading(memory.MEMINFO["SwapTotal"], 0),
+            Reading(memory.MEMINFO["SwapFree"], 0),
+            Reading(memory.OOM_KILLS, kills),
+        )
+        yield "memory", Sample(ram)
+        if now.groups:
+            readings = [
+                Reading(spec, value, (path,))
+                for path, group in now.groups.items()
+                for spec, value in (
+                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used), (cgroups.OOM_KILLS, group.kills),
+                )
+            ]  # fmt: skip
+            yield "cgroups", Sample(tuple(readings))
+        yield "processes", Sample(processes=now.programs)
+        if now.card_used is not None:
+            yield "gpu", self._card(now)
+        if now.shared is not None:
+            own = Reading(windows.GPU_SHARED, now.shared, (CARD,))
+            dedicated = Reading(windows.GPU_DEDICATED, now.card_used or 0, (CARD,))
+            yield "windows", Sample((own, dedicated))
+        if now.kernel_log:
+            yield "kernel_log", Sample(events=tuple(self._heard(now, wall)))
+
+    def _card(self, now: Second) -> Sample:
+        labels = ("0", UUID)
+        if now.card_lost:
+            return Sample((Reading(gpu.UP, 0, labels),), gpus=())
+        used = now.card_used or 0
+        free = now.card_total - used
+        card = GpuSample(0, UUID, CARD, now.card_total, used, free, 0, 0.97, 0.4, processes=now.on_card)
+        return Sample((Reading(gpu.UP, 1, labels),), gpus=(card,))
+
+    def _heard(self, now: Second, wall: float) -> Iterator[Event]:
+        for line in now.kernel:
+            found = self._story.add(line)
+            if found is not None and hasattr(found, "fields"):
+                yield Event("oom_kill", wall, found.headline, found.fields())
+
+
+class Played:
+    """A daemon on such a machine."""
+
+    def __init__(self, daemon: Daemon, sensors: Sensors, clock: PlayedClock) -> None:
+        self.daemon, self.sensors, self.clock = daemon, sensors, clock
+
+    def until(self, second: int) -> None:
+        """Let the story go on to a second of it."""
+        while self.sensors.second <= second:
+            self.clock.mono_now += 1.0
+            self.daemon._tick()  # noqa: SLF001 - the loop around it only waits
+            self.sensors.second += 1
+
+
+@contextmanager
+def played(script: Script, folder: Path, *, settings: configuration.Config | None = None) -> Iterator[Played]:
+    """Start a daemon on a machine that follows a script."""
+    clock = PlayedClock()
+    config = settings or configuration.Config()
+    config = replace(config, server=replace(config.server, port=0))
+    host = RecordedHost(HOSTS / "bare-linux", clock)
+    with Daemon(config, host, folder / "state", {"HOME": str(folder)}) as daemon:
+        sensors = Sensors(script, clock)
+        daemon._monitor._sampler.close()  # noqa: SLF001
+        daemon._monitor._sampler = sensors  # type: ignore[assignment]  # noqa: SLF001
+        yield Played(daemon, sensors, clock)
+
+
+def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...]:
+    """Return what the kernel writes when it kills for want of memory."""
+    constraint = "CONSTRAINT_MEMCG" if group else "CONSTRAINT_NONE"
+    where = f"oom_memcg={group},task_memcg={group}" if group else "global_oom,task_memcg=/"
+    what = "Memory cgroup out of memory" if group else "Out of memory"
+    return (
+        f"oom-kill:constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{where},task={name},pid={pid},uid=1000",
+        f"{what}: Killed process {pid} ({name}) total-vm:{held // 512}kB, anon-rss:{held // 1024}kB, "
+        f"file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:0kB oom_score_adj:0",
+    )

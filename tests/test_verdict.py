@@ -1,0 +1,174 @@
+"""One level, one subject, one message: what wins, and what is said when nothing is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wslgpud.alerts.incidents import Standing, after
+from wslgpud.alerts.rules import MEMORY, RULES
+from wslgpud.model import Forecast, Level, Number, Transition
+from wslgpud.verdict import LEVEL, OVER, VERDICT, Told, decide
+from wslgpud.words import Message, say, tongue
+
+GIB = 1 << 30
+NOW = 1_800_000_000.0
+ROOMY = Forecast("ram", Level.OK, 30 * GIB, 50 * GIB, 0.0)
+SOON = Forecast(
+    "cgroup:/train", Level.CRITICAL, GIB, 3 * GIB, 2e7, 30.0, 43.0, 90.0,
+    who="python3 train.py (pid 8932)", cause="growth", who_kind="process", window_seconds=60.0,
+)  # fmt: skip
+
+
+def standing(
+    rule: str,
+    resource: str,
+    level: Level = Level.CRITICAL,
+    *,
+    acknowledged: bool = False,
+    **facts: Number | str,
+) -> Standing:
+    row = Transition(NOW - 5.0, 0.0, resource, rule, Level.OK, level, Message(""), facts=facts)
+    return Standing(after(None, 7, row), acknowledged, None)
+
+
+def test_a_live_countdown_outranks_a_kill_that_is_over():
+    verdict = decide([SOON], [standing("oom_kill", "cgroup:/other", victim="cc1plus", pid=3)], now_wall=NOW)
+
+    assert (verdict.level, verdict.subject, verdict.cause) == (Level.CRITICAL, "cgroup:/train", "growth")
+    assert verdict.who == "python3 train.py (pid 8932)"
+    assert verdict.also == 0
+
+
+def test_of_two_countdowns_of_one_level_the_shorter_one_is_told():
+    later = replace(SOON, resource="ram", eta_seconds=200.0)
+
+    assert decide([later, SOON], [], now_wall=NOW).subject == "cgroup:/train"
+    assert decide([SOON, later], [], now_wall=NOW).also == 1
+
+
+def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
+    growing = replace(SOON, level=Level.INFO)
+    verdict = decide([growing], [standing("read_only_disk", "disk:/")], now_wall=NOW)
+
+    assert (verdict.level, verdict.subject, verdict.incident, verdict.also) == (
+        Level.CRITICAL,
+        "disk:/",
+        7,
+        1,
+    )
+    assert str(verdict.message) == "/ has become read-only"
+    assert verdict.advice
+
+
+def test_what_somebody_has_acknowledged_is_no_news():
+    assert (
+        decide([ROOMY], [standing("read_only_disk", "disk:/", acknowledged=True)], now_wall=NOW).level
+        == Level.OK
+    )
+
+
+@pytest.mark.parametrize("rule", sorted(OVER))
+def test_nothing_stays_red_for_what_is_over(rule):
+    assert decide([ROOMY], [standing(rule, "ram")], now_wall=NOW).level == Level.INFO
+
+
+def test_an_incident_of_memory_that_only_waits_for_its_end_is_not_told():
+    assert decide([ROOMY], [standing(MEMORY, "ram", Level.EMERGENCY)], now_wall=NOW).level == Level.OK
+
+
+def test_after_a_kill_it_says_who_when_and_what_is_free_again():
+    facts = {"victim": "train.py", "pid": 8932}
+    row = Transition(NOW - 23.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), ROOMY, facts)
+    verdict = decide([ROOMY], [], [row], now_wall=NOW)
+
+    assert verdict.level == Level.OK
+    assert str(verdict.message) == "train.py was killed 23 s ago; 30 of 50 GiB free again"
+    assert tongue("zh").text(verdict.message) == "train.py 于 23 秒前被杀；现有 30 / 50 GiB 空闲"
+
+
+def test_news_grows_old():
+    row = Transition(
+        NOW - 3600.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), ROOMY, {"victim": "x"}
+    )
+
+    assert "killed" not in str(decide([ROOMY], [], [row], now_wall=NOW).message)
+
+
+def test_a_calm_machine_says_what_is_left():
+    card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
+    verdict = decide([ROOMY, card], [], now_wall=NOW)
+
+    assert str(verdict.message) == "Memory is fine: RAM 30 of 50 GiB, GPU 0 5.0 of 16 GiB left"
+    assert (verdict.subject, verdict.advice) == ("", Message(""))
+
+
+def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
+    verdict = decide([], [], now_wall=NOW, blind="permission denied")
+
+    assert verdict.label == "unknown"
+    assert str(verdict.message) == "The machine's memory cannot be read: permission denied"
+
+
+def test_a_warning_that_is_seen_outranks_memory_that_is_not():
+    lost = standing("gpu_lost", "gpu0")
+
+    assert decide([], [lost], now_wall=NOW, blind="x").subject == "gpu0"
+
+
+forecasts = st.lists(
+    st.builds(
+        Forecast,
+        st.sampled_from(["ram", "gpu0", "gpu1", "cgroup:/a"]),
+        st.sampled_from(list(Level)),
+        st.integers(0, 50 * GIB),
+        st.just(50 * GIB),
+        st.floats(-1e9, 1e9),
+        eta_seconds=st.none() | st.floats(0.0, 1e5),
+        cause=st.sampled_from(["growth", "steps", "pressure", "oom", "paused", ""]),
+    ),
+    unique_by=lambda f: f.resource,
+)
+open_ones = st.lists(
+    st.builds(
+        standing,
+        st.sampled_from([rule.name for rule in RULES]),
+        st.sampled_from(["ram", "gpu0", "disk:/", "source:gpu"]),
+        st.sampled_from([Level.INFO, Level.WARNING, Level.CRITICAL]),
+        acknowledged=st.booleans(),
+    ),
+    unique_by=lambda one: one.incident.key,
+)
+
+
+@given(forecasts, open_ones)
+def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_something(seen, known):
+    verdict = decide(seen, known, now_wall=NOW)
+    worst = [f.level for f in seen]
+    for one in known:
+        if one.incident.rule != MEMORY and not one.acknowledged:
+            over = one.incident.rule in OVER
+            worst.append(min(one.incident.level, Level.INFO) if over else one.incident.level)
+
+    assert verdict.level == max(worst, default=Level.OK)
+    for language in ("en", "zh"):
+        assert tongue(language).text(verdict.message)
+        assert "{" not in tongue(language).text(verdict.message)
+
+
+def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_makes_a_series():
+    told = Told()
+    told.note(decide([SOON], [], now_wall=NOW))
+    first = list(told.readings())
+    told.note(decide([replace(SOON, eta_seconds=20.0)], [], now_wall=NOW + 1))
+
+    assert list(told.readings()) == first
+    level, verdict = first
+    assert (level.spec, level.value) == (LEVEL, 3)
+    assert verdict.spec is VERDICT
+    assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
+    told.note(decide([], [], now_wall=NOW, blind="x"))
+    assert [reading.spec for reading in told.readings()] == [VERDICT]

@@ -1,0 +1,194 @@
+"""The verdict: of all that is known at a tick, the one thing that matters now. Pure.
+
+One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's status
+line show it and decide nothing themselves; a notification says the same of the change that it tells of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from wslgpud.alerts.incidents import Standing
+from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.texts import text_now
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Forecast, Level, Reading, Transition
+from wslgpud.risk import wording
+from wslgpud.words import Message, Said, say
+
+#: news of something that is over: it is told once, and no alarm stands over free memory because of it
+OVER = frozenset({OOM_KILL, UNCLEAN_END, "clock_jump"})
+#: for so long a calm machine says that something was killed on it
+KILL_NEWS_SECONDS = 600.0
+#: for so long it says what has just ended otherwise
+END_NEWS_SECONDS = 60.0
+#: rooms that the calm verdict names; a machine may have hundreds of groups
+MOST_ROOMS = 3
+
+
+class Verdict(NamedTuple):
+    """How things stand.
+
+    ``level`` is None where memory cannot be seen. ``subject`` is a resource (``ram``, ``gpu0``, ``source:gpu``),
+    empty when all is well; ``incident`` the open one that it is about; ``who`` the culprit; ``cause`` a word
+    that stays the same while the figures of the message change (a rule, or what points to exhaustion);
+    ``also`` counts other open trouble.
+    """
+
+    level: Level | None
+    message: Message
+    advice: Message = Message("")
+    subject: str = ""
+    cause: str = ""
+    who: Said = ""
+    pid: int | None = None
+    incident: int | None = None
+    also: int = 0
+
+    @property
+    def label(self) -> str:
+        """Name of the level as written in JSON and metrics."""
+        return "unknown" if self.level is None else self.level.label
+
+
+#: before the first sample
+WAITING = Verdict(None, say("The daemon has just started: waiting for the first sample"))
+
+
+def decide(
+    forecasts: Sequence[Forecast],
+    standing: Iterable[Standing],
+    recent: Iterable[Transition] = (),
+    *,
+    now_wall: float,
+    blind: Said = "",
+) -> Verdict:
+    """Return the verdict.
+
+    Args:
+        forecasts: of each memory, at this moment.
+        standing: open incidents and what people have said to them: what is acknowledged is no news.
+        recent: what was announced last, the newest last.
+        now_wall: now, in seconds since the epoch.
+        blind: why memory cannot be read; empty when it can.
+    """
+    known = list(standing)
+    numbers = {(one.incident.rule, one.incident.resource): one.incident.id for one in known}
+    found = [_growing(f, numbers.get((MEMORY, f.resource))) for f in forecasts if f.level > Level.OK]
+    # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
+    found += [_trouble(one) for one in known if one.incident.rule != MEMORY and not one.acknowledged]
+    if not forecasts and blind:
+        found.append(_Candidate(Verdict(None, say("The machine's memory cannot be read: {why}", why=blind))))
+    if not found:
+        return _calm(forecasts, list(recent), now_wall)
+    worst = max(found, key=lambda one: one.rank)
+    return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
+
+
+class _Candidate(NamedTuple):
+    """Something to say, and what decides whether it is the thing to say now."""
+
+    verdict: Verdict
+    eta_seconds: float | None = None
+    is_trouble: bool = True
+
+    @property
+    def rank(self) -> tuple[float, bool, float]:
+        """Return the order: by level, then a countdown before all else, the shortest first."""
+        # Not to see the memory is worse than any note, and no worse than a warning of what is seen.
+        level = Level.INFO + 0.5 if self.verdict.level is None else float(self.verdict.level)
+        return level, self.eta_seconds is not None, -(self.eta_seconds or 0.0)
+
+
+def _growing(forecast: Forecast, incident: int | None) -> _Candidate:
+    """Return what a forecast has to say."""
+    verdict = Verdict(
+        forecast.level, wording.headline(forecast), wording.advice(forecast), forecast.resource,
+        forecast.cause, forecast.who, forecast.who_pid, incident,
+    )  # fmt: skip
+    return _Candidate(verdict, forecast.eta_seconds)
+
+
+def _trouble(one: Standing) -> _Candidate:
+    """Return what an open incident other than a memory's has to say."""
+    incident = one.incident
+    over = incident.rule in OVER
+    text = text_now(incident, None)
+    verdict = Verdict(
+        min(incident.level, Level.INFO) if over else incident.level,
+        text.headline, text.advice, incident.resource, incident.rule, incident=incident.id,
+    )  # fmt: skip
+    return _Candidate(verdict, is_trouble=not over)
+
+
+def _calm(forecasts: Sequence[Forecast], recent: Sequence[Transition], now_wall: float) -> Verdict:
+    """Return that all is well, and what has just ended."""
+    rooms = {f.resource: (f.headroom_bytes, f.capacity_bytes) for f in forecasts}
+    for row in reversed(recent):
+        ago = now_wall - row.wall
+        if not 0.0 <= ago <= KILL_NEWS_SECONDS:
+            continue
+        victim = row.facts.get("victim")
+        if victim and row.resource in rooms:
+            killed = say(
+                "{victim} was killed {ago_seconds} ago; {room_bytes} free again",
+                victim=victim, ago_seconds=ago, room_bytes=rooms[row.resource],
+            )  # fmt: skip
+            return Verdict(Level.OK, killed, subject=row.resource, cause="killed")
+        if row.rule == MEMORY and row.new == Level.OK and ago <= END_NEWS_SECONDS:
+            return Verdict(Level.OK, row.message, subject=row.resource, cause="over")
+    if not forecasts:
+        return Verdict(Level.OK, say("Nothing points to trouble"))
+    named = tuple(
+        say("{resource} {room_bytes}", resource=name, room_bytes=room)
+        for name, room in list(rooms.items())[:MOST_ROOMS]
+    )
+    return Verdict(Level.OK, say("Memory is fine: {rooms} left", rooms=named))
+
+
+LEVEL = MetricSpec(
+    "verdict_level",
+    "gauge",
+    "",
+    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory cannot "
+    "be read.",
+    stored=False,  # the changes of level keep it
+)
+VERDICT = MetricSpec(
+    "verdict",
+    "info",
+    "",
+    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it (a "
+    "rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
+    ("level", "subject", "cause", "who", "headline"),
+    stored=False,
+)
+METRICS = (LEVEL, VERDICT)
+
+
+class Told:
+    """The verdict as metrics.
+
+    A label that holds figures of now would make a series of every scrape
+    (https://prometheus.io/docs/practices/naming/#labels), so the sentence is that of the last change.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing to say."""
+        self._readings: tuple[Reading, ...] = ()
+        self._labels: tuple[str, ...] = ()
+
+    def note(self, verdict: Verdict) -> None:
+        """Take the verdict of a tick."""
+        labels = (verdict.label, verdict.subject, verdict.cause, str(verdict.who))
+        if labels == self._labels:
+            return
+        self._labels = labels
+        told = Reading(VERDICT, 1, (*labels, str(verdict.message)))
+        level = () if verdict.level is None else (Reading(LEVEL, int(verdict.level)),)
+        self._readings = (*level, told)
+
+    def readings(self) -> Iterator[Reading]:
+        """Return the verdict as of the last change; from any thread."""
+        yield from self._readings
