@@ -17,6 +17,7 @@ CULPRIT_SHARE = 0.5
 class Culprit(NamedTuple):
     """Who grew: ``text`` for people, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
 
+    ``pid`` is 0 of what is no single process, or has its number elsewhere.
     ``kind`` tells what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained.
     """
 
@@ -24,6 +25,7 @@ class Culprit(NamedTuple):
     kind: str
     rate: float = 0.0
     share: float = 0.0
+    pid: int = 0
 
 
 NOBODY = Culprit("", "")
@@ -122,7 +124,8 @@ class Attribution:
             if share >= CULPRIT_SHARE:
                 most, process = max(members[name], key=lambda item: item[0])
                 if len(members[name]) == 1 or most >= 0.7 * grown:
-                    return Culprit(f"{name} (pid {process.pid})", "process", most / seconds, min(1.0, share))
+                    who, rate = f"{name} (pid {process.pid})", most / seconds
+                    return Culprit(who, "process", rate, min(1.0, share), process.pid)
                 return Culprit(f"{len(members[name])} x {name}", "group", grown / seconds, min(1.0, share))
         pools = {
             pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools
@@ -211,11 +214,19 @@ class GpuAttribution:
                 best, most, seconds = holder, float(used - then), max(t - then_t, 1e-3)
         rate = most / seconds
         if best is not None and lost_rate > 0 and rate >= CULPRIT_SHARE * lost_rate:
-            return Culprit(_called(best), "process", rate, min(1.0, rate / lost_rate))
+            return Culprit(_called(best), "process", rate, min(1.0, rate / lost_rate), best[0])
         silent = [holder for holder, used in present.items() if used is None]
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
-            return Culprit(f"probably {_called(newest)}", "guess")
+            return Culprit(f"probably {_called(newest)}", "guess", pid=newest[0])
         if best is not None or present:
             return Culprit("the desktop or an unlisted process", "unknown")
         return NOBODY
+
+    def holder(self, t: float, gpu: GpuSample) -> Culprit:
+        """Return who holds most of a card that is full, or probably does."""
+        held = {holder: used for holder, used in _holders(gpu).items() if used}
+        if not held:
+            return self.culprit(t, gpu, 0.0, 0.0)
+        most = max(held, key=lambda holder: held[holder])
+        return Culprit(_called(most), "process", pid=most[0])

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from wslgpud.model import Forecast, Level, Observation, RamState
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
 from wslgpud.risk.ceilings import Ceilings, Failure
 from wslgpud.risk.expected import Commands, Wish
 from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
-from wslgpud.risk.levels import Danger, Hysteresis
+from wslgpud.risk.levels import ENDINGS, Danger, Hysteresis
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.suspects import Suspects
 from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
 from wslgpud.risk.wording import headline, reason
 
@@ -128,6 +129,8 @@ class RiskEngine:
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
         self._commands = Commands()
+        self._suspects = Suspects(self.settings)
+        self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
         self._culprits: dict[str, tuple[float, Culprit]] = {}
         self._last: dict[str, _Last] = {}
@@ -142,8 +145,11 @@ class RiskEngine:
         if not self._short_of_ram():
             pressure = NO_PRESSURE
         self._attribution.push(observation)
-        exhausted = {*self._refused(observation), *self._killed(observation)}
+        exhausted: dict[str, Literal["killed", "refused"]] = dict.fromkeys(self._refused(observation), "refused")
+        exhausted |= dict.fromkeys(self._killed(observation), "killed")
         failures = tuple(self._learn(observation, exhausted))
+        failed = {failure.uuid or failure.resource for failure in failures}
+        cards = {gpu_key(gpu): gpu for gpu in observation.gpus}
         hits = {f"cgroup:{group.path}": group.max_events_total for group in observation.cgroups}
         seen: dict[str, _Last] = {}
         here = list(rooms(observation, self._ceilings.bytes_by_key))
@@ -151,13 +157,17 @@ class RiskEngine:
         for room in here:
             watch = self._watch(room, t)
             wish = self._commands.wish(t, room, observation.expected)
+            over = self._suspects.just_ended(room, observation)
             around = Circumstances(
                 pressure if room.key == "ram" else NO_PRESSURE,
-                room.key in exhausted,
+                exhausted.get(room.key, ""),
+                "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
                 hits.get(room.key),
                 wish.rest_bytes if wish else 0,
                 self._commands.calm(room),
+                cards.get(room.key),
+                self.card_ends.get(room.key),
             )
             old = watch.hysteresis.level
             view = watch.look(t, room, around)
@@ -245,6 +255,7 @@ class RiskEngine:
             del self._watches[key]
             self._culprits.pop(key, None)
             self._kills.pop(key, None)
+            self._suspects.forget(key)
             self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
@@ -284,7 +295,7 @@ class RiskEngine:
             if cards:
                 yield min(growing or cards, key=lambda key: cards[key].headroom / cards[key].capacity)
 
-    def _learn(self, observation: Observation, exhausted: set[str]) -> Iterator[Failure]:
+    def _learn(self, observation: Observation, exhausted: Collection[str]) -> Iterator[Failure]:
         """Learn where the cards' ceilings are, and yield failures that nobody told of."""
         t = observation.t
         for gpu in observation.gpus:
@@ -327,6 +338,8 @@ class RiskEngine:
         told = view.told
         if told is not None and told.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
+        elif told is not None and told.cause in ENDINGS:
+            culprit = self._suspects.ended(room.key, observation.t - told.window_seconds)
         elif told is not None and view.level >= Level.INFO:
             known_t, culprit = self._culprits.get(room.key, (-math.inf, NOBODY))
             old = changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS
@@ -351,6 +364,7 @@ class RiskEngine:
             window_seconds=told.window_seconds if told else None,
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
+            spilled_bytes=told.spilled_bytes or None if told else None,
         )
 
     def _culprit(self, observation: Observation, room: Room, view: View, danger: Danger) -> Culprit:
@@ -373,7 +387,11 @@ class RiskEngine:
                 found = found._replace(text=f"probably {found.text}")
         else:
             for gpu in observation.gpus:
-                if room.key == gpu_key(gpu):
-                    found = self._gpu_attribution[room.key].culprit(t, gpu, window, rate)
+                known_here = self._gpu_attribution[gpu_key(gpu)]
+                if room.key == gpu_key(gpu) and danger.cause == "full":
+                    found = known_here.holder(t, gpu)
+                elif room.key == gpu_key(gpu):
+                    found = known_here.culprit(t, gpu, window, rate)
+        self._suspects.note(room.key, found)
         self._culprits[room.key] = (t, found)
         return found

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from wslgpud.model import Forecast
 from wslgpud.risk.attribution import Culprit
-from wslgpud.risk.levels import Danger
+from wslgpud.risk.levels import ENDINGS, Danger
 from wslgpud.units import duration, resource_name, size, speed
 
 HEADLINE_CHARACTERS = 90
+_ENDED = {"killed": "was freed by a kill", "refused": "had an allocation fail", "freed": "was given back"}
 
 
 def _when(forecast: Forecast, *, with_range: bool) -> str:
     eta = forecast.eta_seconds
     if forecast.cause == "expected":
         return "may not suffice"
+    if forecast.cause == "full":
+        return "is full"
+    if forecast.cause in ENDINGS:
+        return f"{_ENDED[forecast.cause]} {duration(forecast.window_seconds or 0.0)} ago"
     if forecast.cause == "paused":
         return f"has not grown for {duration(forecast.window_seconds or 0.0)}"
     if eta is None:
@@ -44,7 +49,12 @@ def headline(forecast: Forecast, rate: float | None = None) -> str:
     who = f"{forecast.who} " if forecast.who else ""
     if forecast.cause == "paused":
         told = who = ""
+    if forecast.cause in ENDINGS:
+        told = ""
     end = f"{told}{left} left of {capacity}"
+    if forecast.cause == "full":
+        told = f"{size(forecast.spilled_bytes)} lie in Windows' RAM, " if forecast.spilled_bytes else ""
+        end = f"{told}{left} left"
     for with_range in (True, False):
         start = f"{resource_name(forecast.resource)} {_when(forecast, with_range=with_range)}: "
         room = HEADLINE_CHARACTERS - len(start) - len(end)
@@ -90,6 +100,11 @@ def reason(
         what = f"{name} keeps running into its limit"
     elif danger.cause == "expected":
         what = f"{who} came to {size(peak_bytes or 0)} before, and only {size(left_bytes)} of {name} are left"
+    elif danger.cause == "full":
+        what = f"{name} has been full for {duration(danger.window_seconds)}, and what comes next will not fit"
+        if danger.spilled_bytes:
+            what = f"{name} is full; {size(danger.spilled_bytes)} lie in Windows' RAM: slow"
+        return f"{what}{f'; held by {who}' if culprit.text else ''}: {_advice(resource, culprit)}."
     elif danger.cause == "oom":
         what = f"an allocation on {name} has just failed or a process was killed for it"
     else:
