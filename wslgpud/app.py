@@ -266,7 +266,7 @@ class Daemon:
             self._desk.report(transition)
         if len(runs := self._nightly.runs()) != self._runs_known:
             self._runs_known = len(runs)
-            self._desk.learn(runs)
+            self._monitor.learn(runs)
         self._keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         self._standing = self._desk.standing()

@@ -227,9 +227,9 @@ class Forecast:
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
     points to exhaustion (growth, steps, pressure, stall, limit, oom, expected, full), seen for
-    ``window_seconds``, or "paused" where the level holds though nothing has for so long. Once the room is back,
-    it is how that came about so many seconds ago: "killed" (``who`` is the victim as far as it could be told),
-    "refused" (an allocation failed), "freed" (``who`` has ended). ``who_kind`` is what ``who`` is
+    ``window_seconds``, or "paused" where the level holds though nothing has for so long. Once the room is
+    back, it is how that came about so many seconds ago: "killed" (``who`` is the victim, where known),
+    "refused" (an allocation failed), "freed" (``who`` gave it back). ``who_kind`` is what ``who`` is
     (process, group, tmpfs, ...). ``reason`` and its translations are made of these.
     ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.

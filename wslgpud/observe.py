@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import CgroupState, GpuSample, Observation, PsiState, RamState, Snapshot, SwapState, VmState
+from wslgpud.model import (
+    CgroupState,
+    GpuSample,
+    Observation,
+    PsiState,
+    RamState,
+    Snapshot,
+    SwapState,
+    VmState,
+)
 from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
 
 #: whose metrics it is made of, beside the samples of cards and processes

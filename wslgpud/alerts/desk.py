@@ -24,7 +24,7 @@ from wslgpud.alerts.selfsave import SelfSave
 from wslgpud.alerts.texts import Text, compose
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
-from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, StressResult, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,6 @@ class Desk:
     def report(self, transition: Transition) -> None:
         """Have something announced at the next tick; safe from any thread."""
         self._reports.append(transition)
-
-    def learn(self, runs: Iterable[StressResult]) -> None:
-        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
-        self._rules.learn(runs)
 
     @property
     def open(self) -> list[Incident]:

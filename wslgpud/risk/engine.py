@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from wslgpud.model import Forecast, Level, Observation, RamState
 from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttribution
@@ -145,8 +145,8 @@ class RiskEngine:
         if not self._short_of_ram():
             pressure = NO_PRESSURE
         self._attribution.push(observation)
-        exhausted: dict[str, Literal["killed", "refused"]] = dict.fromkeys(self._refused(observation), "refused")
-        exhausted |= dict.fromkeys(self._killed(observation), "killed")
+        refused, killed = set(self._refused(observation)), set(self._killed(observation))
+        exhausted = refused | killed
         failures = tuple(self._learn(observation, exhausted))
         failed = {failure.uuid or failure.resource for failure in failures}
         cards = {gpu_key(gpu): gpu for gpu in observation.gpus}
@@ -160,7 +160,7 @@ class RiskEngine:
             over = self._suspects.just_ended(room, observation)
             around = Circumstances(
                 pressure if room.key == "ram" else NO_PRESSURE,
-                exhausted.get(room.key, ""),
+                "killed" if room.key in killed else "refused" if room.key in refused else "",
                 "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
                 hits.get(room.key),
@@ -295,7 +295,7 @@ class RiskEngine:
             if cards:
                 yield min(growing or cards, key=lambda key: cards[key].headroom / cards[key].capacity)
 
-    def _learn(self, observation: Observation, exhausted: Collection[str]) -> Iterator[Failure]:
+    def _learn(self, observation: Observation, exhausted: set[str]) -> Iterator[Failure]:
         """Learn where the cards' ceilings are, and yield failures that nobody told of."""
         t = observation.t
         for gpu in observation.gpus:

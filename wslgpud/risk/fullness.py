@@ -1,4 +1,4 @@
-"""Full cards: at their ceiling, though nothing grows. The next allocation fails there, or lies in Windows' RAM.
+"""Full cards: at their ceiling, though nothing grows. What comes next fails, or lies in Windows' RAM.
 
 A server that took its share at once and stays there is not full, and neither warned of: vLLM with
 ``gpu_memory_utilization=0.97``, JAX, a model that llama.cpp has loaded. It came there fast, right after its
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from wslgpud.model import GpuSample
@@ -91,7 +92,9 @@ class Fullness:
         if isinstance(before, int):
             self._spill.resume(-math.inf, float(before), 0.0)
 
-    def look(self, t: float, gpu: GpuSample, share: float, capacity: int, end_bytes: float | None) -> Full | None:
+    def look(
+        self, t: float, gpu: GpuSample, share: float, capacity: int, end_bytes: float | None
+    ) -> Full | None:
         """Take a sample; return how full the card is, None where it is not.
 
         Args:
@@ -159,7 +162,7 @@ class Fullness:
         start, base = min(seen, key=lambda point: (point[1], -point[0]))
         path = [(when, value) for when, value in seen if when >= start] + [(t, used)]
         fast = 0.0
-        for (t0, before), (t1, after) in zip(path, path[1:], strict=False):
+        for (t0, before), (t1, after) in pairwise(path):
             # A step within one sample is a step, however long ago the sample before was.
             if after - before >= FAST * min(t1 - t0, 2.0):
                 fast += after - before

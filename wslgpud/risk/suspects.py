@@ -1,13 +1,14 @@
-"""Who grew last on each resource, and whether it is there no more: the victim of a kill, as far as can be seen."""
+"""Who grew last on each resource and has ended: the victim of a kill, as far as can be seen."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from wslgpud.model import Observation
+from wslgpud.model import Forecast, Number, Observation
 from wslgpud.risk.attribution import NOBODY, Culprit
 from wslgpud.risk.headroom import Room, gpu_key
+from wslgpud.risk.levels import ENDINGS
 from wslgpud.risk.settings import RiskSettings
 
 
@@ -57,3 +58,19 @@ class Suspects:
         if suspect is None or abs(suspect.gone_t - t) > self._settings.ending_seconds:
             return NOBODY
         return suspect.culprit
+
+
+def ending_facts(forecast: Forecast, wall: float) -> dict[str, str | Number]:
+    """Return the facts of how a room came back, for the row of the change that ends an alarm.
+
+    ``ending`` is the cause, ``ended_wall`` when it was, and ``victim`` who was killed, where that is known.
+    """
+    if forecast.cause not in ENDINGS:
+        return {}
+    facts: dict[str, str | Number] = {
+        "ending": forecast.cause,
+        "ended_wall": wall - (forecast.window_seconds or 0.0),
+        "free_bytes": forecast.headroom_bytes,
+        "capacity_bytes": forecast.capacity_bytes,
+    }
+    return facts | ({"victim": forecast.who} if forecast.cause == "killed" and forecast.who else {})

@@ -159,13 +159,7 @@ class Watch:
         elif not gap and math.isfinite(self.t) and t > self.t:
             step = t - self.t
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
-        if around.exhausted:
-            self._forget()
-            self._fullness.failed()
-        if around.exhausted:
-            self._ending = _Ending(t, around.exhausted)
-        elif around.ended and self.hysteresis.level >= Level.WARNING and t - self._ending.t > s.ending_seconds:
-            self._ending = _Ending(t, around.ended)
+        self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
         quiet = share >= QUIET_HEADROOM
         dangers = [] if quiet else self._growing(t, share, around.calm)
@@ -278,12 +272,11 @@ class Watch:
                 best, want = danger, level
         told = best
         if full is not None:
-            danger = Danger(
-                "full", 0.95 if full.critical else 0.6, math.inf, full.seconds, spilled_bytes=full.spilled_bytes
-            )
+            chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
+            danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
             level = wanted(danger, share, 0.0, self.settings)
             # What was moved away has passed the end: a countdown to it means nothing any more.
-            if level > want or (level == want and full.spilled_bytes):
+            if level > want or (level == want and spilled):
                 told, want = danger, level
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
@@ -308,6 +301,17 @@ class Watch:
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
         return View(level, best, early, late, self.rate, self._envelope.knows, told)
+
+    def _note_ending(self, t: float, around: Circumstances) -> None:
+        if around.exhausted:
+            self._forget()
+            self._fullness.failed()
+            self._ending = _Ending(t, around.exhausted)
+            return
+        # Who was killed ends as well, and is seen to be gone only later.
+        known = t - self._ending.t <= self.settings.ending_seconds
+        if around.ended and not known and self.hysteresis.level >= Level.WARNING:
+            self._ending = _Ending(t, around.ended)
 
     def _is_over(self, ended_seconds: float, share: float) -> bool:
         """Tell whether somebody was killed, failed or ended just now, and what was held is back."""

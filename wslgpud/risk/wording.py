@@ -8,17 +8,26 @@ from wslgpud.risk.levels import ENDINGS, Danger
 from wslgpud.units import duration, resource_name, size, speed
 
 HEADLINE_CHARACTERS = 90
-_ENDED = {"killed": "was freed by a kill", "refused": "had an allocation fail", "freed": "was given back"}
+_CAUSES = {
+    "pressure": "all programs stand still for much of the time because memory is short",
+    "stall": "the machine stood still under memory pressure",
+    "limit": "{name} keeps running into its limit",
+    "oom": "an allocation on {name} has just failed or a process was killed for it",
+}
+_STATES = {
+    "full": "is full",
+    "killed": "was freed by a kill {ago} ago",
+    "refused": "refused memory {ago} ago",
+    "freed": "was given back {ago} ago",
+}
 
 
 def _when(forecast: Forecast, *, with_range: bool) -> str:
     eta = forecast.eta_seconds
     if forecast.cause == "expected":
         return "may not suffice"
-    if forecast.cause == "full":
-        return "is full"
-    if forecast.cause in ENDINGS:
-        return f"{_ENDED[forecast.cause]} {duration(forecast.window_seconds or 0.0)} ago"
+    if forecast.cause in _STATES:
+        return _STATES[forecast.cause].format(ago=duration(forecast.window_seconds or 0.0))
     if forecast.cause == "paused":
         return f"has not grown for {duration(forecast.window_seconds or 0.0)}"
     if eta is None:
@@ -89,24 +98,17 @@ def reason(
             "if that stays so, this ends by itself."
         )
     who = culprit.text or "something"
+    if danger.cause == "full":
+        spilled = f"{size(danger.spilled_bytes)} lie in Windows' RAM, which is slow"
+        then = spilled if danger.spilled_bytes else "what comes next will not fit"
+        return f"{name} is full, and {then}; held by {who}: {_advice(resource, culprit)}."
     if danger.cause == "steps":
         what = f"use of {name} climbs in steps every {duration(danger.window_seconds)} or so"
         what += " and the next may not fit" if danger.next_step >= danger.headroom else " and few more fit"
-    elif danger.cause == "pressure":
-        what = "all programs stand still for much of the time because memory is short"
-    elif danger.cause == "stall":
-        what = "the machine stood still under memory pressure"
-    elif danger.cause == "limit":
-        what = f"{name} keeps running into its limit"
+    elif danger.cause in _CAUSES:
+        what = _CAUSES[danger.cause].format(name=name)
     elif danger.cause == "expected":
         what = f"{who} came to {size(peak_bytes or 0)} before, and only {size(left_bytes)} of {name} are left"
-    elif danger.cause == "full":
-        what = f"{name} has been full for {duration(danger.window_seconds)}, and what comes next will not fit"
-        if danger.spilled_bytes:
-            what = f"{name} is full; {size(danger.spilled_bytes)} lie in Windows' RAM: slow"
-        return f"{what}{f'; held by {who}' if culprit.text else ''}: {_advice(resource, culprit)}."
-    elif danger.cause == "oom":
-        what = f"an allocation on {name} has just failed or a process was killed for it"
     else:
         likely = "probably " if who.startswith("probably ") else ""
         share = f"{100 * culprit.share:.0f} % of it by {who.removeprefix(likely)}"
