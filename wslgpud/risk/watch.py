@@ -282,7 +282,7 @@ class Watch:
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
         ended = t - self._ending.t
-        if self.hysteresis.level >= Level.WARNING > want and self._is_over(ended, share):
+        if want < min(self.hysteresis.level, Level.WARNING) and self._is_over(ended, share):
             level = self.hysteresis.end(t, want, share)
         else:
             level = self.hysteresis.step(t, want, share, still, period)
