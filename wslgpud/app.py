@@ -260,7 +260,7 @@ class Daemon:
             self._desk.report(transition)
         if len(runs := self._nightly.runs()) != self._runs_known:
             self._runs_known = len(runs)
-            self._desk.learn(runs)
+            self._monitor.learn(runs)
         self._keep_lessons()
         # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
         self._standing = self._desk.standing()
@@ -281,10 +281,7 @@ class Daemon:
     def _decide(self, state: State) -> Verdict:
         memory = next((report for report in state.snapshot.reports if report.name == "memory"), None)
         blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
-        return decide(
-            state.forecasts, self._standing, self._desk.recent,
-            now_wall=state.snapshot.wall, blind=blind,
-        )  # fmt: skip
+        return decide(state.forecasts, self._standing, blind=blind)
 
     def _recall_lessons(self) -> None:
         """Give the engine what earlier runs have learned.

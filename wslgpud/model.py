@@ -82,7 +82,11 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """What the risk engine and the views need of one GPU at one moment."""
+    """What the risk engine and the views need of one GPU at one moment.
+
+    Two are Windows' own: ``shared_bytes`` of its RAM in use for the card, and ``windows_ratio``, the share of
+    the card's memory that it counts as in use.
+    """
 
     index: int
     uuid: str
@@ -96,6 +100,8 @@ class GpuSample:
     power_watts: float | None = None
     temperature_celsius: float | None = None
     processes: tuple[GpuProcess, ...] = ()
+    shared_bytes: int | None = None
+    windows_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +228,11 @@ class Forecast:
     ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
     are the early, middle and late end of the range; None when nothing points to exhaustion.
     ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected), seen for ``window_seconds``,
-    or "paused" where the level holds though use has not grown for so long, or "gone" where the resource is
-    there no longer. ``who`` is what people call the culprit, ``who_kind`` what it is (process, group, tmpfs,
+    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected, full), seen for
+    ``window_seconds``, or "paused" where the level holds though use has not grown for so long, or "gone"
+    where the resource is there no longer. Once the room is back, it is how that came about so many seconds ago:
+    "killed" (``who`` is the victim, where known), "refused" (an allocation failed), "freed" (``who`` gave it
+    back). ``who`` is what people call the culprit, ``who_kind`` what it is (process, group, tmpfs,
     ...), ``who_pid`` its pid where it is one process, ``who_bytes_per_second`` how fast it grew, and
     ``who_share_ratio`` how much of the growth it was. ``wslgpud.risk.wording`` makes words of these.
     ``may_stop`` says that it is the first growth of this resource: most of them end by themselves.
@@ -232,6 +240,7 @@ class Forecast:
     ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
     ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
     ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
+    ``spilled_bytes`` is what lies in Windows' RAM because the card is full, where that is known.
     """
 
     resource: str
@@ -255,6 +264,7 @@ class Forecast:
     age_seconds: float = 0.0
     capacity_learned: Literal["", "seen", "probable"] = ""
     expected_peak_bytes: int | None = None
+    spilled_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

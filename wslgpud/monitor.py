@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from wslgpud.admission import Admission
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.model import Event, Health, Observation, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Event, Health, Observation, Sample, SourceReport, StressResult, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.ceilings import Failure
 from wslgpud.risk.engine import Assessment, RiskEngine
+from wslgpud.risk.spill import card_ends
+from wslgpud.risk.suspects import ending_facts
 from wslgpud.running.read import Notes, expected, running
 from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
@@ -46,6 +48,7 @@ class Monitor:
         self._engine_failures = 0
         self._lessons: dict[str, dict[str, Any]] = {}
         self._lessons_mono = host.clock.mono()
+        self._card_ends: Mapping[str, float] = {}
         self._pace = Pace(config.sampling)
         self._interval = config.sampling.interval_seconds
         self._last_full: float | None = None
@@ -68,6 +71,7 @@ class Monitor:
             Transition(
                 snapshot.wall, snapshot.mono, change.resource, "memory_exhaustion",
                 change.old, change.new, change.message, change.forecast,
+                facts=ending_facts(change.forecast, snapshot.wall),
             )
             for change in assessment.changes
         ]  # fmt: skip
@@ -90,6 +94,7 @@ class Monitor:
             if error != self._engine_error:
                 log.exception("the risk engine failed and starts anew; please report this")
             health, assessment, self._engine = "failed", Assessment((), ()), RiskEngine()
+            self._engine.card_ends = self._card_ends
             self._engine_failures += 1
         self._engine_error = error
         report = SourceReport(
@@ -106,6 +111,10 @@ class Monitor:
             self._engine_failures,
         )
         return assessment, report
+
+    def learn(self, runs: Iterable[StressResult]) -> None:
+        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
+        self._card_ends = self._engine.card_ends = card_ends(runs)
 
     def recall(self, lessons: Mapping[str, tuple[Mapping[str, Any], float]]) -> None:
         """Give the engine what earlier runs have learned: by key, and how many seconds ago."""

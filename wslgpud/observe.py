@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import CgroupState, Observation, PsiState, RamState, Snapshot, SwapState, VmState
-from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, wsl
+from wslgpud.model import (
+    CgroupState,
+    GpuSample,
+    Observation,
+    PsiState,
+    RamState,
+    Snapshot,
+    SwapState,
+    VmState,
+)
+from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
 
 #: whose metrics it is made of, beside the samples of cards and processes
 OBSERVED = (
@@ -21,7 +32,7 @@ def observe(snapshot: Snapshot) -> Observation:
         swap=_swap(snapshot),
         vm=_vm(snapshot),
         psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != PsiState()},
-        gpus=snapshot.gpus,
+        gpus=_gpus(snapshot),
         processes=snapshot.processes,
         cgroups=_cgroups(snapshot),
         wsl=bool(snapshot.family(wsl.WSL)),
@@ -33,6 +44,18 @@ def observe(snapshot: Snapshot) -> Observation:
             if report.name in _KINDS and report.health in ("late", "failed")
         ),
     )
+
+
+def _gpus(seen: Snapshot) -> tuple[GpuSample, ...]:
+    """Return the cards with what Windows tells of them: it knows them by their names alone."""
+    cards = {card.name: card for card in reversed(seen.gpus)}
+    for (name,), shared in seen.family(windows.GPU_SHARED).items():
+        if name in cards:
+            size, used = seen.value(windows.GPU_SIZE, name), seen.value(windows.GPU_DEDICATED, name)
+            ratio = used / size if size and used is not None else None
+            cards[name] = replace(cards[name], shared_bytes=int(shared), windows_ratio=ratio)
+    known = {card.index: card for card in cards.values()}
+    return tuple(known.get(card.index, card) for card in seen.gpus)
 
 
 def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:

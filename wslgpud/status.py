@@ -41,7 +41,7 @@ class State:
     locks: Sequence[Held] = ()
 
 
-def status(
+def status(  # noqa: PLR0913 - what a document is made of
     state: State,
     verdict: Verdict,
     tongue: Tongue,
@@ -50,7 +50,7 @@ def status(
     incidents: Iterable[Standing] = (),
     stress: Iterable[StressResult] = (),
 ) -> dict[str, Any]:
-    """Return all that is known at a tick, in the words of a language; keys whose value is not known are absent.
+    """Return all that is known at a tick, in a language's words; keys whose value is not known are absent.
 
     ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
     """

@@ -1,7 +1,7 @@
 """The verdict: of all that is known at a tick, the one thing that matters now. Pure.
 
-One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's status
-line show it and decide nothing themselves; a notification says the same of the change that it tells of.
+One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's
+status line show it and decide nothing themselves; a notification says the same of the change that it tells of.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Forecast, Level, Reading, Transition
+from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading
 from wslgpud.risk import wording
+from wslgpud.risk.levels import ENDINGS
 from wslgpud.words import Message, Said, say
 
 #: news of something that is over: it is told once, and no alarm stands over free memory because of it
 OVER = frozenset({OOM_KILL, UNCLEAN_END, "clock_jump"})
-#: for so long a calm machine says that something was killed on it
-KILL_NEWS_SECONDS = 600.0
-#: for so long it says what has just ended otherwise
-END_NEWS_SECONDS = 60.0
 #: rooms that the calm verdict names; a machine may have hundreds of groups
 MOST_ROOMS = 3
 
@@ -38,7 +35,7 @@ class Verdict(NamedTuple):
 
     level: Level | None
     message: Message
-    advice: Message = Message("")
+    advice: Message = NOTHING_SAID
     subject: str = ""
     cause: str = ""
     who: Said = ""
@@ -59,9 +56,7 @@ WAITING = Verdict(None, say("The daemon has just started: waiting for the first 
 def decide(
     forecasts: Sequence[Forecast],
     standing: Iterable[Standing],
-    recent: Iterable[Transition] = (),
     *,
-    now_wall: float,
     blind: Said = "",
 ) -> Verdict:
     """Return the verdict.
@@ -69,8 +64,6 @@ def decide(
     Args:
         forecasts: of each memory, at this moment.
         standing: open incidents and what people have said to them: what is acknowledged is no news.
-        recent: what was announced last, the newest last.
-        now_wall: now, in seconds since the epoch.
         blind: why memory cannot be read; empty when it can.
     """
     known = list(standing)
@@ -81,7 +74,7 @@ def decide(
     if not forecasts and blind:
         found.append(_Candidate(Verdict(None, say("The machine's memory cannot be read: {why}", why=blind))))
     if not found:
-        return _calm(forecasts, list(recent), now_wall)
+        return _calm(forecasts)
     worst = max(found, key=lambda one: one.rank)
     return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
 
@@ -122,29 +115,19 @@ def _trouble(one: Standing) -> _Candidate:
     return _Candidate(verdict, is_trouble=not over)
 
 
-def _calm(forecasts: Sequence[Forecast], recent: Sequence[Transition], now_wall: float) -> Verdict:
+def _calm(forecasts: Sequence[Forecast]) -> Verdict:
     """Return that all is well, and what has just ended."""
-    rooms = {f.resource: (f.headroom_bytes, f.capacity_bytes) for f in forecasts}
-    for row in reversed(recent):
-        ago = now_wall - row.wall
-        if not 0.0 <= ago <= KILL_NEWS_SECONDS:
-            continue
-        victim = row.facts.get("victim")
-        if victim and row.resource in rooms:
-            killed = say(
-                "{victim} was killed {ago_seconds} ago; {room_bytes} free again",
-                victim=victim, ago_seconds=ago, room_bytes=rooms[row.resource],
-            )  # fmt: skip
-            return Verdict(Level.OK, killed, subject=row.resource, cause="killed")
-        if row.rule == MEMORY and row.new == Level.OK and ago <= END_NEWS_SECONDS:
-            return Verdict(Level.OK, row.message, subject=row.resource, cause="over")
+    ended = [f for f in forecasts if f.cause in ENDINGS]
+    if ended:
+        last = min(ended, key=lambda f: f.window_seconds or 0.0)
+        return Verdict(Level.OK, wording.headline(last), NOTHING_SAID, last.resource, last.cause, last.who)
     if not forecasts:
         return Verdict(Level.OK, say("Nothing points to trouble"))
-    named = tuple(
-        say("{resource} {room_bytes}", resource=name, room_bytes=room)
-        for name, room in list(rooms.items())[:MOST_ROOMS]
+    rooms = tuple(
+        say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
+        for f in forecasts[:MOST_ROOMS]
     )
-    return Verdict(Level.OK, say("Memory is fine: {rooms} left", rooms=named))
+    return Verdict(Level.OK, say("Memory is fine: {rooms} left", rooms=rooms))
 
 
 LEVEL = MetricSpec(

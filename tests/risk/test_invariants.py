@@ -42,9 +42,68 @@ def leak(samples, base=0.1):
 
 
 @UNHURRIED
-@given(shares, st.floats(0.1, 60.0), st.integers(1, 200))
-def test_constant_input_never_alarms(used, interval, samples):
+@given(st.floats(0.0, 0.97), st.floats(0.1, 60.0), st.integers(1, 200))
+def test_constant_input_with_room_never_alarms(used, interval, samples):
     assert all(level < Level.WARNING for _, level in levels_of([used] * samples, interval))
+
+
+@UNHURRIED
+@given(st.floats(0.971, 1.0), st.floats(0.1, 20.0))
+def test_a_card_that_was_always_full_is_a_warning_and_no_more(used, interval):
+    found = levels_of([used] * round(120 / interval + 10), interval)
+    assert [level for _, level in found] == [Level.WARNING]
+    assert found[0][0] * interval <= 20 + interval
+
+
+@settings(UNHURRIED, max_examples=20)
+@given(st.integers(120, 400), st.floats(0.0, 0.5), st.floats(0.971, 1.0), st.integers(60, 200))
+def test_a_card_that_fills_slowly_and_stays_full_never_comes_to_less_than_a_warning(
+    seconds, base, top, stays
+):
+    path = [base + (top - base) * i / seconds for i in range(seconds)] + [top] * stays
+    ranks = [level for _, level in levels_of(path)]
+    assert ranks[-1] >= Level.WARNING
+    first = next(i for i, level in enumerate(ranks) if level >= Level.WARNING)
+    assert min(ranks[first:]) >= Level.WARNING
+
+
+paths = st.lists(
+    st.tuples(shares, st.integers(1, 60)), min_size=1, max_size=8
+)  # (used share to go to, samples that it takes)
+
+
+@UNHURRIED
+@given(
+    paths,
+    st.floats(0.0, 0.39),
+    st.booleans(),
+    st.sampled_from([0.5, 1.0, 5.0]),
+    st.sampled_from(["ram", "gpu0"]),
+)
+def test_nothing_stays_red_over_free_memory(path, rest, killed, interval, resource):
+    """Whatever went before: with room again for a minute all is well, after a kill at once."""
+    engine, level, used, t = RiskEngine(), Level.OK, 0.2, 0.0
+
+    def see(used, *, kill=False):
+        nonlocal t
+        t += interval
+        gpu = GpuSample(0, "u", "card", 16 * GIB, round(16 * GIB * used))
+        ram = RamState(16 * GIB, round(16 * GIB * (1.0 - used)))
+        exhausted = (resource,) if kill else ()
+        forecasts = engine.observe(Observation(t=t, ram=ram, gpus=(gpu,), exhausted=exhausted)).forecasts
+        return next(f.level for f in forecasts if f.resource == resource)
+
+    for goal, samples in path:
+        start = used
+        for i in range(samples):
+            used = start + (goal - start) * (i + 1) / samples
+            see(used)
+    level = see(rest, kill=killed)
+    if killed:
+        assert level == Level.OK
+    for _ in range(round(60 / interval) + 12):
+        level = see(rest)
+    assert level == Level.OK
 
 
 @UNHURRIED

@@ -32,7 +32,10 @@ def test_json_gives_one_object_for_each_change_of_level_and_nothing_else(recordi
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 0
     assert {row["trace"] for row in rows} == {"ram-leak_linear-1"}
-    assert [row["level"] for row in rows if row["level"] != "info"] == ["warning", "critical", "emergency"]
+    raised = ["warning", "critical", "emergency"]
+    assert [row["level"] for row in rows if row["level"] != "info"] == [*raised, "ok"], (
+        "the kill gave it back"
+    )
     for row in rows:
         assert set(row) == {"trace", "t", "resource", "level", "eta_s", "probability", "who", "reason"}
     warning = next(row for row in rows if row["level"] == "warning")

@@ -24,7 +24,7 @@ from wslgpud.alerts.selfsave import SelfSave
 from wslgpud.alerts.texts import Text, compose, first_line, text_now
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
-from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, StressResult, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
 from wslgpud.words import tongue
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ REPEAT_SECONDS = 10.0
 RENEW_SECONDS = 60.0
 #: the longest that a tick waits for its news to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
-#: rows that the verdict looks back at
-MOST_RECENT = 20
 #: incidents that the score remembers
 _MOST_INCIDENTS = 2000
 _LOG_LEVEL = {
@@ -134,8 +132,6 @@ class Desk:
             if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
-        #: what was announced last, the newest last
-        self.recent: deque[Transition] = deque(maxlen=MOST_RECENT)
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         # before anything is renewed: nobody is to be told of last night's trouble as if it were now
@@ -146,10 +142,6 @@ class Desk:
     def report(self, transition: Transition) -> None:
         """Have something announced at the next tick; safe from any thread."""
         self._reports.append(transition)
-
-    def learn(self, runs: Iterable[StressResult]) -> None:
-        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
-        self._rules.learn(runs)
 
     @property
     def open(self) -> list[Incident]:
@@ -236,7 +228,6 @@ class Desk:
         number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
-        self.recent.append(row)
         incident = self._ledger.record(number, row)
         if kind_of(row) in ("opened", "escalated") and self._is_silenced(incident):
             self._untold.add(incident.id)

@@ -10,8 +10,9 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot, SourceReport, StressResult
+from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot, SourceReport
 from wslgpud.risk.attribution import short_name
+from wslgpud.risk.spill import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, say
 
@@ -25,12 +26,6 @@ ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119
 HARMFUL_REASONS = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
 )
-#: so near to where a stress run saw the card end, it is full: one chunk of that run
-NEAR_BYTES = 256 << 20
-#: a card with more of its memory in use is full: WSL2 itself takes 6 to 9 % of it, which no program ever gets
-FULL_SHARE = 0.9
-#: a card that was full so recently is so still: what programs give back between two steps they take again
-DIP_SECONDS = 60.0
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -56,14 +51,10 @@ class Remembered:
     missed: set[str] = field(default_factory=set)
     #: the kernel's count of kills and when it was read: while memory runs out that may fail for a tick
     oom_kills: tuple[float, Number] | None = None
-    #: by UUID, how much of a card a stress run could use before its memory came to lie in RAM
-    card_ends: Mapping[str, float] = field(default_factory=dict)
-    #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
-    shared_before: dict[str, float] = field(default_factory=dict)
-    #: when each card was last full, and what had come into shared memory since it was
-    moved: dict[str, tuple[float, float]] = field(default_factory=dict)
     #: the processes of the last two looks at them, by pid: the kernel's log names only a program
     processes: dict[int, ProcessSample] = field(default_factory=dict)
+    #: what Windows has moved into RAM of each card that only it shows
+    spills: dict[str, Spill] = field(default_factory=dict)
 
     def resume(self, resource: str, facts: Mapping[str, Fact], mono: float, value: float) -> None:
         """Take over what an open alert rests on, which one look at the machine does not show again.
@@ -80,8 +71,8 @@ class Remembered:
             self.silent_since[name] = mono - value
         shared, grown = facts.get("shared_bytes"), facts.get("grown_bytes")
         if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
-            adapter = str(facts.get("adapter"))
-            self.shared_before[adapter], self.moved[adapter] = float(shared - grown), (mono, float(grown))
+            self.spills[str(facts.get("adapter"))] = known = Spill()
+            known.resume(mono, float(shared - grown), float(grown))
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
@@ -237,64 +228,25 @@ def throttling(look: Look) -> Iterator[Signal]:
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
-def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
-    """Return, by UUID, how much of each card was in use when its memory began to lie in RAM.
-
-    Only runs that saw it happen tell: the others ended before. The newest complete one of each card counts.
-    """
-    found: dict[str, float] = {}
-    for run in runs:
-        if not run.complete:
-            continue
-        parts = [run.values.get(name) for name in ("foreign_bytes", "context_bytes", "usable_bytes")]
-        known = [float(part) for part in parts if part is not None]
-        if run.values.get("spilled_bytes") and len(known) == len(parts):
-            found[run.uuid] = sum(known)
-        else:
-            found.pop(run.uuid, None)
-    return found
-
-
 def spill(look: Look) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
-    Windows pages VRAM out to RAM instead of refusing it, under WSL2 whatever its policy says
-    (https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the
-    desktop use it as well, so only what grows while the card is full counts. Where Windows tells nothing, or
-    names no card of ours, nothing is known.
+    That of a card which NVML shows is told by the forecast: a full card is one incident. Where Windows tells
+    nothing, nothing is known.
     """
-    cards = {gpu.name: gpu for gpu in reversed(look.snapshot.gpus)}
+    cards = {gpu.name for gpu in look.snapshot.gpus}
     sizes = {r.labels[0]: r.value for r in look.readings(windows.GPU_SIZE)}
     dedicated = {r.labels[0]: r.value for r in look.readings(windows.GPU_DEDICATED)}
-    before = look.remembered.shared_before
     for reading in look.readings(windows.GPU_SHARED):
         adapter, shared = reading.labels[0], float(reading.value)
-        card = cards.get(adapter)
-        if card is None and "NVIDIA" not in adapter:
-            continue  # an integrated GPU lives in shared memory
-        shares = []
-        if card is not None and card.used_bytes is not None and card.total_bytes:
-            shares.append(card.used_bytes / card.total_bytes)
-        if adapter in dedicated and sizes.get(adapter):
-            shares.append(dedicated[adapter] / sizes[adapter])
-        if not shares:
+        # An integrated GPU lives in shared memory.
+        if adapter in cards or "NVIDIA" not in adapter or adapter not in dedicated or not sizes.get(adapter):
             continue
-        full = max(shares) >= FULL_SHARE
-        if card is not None and card.used_bytes is not None and card.uuid in look.remembered.card_ends:
-            full = full or card.used_bytes >= look.remembered.card_ends[card.uuid] - NEAR_BYTES
-        # Already full at the first look: what was there then is all that can be compared with.
-        least = min(before.get(adapter, shared), shared)
-        last_full, moved = look.remembered.moved.get(adapter, (-math.inf, 0.0))
-        dips = look.snapshot.mono - last_full <= DIP_SECONDS
-        before[adapter] = least if full else max(least, shared - moved) if dips else shared
-        grown = shared - before[adapter]
-        if full:
-            look.remembered.moved[adapter] = look.snapshot.mono, grown
+        known = look.remembered.spills.setdefault(adapter, Spill())
+        grown = known.look(look.snapshot.mono, shared, full=dedicated[adapter] / sizes[adapter] >= FULL_SHARE)
         facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
-        if adapter in dedicated:
-            facts["dedicated_bytes"] = dedicated[adapter]
-        resource = f"gpu{card.index}" if card is not None else f"gpu {adapter}"
-        yield Signal(resource, grown, facts if grown else {})
+        facts["dedicated_bytes"] = dedicated[adapter]
+        yield Signal(f"gpu {adapter}", grown, facts if grown else {})
 
 
 def windows_memory(look: Look) -> Iterator[Signal]:

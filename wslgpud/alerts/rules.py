@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from wslgpud.alerts import measures
 from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Level, Snapshot, StressResult
+from wslgpud.model import Level, Snapshot
 from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
 from wslgpud.words import Fact
 
@@ -57,7 +57,8 @@ class Rule:
     ``clear`` is the value below which (above, where ``falling``) it begins to be over, so that a value that
     trembles about a threshold does not open and close; ``clear_seconds`` how long it must stay there.
     ``momentary`` trouble happens and is over: not measured means not happening, its end is not worth a
-    message, and it stays open for ``clear_seconds`` only to keep a burst together.
+    message, and it stays open for ``clear_seconds`` only to keep a burst together. Whether the memory that it
+    was about is still short, the forecast says.
     """
 
     name: str
@@ -76,21 +77,28 @@ class Rule:
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
 _HAPPENED = 1.0
+#: kills and refusals that follow one another within this are one incident
+BURST_SECONDS = 30.0
+#: a card that reports an illness has it for longer than the report; a clock that was set may be set again
+_NEWS_SECONDS = 600.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
 
-def _happens(name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...]) -> Rule:
+def _happens(
+    name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...], burst_seconds: float
+) -> Rule:
     """Declare something that happens at a moment and lasts no time."""
     step = Step(level, _HAPPENED)
-    return Rule(name, measure, (step,), _HAPPENED, 600.0, metrics, momentary=True)
+    return Rule(name, measure, (step,), _HAPPENED, burst_seconds, metrics, momentary=True)
 
 
 RULES: tuple[Rule, ...] = (
-    _happens(OOM_KILL, measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS)),
+    _happens(OOM_KILL, measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS), BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
-    _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,)),
-    _happens("gpu_error", measures.xids, _W, (kernel_log.XIDS,)),
+    _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,),
+             BURST_SECONDS),
+    _happens("gpu_error", measures.xids, _W, (kernel_log.XIDS,), _NEWS_SECONDS),
     Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5, (gpu.UP, gpu.LOST)),
     # Longer than a driver update or a reset by Windows (TDR) takes.
     Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5, (gpu.UP,)),
@@ -100,8 +108,7 @@ RULES: tuple[Rule, ...] = (
          (pressure.STALLED_RATIO, memory.SWAP_IN, memory.SWAP_OUT)),
     # Short dips are how a card regulates itself.
     Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120, (gpu.THROTTLED,)),
-    # 256 MiB is one chunk of the stress run, and more than drivers shift about by themselves. Reported is a
-    # fall of speed to a fiftieth (https://github.com/MakazhanAlpamys/Soup/issues/649): told within a minute.
+    # Of a card that we see ourselves, ``risk`` tells that it is full and what was moved, by the same figures.
     Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60,
          (windows.GPU_SHARED, windows.GPU_DEDICATED)),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
@@ -116,7 +123,7 @@ RULES: tuple[Rule, ...] = (
          12 * _GIB, 60, (disk.AVAILABLE,), falling=True),
     Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10, (disk.READ_ONLY,)),
     Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
-    _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,)),
+    _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,), _NEWS_SECONDS),
     Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
     Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10, ()),
 )  # fmt: skip
@@ -178,10 +185,6 @@ class RuleEngine:
                 self._states[key] = _State(level=level, seen=mono, since=since)
                 value = max((step.value for step in held), default=0.0)
                 self._remembered.resume(key[1], facts.get(key, {}), mono, value)
-
-    def learn(self, runs: Iterable[StressResult]) -> None:
-        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
-        self._remembered.card_ends = measures.card_ends(runs)
 
     def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to."""

@@ -154,12 +154,7 @@ RULES = {
             ),
             template("Windows counts {shared_bytes} of shared memory for the card."),
         ),
-        template(
-            "Nothing fails, it only crawls, and Windows does not move it back while the card is full. Use a "
-            "smaller batch, a shorter context or gradient checkpointing, or close desktop programs on this "
-            "card. Windows' 'Prefer No Sysmem Fallback' is not honoured by WSL2; "
-            "torch.cuda.set_per_process_memory_fraction is."
-        ),
+        wording.ADVICE["spilled"],
         (template("{resource} no longer spills into Windows' RAM"),),
     ),
     "windows_memory_low": RuleText(

@@ -19,6 +19,7 @@ CULPRIT_SHARE = 0.5
 class Culprit(NamedTuple):
     """Who grew: as people know it, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
 
+    ``pid`` is None of what is no single process, or has its number elsewhere.
     ``kind`` tells what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained.
     """
 
@@ -262,7 +263,16 @@ class GpuAttribution:
         silent = [holder for holder, used in present.items() if used is None]
         if silent:
             newest = max(silent, key=lambda holder: self._since.get(holder, t))
-            return Culprit(_called(newest, names), "guess").likely
+            return Culprit(_called(newest, names), "guess", pid=newest[0] or None).likely
         if best is not None or present:
             return Culprit(say("the desktop or an unlisted process"), "unknown")
         return NOBODY
+
+    def holder(self, now: Observation, gpu: GpuSample) -> Culprit:
+        """Return who holds most of a card that is full, or probably does."""
+        held = {holder: used for holder, used in _holders(gpu).items() if used}
+        if not held:
+            return self.culprit(now, gpu, 0.0, 0.0)
+        most = max(held, key=lambda holder: held[holder])
+        names = {p.pid: short_name(p) for p in now.processes}
+        return Culprit(_called(most, names), "process", pid=most[0] or None)

@@ -12,9 +12,10 @@ from wslgpud.risk.attribution import NOBODY, Attribution, Culprit, GpuAttributio
 from wslgpud.risk.ceilings import Ceilings, Failure
 from wslgpud.risk.expected import Commands, Wish
 from wslgpud.risk.headroom import Room, gpu_key, gpu_used, rooms
-from wslgpud.risk.levels import Danger, Hysteresis
+from wslgpud.risk.levels import ENDINGS, Danger, Hysteresis
 from wslgpud.risk.pressure import Pressure, PressureMeter
 from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.suspects import Suspects
 from wslgpud.risk.watch import RATE_SECONDS, Circumstances, View, Watch
 from wslgpud.risk.wording import headline
 from wslgpud.words import Message
@@ -127,6 +128,8 @@ class RiskEngine:
         self._gpu_attribution: dict[str, GpuAttribution] = {}
         self._ceilings = Ceilings(self.settings)
         self._commands = Commands()
+        self._suspects = Suspects(self.settings)
+        self.card_ends: Mapping[str, float] = {}
         self._kills: dict[str, int] = {}
         self._culprits: dict[str, tuple[float, Culprit]] = {}
         self._last: dict[str, _Last] = {}
@@ -142,8 +145,11 @@ class RiskEngine:
         if not self._short_of_ram():
             pressure = NO_PRESSURE
         self._attribution.push(observation)
-        exhausted = {*self._refused(observation), *self._killed(observation)}
+        refused, killed = set(self._refused(observation)), set(self._killed(observation))
+        exhausted = refused | killed
         failures = tuple(self._learn(observation, exhausted))
+        failed = {failure.uuid or failure.resource for failure in failures}
+        cards = {gpu_key(gpu): gpu for gpu in observation.gpus}
         hits = {f"cgroup:{group.path}": group.max_events_total for group in observation.cgroups}
         seen: dict[str, _Last] = {}
         here = list(rooms(observation, self._ceilings.bytes_by_key))
@@ -151,13 +157,17 @@ class RiskEngine:
         for room in here:
             watch = self._watch(room, t)
             wish = self._commands.wish(t, room, observation.expected)
+            over = self._suspects.just_ended(room, observation)
             around = Circumstances(
                 pressure if room.key == "ram" else NO_PRESSURE,
-                room.key in exhausted,
+                "killed" if room.key in killed else "refused" if room.key in refused else "",
+                "refused" if room.key in failed else "freed" if over else "",
                 observation.gap_expected,
                 hits.get(room.key),
                 wish.rest_bytes if wish else 0,
                 self._commands.calm(room),
+                cards.get(room.key),
+                self.card_ends.get(room.key),
             )
             old = watch.hysteresis.level
             view = watch.look(t, room, around)
@@ -245,6 +255,7 @@ class RiskEngine:
             self._culprits.pop(key, None)
             self._kills.pop(key, None)
             self._warned.discard(key)
+            self._suspects.forget(key)
             self._last = {name: last for name, last in self._last.items() if last.key != key}
 
     def _killed(self, observation: Observation) -> Iterator[str]:
@@ -328,6 +339,8 @@ class RiskEngine:
         grows = told is not None and told.cause in {"growth", "steps"}
         if told is not None and told.cause == "expected" and wish is not None:
             culprit, peak = Culprit(wish.who, "process"), wish.peak_bytes
+        elif told is not None and told.cause in ENDINGS:
+            culprit = self._suspects.ended(room.key, observation.t - told.window_seconds)
         elif told is not None and view.level >= Level.INFO:
             known_t, culprit = self._culprits.get(room.key, (-math.inf, NOBODY))
             old = changed or not 0.0 <= observation.t - known_t < CULPRIT_SECONDS
@@ -354,6 +367,7 @@ class RiskEngine:
             window_seconds=told.window_seconds if told else None,
             capacity_learned=self._ceilings.certainty(room.key),
             expected_peak_bytes=peak,
+            spilled_bytes=told.spilled_bytes or None if told else None,
         )
 
     def _is_first(self, key: str, level: Level) -> bool:
@@ -380,7 +394,11 @@ class RiskEngine:
                 found = found.likely
         else:
             for gpu in observation.gpus:
-                if room.key == gpu_key(gpu):
-                    found = self._gpu_attribution[room.key].culprit(observation, gpu, window, rate)
+                known_here = self._gpu_attribution[gpu_key(gpu)]
+                if room.key == gpu_key(gpu) and danger.cause == "full":
+                    found = known_here.holder(observation, gpu)
+                elif room.key == gpu_key(gpu):
+                    found = known_here.culprit(observation, gpu, window, rate)
+        self._suspects.note(room.key, found)
         self._culprits[room.key] = (t, found)
         return found

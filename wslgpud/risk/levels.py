@@ -9,7 +9,10 @@ from typing import Literal, NamedTuple
 from wslgpud.model import Level
 from wslgpud.risk.settings import RiskSettings
 
-Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected", "paused"]
+Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected", "full", "paused",
+                "killed", "refused", "freed"]  # fmt: skip
+ENDINGS: frozenset[Cause] = frozenset({"killed", "refused", "freed"})
+"""How a room came back: causes that explain why nothing is wrong any more."""
 
 
 SECONDS_LONG = 16.0
@@ -27,7 +30,8 @@ class Danger(NamedTuple):
     ``window_seconds`` is how long it has been seen, ``still_seconds`` how long it may pause and yet go on,
     ``pace`` how fast it goes now against its mean (1 = as fast).
     ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone. What is "paused" has
-    not grown for ``window_seconds``, and only explains an alarm that still holds.
+    not grown for ``window_seconds``, and only explains an alarm that still holds. What has ended (one of
+    ``ENDINGS``) did so ``window_seconds`` ago. ``spilled_bytes`` lie in Windows' RAM because a card is full.
     """
 
     cause: Cause
@@ -41,6 +45,7 @@ class Danger(NamedTuple):
     next_step: float = 0.0
     last_step: float = 0.0
     headroom: float = 0.0
+    spilled_bytes: int = 0
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:
@@ -109,12 +114,14 @@ def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
 class Hysteresis:
     """The level of one resource: up at once, down only when the reason is really gone.
 
-    ``interval`` is how many seconds lie between two samples.
+    ``interval`` is how many seconds lie between two samples; ``warned_share`` the headroom at which the alarm
+    began, ``raised_share`` the one at which its level was raised last.
     """
 
     settings: RiskSettings
     level: Level = Level.OK
     raised_share: float = 1.0
+    warned_share: float = 1.0
     wanted_t: float = 0.0
     still_needed: float = 0.0
     better_since: float | None = None
@@ -134,6 +141,7 @@ class Hysteresis:
         if want >= self.level:
             if want > self.level:
                 self.raised_share = share
+                self.warned_share = share if self.level < Level.WARNING else self.warned_share
             self.level, self.wanted_t, self.better_since = want, t, None
             least = max(s.still_seconds, FEWEST_SAMPLES * self.interval) if want >= Level.WARNING else 0.0
             self.still_needed = max(still_needed, least)
@@ -147,7 +155,9 @@ class Hysteresis:
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
-        patience = max(s.recovery_seconds, 1.5 * period, FEWEST_SAMPLES * self.interval)
+        # Nothing stays red over free memory, not even for the next tooth of a saw.
+        teeth = 1.5 * period if share < s.recovered_headroom else 0.0
+        patience = max(s.recovery_seconds, teeth, FEWEST_SAMPLES * self.interval)
         patience = min(patience, s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
@@ -155,6 +165,18 @@ class Hysteresis:
             # What merely stands still steps down by way of warning: it is still near its limit.
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want
             self.raised_share, self.wanted_t, self.better_since = share, t, None
+        return self.level
+
+    @property
+    def room_back(self) -> float:
+        """The share of headroom at which a kill, or the end of who grew, is the end of the alarm."""
+        s = self.settings
+        began = self.warned_share + s.recovery if self.level >= Level.WARNING else 0.0
+        return min(max(began, s.kill_headroom), s.recovered_headroom)
+
+    def end(self, t: float, want: Level, share: float) -> Level:
+        """End the alarm at once: what it was about is over. What is wanted holds."""
+        self.level, self.raised_share, self.wanted_t, self.better_since = want, share, t, None
         return self.level
 
     def forgive(self, seconds: float) -> None:

@@ -146,6 +146,8 @@ def _gpu(position: int, row: Mapping[str, Any]) -> GpuSample:
             for process in _items(row, "procs")
             if (pid := _int(process, "pid")) is not None
         ),
+        shared_bytes=_int(row, "shared"),
+        windows_ratio=_ratio(row, "windows"),
     )
 
 
@@ -248,6 +250,8 @@ def row_from_observation(observation: Observation) -> dict[str, Any]:
                 mem_util=_percent(gpu.memory_utilization_ratio),
                 power_w=gpu.power_watts,
                 temp_c=gpu.temperature_celsius,
+                shared=gpu.shared_bytes,
+                windows=_percent(gpu.windows_ratio),
             )
             | {"procs": [{"pid": p.pid, "name": p.name, "used": p.used_bytes} for p in gpu.processes]}
             for gpu in observation.gpus

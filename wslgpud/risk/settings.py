@@ -112,6 +112,25 @@ class RiskSettings:
     expected_too_much: float = 1.02
     """And warned of beyond this one."""
 
+    full_headroom: float = 0.03
+    """Share of a card's headroom under which it is full though nothing grows: less than a program's next
+    buffers, and what the context of one more program takes."""
+
+    full_clear_headroom: float = 0.06
+    """And is so no more above this one, so that use that breathes about the edge does not flap."""
+
+    full_seconds: float = 20.0
+    """It must have been so for this long, as what was moved into Windows' RAM must lie there."""
+
+    kill_headroom: float = 0.30
+    """Above this share a kill, or an allocation that failed, is over: no growth is warned of there."""
+
+    ending_seconds: float = 15.0
+    """What a program held comes back within this of its end; of a large one that takes seconds."""
+
+    news_seconds: float = 600.0
+    """How a room came back is told for so long while nothing else is to be said."""
+
     hold_seconds: float = 90.0
     """A forecast is held for so long while no sample comes; after 60 s a rule tells of the silent source."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from wslgpud.model import Level
+from wslgpud.model import GpuSample, Level
+from wslgpud.risk.fullness import Full, Fullness
 from wslgpud.risk.growth import Envelope
 from wslgpud.risk.headroom import Room
-from wslgpud.risk.levels import Danger, Hysteresis, wanted
+from wslgpud.risk.levels import Cause, Danger, Hysteresis, wanted
 from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import Pressure
 from wslgpud.risk.settings import RiskSettings
@@ -41,19 +42,31 @@ class View(NamedTuple):
 class Circumstances(NamedTuple):
     """What else is known at the time of a sample.
 
-    ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that an
-    allocation failed or a process was killed for lack of it since the last sample; ``gap_expected`` that the
-    time since then is no stall; ``limit_hits`` counts a cgroup's runs into its limit. ``wanted_bytes`` is
+    ``pressure`` are stalls that are about this resource (none for a GPU); ``exhausted`` says that since the
+    last sample a process was "killed" for lack of it or an allocation was "refused"; ``ended`` that who grew
+    has ended ("freed"), or has failed as far as can be seen ("refused"); ``gap_expected`` that the time since
+    then is no stall; ``limit_hits`` counts a cgroup's runs into its limit. ``wanted_bytes`` is
     what running commands will still want, by their earlier runs; ``calm`` how many such runs took as much as
-    is taken now, and more, and did no harm.
+    is taken now, and more, and did no harm. ``gpu`` is the card, and ``end_bytes`` what was in use when a
+    stress run saw its memory come to lie in RAM.
     """
 
     pressure: Pressure = Pressure()
-    exhausted: bool = False
+    exhausted: Literal["", "killed", "refused"] = ""
+    ended: Literal["", "freed", "refused"] = ""
     gap_expected: bool = False
     limit_hits: int | None = None
     wanted_bytes: int = 0
     calm: int = 0
+    gpu: GpuSample | None = None
+    end_bytes: float | None = None
+
+
+class _Ending(NamedTuple):
+    """How memory came back, or is about to."""
+
+    t: float
+    cause: Cause
 
 
 class Watch:
@@ -69,6 +82,8 @@ class Watch:
         self._interval = 0.0
         self._quiet = True
         self._alarmed = False
+        self._ending = _Ending(-math.inf, "freed")
+        self._fullness = Fullness(settings)
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
         self._forget()
 
@@ -81,6 +96,7 @@ class Watch:
 
     def rebase(self, capacity: int) -> None:
         """Take a new capacity: what was seen under the old one says nothing, only the alarm holds."""
+        self._fullness.rebase(self.capacity / capacity)
         self.capacity = capacity
         self._forget()
 
@@ -121,13 +137,16 @@ class Watch:
     def document(self) -> dict[str, Any]:
         """Return what is worth keeping over a restart: peaks that did no harm, and of what capacity."""
         peaks = self._peaks.document(self.t)
-        return {"capacity_bytes": self.capacity, "peaks": peaks} if peaks else {}
+        found = {"peaks": peaks} if peaks else {}
+        found |= self._fullness.document()
+        return {"capacity_bytes": self.capacity, **found} if found else {}
 
     def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
         """Take what an earlier run has kept so long ago; peaks of another capacity say nothing."""
         capacity = document.get("capacity_bytes")
         if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
             self._peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
+            self._fullness.recall(document)
 
     def look(self, t: float, room: Room, around: Circumstances) -> View:
         """Take one sample of the resource at ``t`` seconds; return what is to be thought of it."""
@@ -140,8 +159,7 @@ class Watch:
         elif not gap and math.isfinite(self.t) and t > self.t:
             step = t - self.t
             self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
-        if around.exhausted:
-            self._forget()
+        self._note_ending(t, around)
         self._remember(t, room, 1.0 - share)
         quiet = share >= QUIET_HEADROOM
         dangers = [] if quiet else self._growing(t, share, around.calm)
@@ -149,13 +167,16 @@ class Watch:
         alarmed = self.hysteresis.level >= Level.WARNING
         gap = 0.0 if around.gap_expected else gap
         dangers += self._stalling(share, around.pressure, gap, alarmed=alarmed)
-        if around.exhausted:
+        if around.exhausted and share < self.hysteresis.room_back:
             dangers.append(Danger("oom", 1.0, 0.0, 0.0))
         hit = self._hit_rate(t, around.limit_hits)
         if hit >= s.limit_hits_per_second and share < s.critical_headroom:
             dangers.append(Danger("limit", 0.6, 60.0, 10.0))
         dangers += self._expecting(room, around.wanted_bytes)
-        view = self._judge(t, share, dangers, swap=room.swap)
+        full = None
+        if around.gpu is not None:
+            full = self._fullness.look(t, around.gpu, share, room.capacity, around.end_bytes)
+        view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
 
@@ -239,7 +260,7 @@ class Watch:
         start, first = self._hits[0]
         return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
 
-    def _judge(self, t: float, share: float, dangers: list[Danger], *, swap: bool) -> View:
+    def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> View:
         best, want = None, Level.OK
         overdue = min(5.0, max(0.0, self._interval - 0.5))
         overdue *= self.settings.look_ahead if swap else 1.0
@@ -249,13 +270,27 @@ class Watch:
             )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
+        told = best
+        if full is not None:
+            chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
+            danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
+            level = wanted(danger, share, 0.0, self.settings)
+            # What was moved away has passed the end: a countdown to it means nothing any more.
+            if level > want or (level == want and spilled):
+                told, want = danger, level
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
-        level = self.hysteresis.step(t, want, share, still, period)
-        told, quiet = best, t - self.hysteresis.wanted_t
+        ended = t - self._ending.t
+        if want < min(self.hysteresis.level, Level.WARNING) and self._is_over(ended, share):
+            level = self.hysteresis.end(t, want, share)
+        else:
+            level = self.hysteresis.step(t, want, share, still, period)
+        quiet = t - self.hysteresis.wanted_t
         if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
             told = Danger("paused", 0.0, math.inf, self._envelope.still_seconds)
+        elif level == Level.OK and ended < self.settings.news_seconds and share >= self.hysteresis.room_back:
+            told = Danger(self._ending.cause, 0.0, math.inf, ended)
         early = late = None
         if best is not None and best is told and best.cause != "expected":
             times = [
@@ -266,3 +301,18 @@ class Watch:
             early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
             late = max(1.6 * best.eta_seconds, *times)
         return View(level, best, early, late, self.rate, self._envelope.knows, told)
+
+    def _note_ending(self, t: float, around: Circumstances) -> None:
+        if around.exhausted:
+            self._forget()
+            self._fullness.failed()
+            self._ending = _Ending(t, around.exhausted)
+            return
+        # Who was killed ends as well, and is seen to be gone only later.
+        known = t - self._ending.t <= self.settings.ending_seconds
+        if around.ended and not known and self.hysteresis.level >= Level.WARNING:
+            self._ending = _Ending(t, around.ended)
+
+    def _is_over(self, ended_seconds: float, share: float) -> bool:
+        """Tell whether somebody was killed, failed or ended just now, and what was held is back."""
+        return ended_seconds <= self.settings.ending_seconds and share >= self.hysteresis.room_back

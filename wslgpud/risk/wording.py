@@ -11,6 +11,7 @@ from typing import Final
 
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
+from wslgpud.risk.levels import ENDINGS
 from wslgpud.words import Fact, Message, say, template
 
 #: what a lock screen, a toast's first line and a mail's subject show without cutting
@@ -37,7 +38,19 @@ _STARTS: Final[Mapping[str, tuple[str, ...]]] = {
         template("{resource} full in about {eta_seconds} ({range}): {rest}"),
         template("{resource} full in about {eta_seconds}: {rest}"),
     ),
-    "full": (template("{resource} is full: {rest}"),),
+    "full": (
+        template("{resource} is full; {spilled_bytes} lie in Windows' RAM: slow"),
+        template("{resource} is full: {rest}"),
+    ),
+    "killed": (
+        template("{who} was killed {ago_seconds} ago; {room_bytes} free again"),
+        template("A process was killed {ago_seconds} ago for lack of {resource}; {room_bytes} free again"),
+    ),
+    "refused": (template("{resource} refused memory {ago_seconds} ago; {room_bytes} free again"),),
+    "freed": (
+        template("{who} gave its memory back {ago_seconds} ago; {room_bytes} free again"),
+        template("{resource} was given back {ago_seconds} ago; {room_bytes} free again"),
+    ),
     "nearly full": (template("{resource} is nearly full: {rest}"),),
     "low": (template("{resource} is running low: {rest}"),),
     "expected": (template("{resource} may not suffice: {rest}"),),
@@ -70,6 +83,12 @@ _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "stall": (template("The machine stood still under memory pressure."),),
     "limit": (template("{resource} keeps running into its limit."),),
     "oom": (template("An allocation on {resource} has just failed, or a process was killed for it."),),
+    "full": (
+        template("{resource} is full, and {spilled_bytes} of it lie in Windows' RAM; most is held by {who}."),
+        template("{resource} is full, and {spilled_bytes} of it lie in Windows' RAM."),
+        template("{resource} is full: the next allocation will not fit; most is held by {who}."),
+        template("{resource} is full: the next allocation will not fit."),
+    ),
     "expected": (
         template(
             "In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} is left for the rest."
@@ -107,6 +126,12 @@ ADVICE: Final[Mapping[str, str]] = {
     ),
     "huge pages": template("Huge pages are reserved and usable by nothing else: lower vm.nr_hugepages."),
     "unknown": template("Close what is not needed; no single process is to blame."),
+    "spilled": template(
+        "Nothing fails, it only crawls, and Windows does not move it back while the card is full. Use a "
+        "smaller batch, a shorter context or gradient checkpointing, or close desktop programs on this "
+        "card. Windows' 'Prefer No Sysmem Fallback' is not honoured by WSL2; "
+        "torch.cuda.set_per_process_memory_fraction is."
+    ),
     "gpu": template(
         "Save a checkpoint, then use a smaller batch, a shorter context, or stop another process on this "
         "card; under WSL2 desktop programs hold VRAM, too. JAX and TensorFlow take most of it at their start "
@@ -138,7 +163,7 @@ def headline(forecast: Forecast) -> Message:
 
 def outlook(forecast: Forecast) -> Message:
     """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
-    if _share(forecast) <= FULL:
+    if _share(forecast) <= FULL or forecast.cause == "full":
         return say("full")
     eta, rate = forecast.eta_seconds, _rate(forecast)
     if _is_countdown(forecast) and eta is not None and forecast.level >= Level.WARNING:
@@ -173,6 +198,7 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
         return jobs
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
     cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
+    cause = "spilled" if forecast.spilled_bytes else cause
     found = next((key for key in (cause, forecast.who_kind, place) if key in ADVICE), "ram")
     return Message(ADVICE[found])
 
@@ -212,11 +238,13 @@ def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
     share, cause = _share(forecast), forecast.cause
     if cause == "gone":
         return cause
+    if forecast.level == Level.OK and cause in ENDINGS:
+        return cause
     if forecast.level == Level.OK:
         return "fine" if share >= PLENTY else "over"
     if cause == "paused":
         return cause if (forecast.window_seconds or 0.0) >= STILL_SECONDS else "slower"
-    if share <= FULL:
+    if share <= FULL or cause == "full":
         return "full"
     if _is_countdown(forecast):
         if forecast.level < Level.WARNING:
@@ -253,7 +281,10 @@ def _facts(forecast: Forecast) -> dict[str, Fact]:
         "who": forecast.who,
     }
     if window is not None:
-        facts["still_seconds" if forecast.cause == "paused" else "window_seconds"] = round(window, 1)
+        name = "ago" if forecast.cause in ENDINGS else "still" if forecast.cause == "paused" else "window"
+        facts[f"{name}_seconds"] = round(window, 1)
+    if forecast.spilled_bytes:
+        facts["spilled_bytes"] = forecast.spilled_bytes
     if eta is not None:
         facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
     if forecast.cause == "expected":  # what grows now may be something else
@@ -285,7 +316,7 @@ def _why(forecast: Forecast) -> tuple[Message, ...]:
     if cause == "steps" and (forecast.next_step_bytes or 0) < forecast.headroom_bytes:
         causes = causes[1:]
     parts = [filled(causes, facts)]
-    if "share_ratio" not in parts[0].facts and cause not in {"expected", "paused", "slower"}:
+    if "share_ratio" not in parts[0].facts and cause not in {"expected", "full", "paused", "slower"}:
         parts.append(filled(_WHO, facts))
     if forecast.may_stop:
         parts.append(filled(_FIRST, facts))

@@ -1,0 +1,209 @@
+"""An alarm ends when what it was about is over, and says how; and the next one comes in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from wslgpud.model import (
+    CgroupState,
+    Forecast,
+    GpuProcess,
+    GpuSample,
+    Level,
+    Observation,
+    ProcessSample,
+    RamState,
+    VmState,
+)
+from wslgpud.risk.engine import LevelChange, RiskEngine
+from wslgpud.risk.suspects import ending_facts
+
+GIB = 1 << 30
+GROUP = "cgroup:/train"
+
+
+def group(
+    t: float, used: float, kills: int = 0, *, pid: int | None = 8932, limit: float = 3.0, host: float = 20.0
+) -> Observation:
+    """A limited group with train.py in it, on a machine with plenty."""
+    held = int(used * GIB)
+    size = held if pid else 1 << 20
+    train = ProcessSample(pid or 1, 5, "python3", size, 0, command="python3 train.py", cgroup="/train")
+    return Observation(
+        t=t,
+        ram=RamState(32 * GIB, int(host * GIB)),
+        vm=VmState(oom_kills_total=kills),
+        processes=(train,),
+        cgroups=(CgroupState("/train", int(limit * GIB), held, oom_kills_total=kills),),
+    )
+
+
+def play(
+    engine: RiskEngine, observations: Iterable[Observation], resource: str = GROUP
+) -> tuple[list[LevelChange], Forecast]:
+    """Return the changes of a resource and its last forecast."""
+    changes, forecast = [], None
+    for observation in observations:
+        seen = engine.observe(observation)
+        changes += [change for change in seen.changes if change.resource == resource]
+        forecast = next(f for f in seen.forecasts if f.resource == resource)
+    assert forecast is not None
+    return changes, forecast
+
+
+def leak(start: float = 0.0, kills: int = 0, pid: int = 8932, seconds: int = 140) -> Iterator[Observation]:
+    """20 MiB a second up to the limit."""
+    for i in range(seconds):
+        yield group(start + i, min(3.0, 0.2 + 0.02 * i), kills, pid=pid)
+
+
+def levels(changes: Iterable[LevelChange]) -> list[Level]:
+    return [change.new for change in changes if change.new != Level.INFO]
+
+
+def test_a_kill_ends_the_alarm_in_the_same_sample_and_says_who_when_and_what_is_free() -> None:
+    engine = RiskEngine()
+    before, _ = play(engine, leak())
+    assert before[-1].new == Level.EMERGENCY
+
+    (end,), forecast = play(engine, [group(140, 0.0, kills=1, pid=None)])
+    assert (end.old, end.new, end.forecast.cause) == (Level.EMERGENCY, Level.OK, "killed")
+    assert ending_facts(end.forecast, 1000.0) == {
+        "ending": "killed", "ended_wall": 1000.0, "victim": "python3 train.py (pid 8932)",
+        "free_bytes": 3 * GIB, "capacity_bytes": 3 * GIB,
+    }  # fmt: skip
+
+    _, forecast = play(engine, [group(140 + i, 0.0, kills=1, pid=None) for i in range(1, 24)])
+    assert (forecast.level, forecast.cause, forecast.window_seconds) == (Level.OK, "killed", 23.0)
+    assert forecast.who == "python3 train.py (pid 8932)"
+    assert forecast.eta_seconds is None
+
+
+def test_after_ten_minutes_a_kill_is_no_news_any_more() -> None:
+    engine = RiskEngine()
+    play(engine, leak())
+    _, forecast = play(engine, [group(140 + i, 0.0, kills=1, pid=None) for i in range(700)])
+
+    assert (forecast.cause, forecast.who) == ("", "")
+
+
+def test_a_kill_that_was_not_seen_coming_and_has_made_room_is_no_critical() -> None:
+    calm = [group(t, 0.5) for t in range(30)]
+    changes, forecast = play(RiskEngine(), [*calm, *(group(30 + t, 0.5, kills=1) for t in range(30))])
+
+    assert changes == []
+    assert (forecast.level, forecast.cause) == (Level.OK, "killed")
+
+
+def test_memory_that_comes_back_some_seconds_after_the_kill_ends_the_alarm_then() -> None:
+    engine = RiskEngine()
+    play(engine, leak())
+    slow = [group(140 + i, 3.0 - 0.5 * i, kills=1, pid=8932 if i < 5 else None) for i in range(7)]
+    changes, _ = play(engine, slow)
+
+    assert [(c.t, c.new) for c in changes] == [(142.0, Level.OK)]
+
+
+def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
+    engine = RiskEngine()
+    play(engine, leak())
+    changes, forecast = play(engine, [group(140 + i, min(3.0, 2.7 + 0.02 * i), kills=1) for i in range(20)])
+
+    assert forecast.level >= Level.CRITICAL
+    assert Level.OK not in levels(changes)
+
+
+def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps() -> None:
+    engine = RiskEngine()
+    for life in range(6):
+        start = 200.0 * life
+        changes, _ = play(engine, leak(start, life, pid=8932 + life))
+        assert levels(changes) == [Level.WARNING, Level.CRITICAL, Level.EMERGENCY]
+        warned = next(c.t for c in changes if c.new == Level.WARNING)
+        assert start + 140 - warned >= 15
+        changes, _ = play(engine, [group(start + 140 + i, 0.1, life + 1, pid=None) for i in range(60)])
+        assert levels(changes) == [Level.OK]
+
+
+def test_three_groups_that_are_killed_in_end_each_by_itself_and_ram_was_never_meant() -> None:
+    engine, found = RiskEngine(), []
+    for t in range(160):
+        groups = []
+        for i in range(3):
+            killed = t >= 130 + 5 * i
+            held = 0 if killed else min(GIB, int((0.1 + 0.008 * (t - 5 * i)) * GIB))
+            groups.append(CgroupState(f"/g{i}", GIB, max(0, held), oom_kills_total=int(killed)))
+        seen = engine.observe(
+            Observation(
+                t=float(t),
+                ram=RamState(32 * GIB, 20 * GIB),
+                cgroups=tuple(groups),
+                vm=VmState(oom_kills_total=sum(g.oom_kills_total or 0 for g in groups)),
+            )
+        )
+        found += [(c.t, c.resource) for c in seen.changes if c.new == Level.OK]
+        assert all(c.resource != "ram" for c in seen.changes)
+
+    assert found == [(130.0, "cgroup:/g0"), (135.0, "cgroup:/g1"), (140.0, "cgroup:/g2")]
+
+
+def test_who_is_stopped_by_its_owner_ends_the_alarm_at_once_too() -> None:
+    engine = RiskEngine()
+    play(engine, leak(seconds=125))
+    (end,), _ = play(engine, [group(125, 0.1, pid=None)])
+
+    assert (end.new, end.forecast.cause) == (Level.OK, "freed")
+    assert end.forecast.who == "python3 train.py (pid 8932)"
+    assert "victim" not in ending_facts(end.forecast, 0.0)
+
+
+def test_waves_of_a_build_are_one_alarm_though_each_gives_back_what_it_took() -> None:
+    """Nobody has ended: the next compilers are there already."""
+
+    def build() -> Iterator[Observation]:
+        for t in range(400):
+            used = 4 + 18 * min(1.0, (t % 40) / 30)
+            crowd = tuple(
+                ProcessSample(
+                    100 + p + 20 * (t // 40), 1, "cc1plus", int(used * GIB / 20), 0, command="cc1plus"
+                )
+                for p in range(20)
+            )
+            yield Observation(t=float(t), ram=RamState(24 * GIB, int((24 - used) * GIB)), processes=crowd)
+
+    changes, _ = play(RiskEngine(), build(), "ram")
+    assert levels(changes).count(Level.OK) <= 1
+
+
+def test_a_training_that_runs_out_of_vram_and_ends_leaves_no_alarm_over_the_empty_card() -> None:
+    """On native Linux nothing tells of it: use came to the end, and within seconds the program was gone."""
+
+    def card(t: float, used: float, pids: tuple[int, ...]) -> Observation:
+        programs = tuple(GpuProcess(pid, "python", int(used * GIB)) for pid in pids)
+        return Observation(
+            t=t, gpus=(GpuSample(0, "u", "RTX", 16 * GIB, int(used * GIB), processes=programs),)
+        )
+
+    engine = RiskEngine()
+    before, _ = play(engine, [card(float(t), 4 + 11.9 * t / 120, (7,)) for t in range(121)], "gpu0")
+    (end,), _ = play(engine, [card(121.0, 0.5, ())], "gpu0")
+
+    assert before[-1].new >= Level.CRITICAL
+    assert (end.new, end.forecast.cause, end.forecast.who) == (Level.OK, "refused", "python (pid 7)")
+
+
+@pytest.mark.parametrize("after", [0.5, 6.0])
+def test_an_allocation_that_windows_refused_is_over_when_there_is_room_again(after: float) -> None:
+    def card(t: float, used: float) -> Observation:
+        gpu = GpuSample(0, "u", "RTX", 16 * GIB, int(used * GIB))
+        return Observation(t=t, gpus=(gpu,), wsl=True, exhausted=("gpu0",) if t == 100 else ())
+
+    engine = RiskEngine()
+    before, _ = play(engine, [card(float(t), 15.0) for t in range(101)], "gpu0")
+    changes, forecast = play(engine, [card(100.0 + t, after) for t in range(1, 3)], "gpu0")
+
+    assert before[-1].new == Level.CRITICAL
+    assert levels(changes) == [Level.OK]
+    assert forecast.cause == "refused"

@@ -1,0 +1,172 @@
+"""Full cards: at their ceiling, though nothing grows. What comes next fails, or lies in Windows' RAM.
+
+A server that took its share at once and stays there is not full, and neither warned of: vLLM with
+``gpu_memory_utilization=0.97``, JAX, a model that llama.cpp has loaded. It came there fast, right after its
+program appeared, and breathes little; no allocation has failed, and nothing was moved into Windows' RAM.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from wslgpud.model import GpuSample
+from wslgpud.risk.headroom import gpu_used
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.spill import Spill, may_spill
+
+START_SECONDS = 300.0
+"""A server loads and takes its share within this."""
+FAST = 0.02
+"""Rise a second (share of the capacity) of a program that takes its share: from empty to full in 50 s."""
+FAST_PART = 0.6
+"""Share of the way to the ceiling that it came as fast."""
+FEWEST_BYTES = 256 << 20
+"""More than drivers shift about by themselves, and one chunk of the stress run."""
+MANY_BYTES = 2 << 30
+"""So much of it in RAM is critical: reported is a fall of speed to a fiftieth
+(https://github.com/MakazhanAlpamys/Soup/issues/649)."""
+ARRIVAL_SECONDS = 3.0
+"""Or it came slowly, while it read a model from the disk, and took all the rest within this."""
+_SAMPLE_SECONDS = 1.0
+
+
+class Full(NamedTuple):
+    """A card is full for so long; what was moved into Windows' RAM, and whether that is so much for long."""
+
+    seconds: float
+    spilled_bytes: int = 0
+    critical: bool = False
+
+
+class _Since:
+    """Since when something holds."""
+
+    def __init__(self) -> None:
+        self.t = math.inf
+
+    def see(self, t: float, *, holds: bool) -> float:
+        """Return for how long it holds by now; -1 when it does not."""
+        self.t = min(self.t, t) if holds else math.inf
+        return t - self.t if holds else -1.0
+
+
+class Fullness:
+    """Tells whether one card is full, a sample at a time. Shares are of the capacity."""
+
+    def __init__(self, settings: RiskSettings) -> None:
+        """Start with nothing seen."""
+        self._settings = settings
+        self._seen: deque[tuple[float, float]] = deque(maxlen=int(START_SECONDS / _SAMPLE_SECONDS) + 2)
+        self._programs: dict[int, float] = {}
+        self._reserved = 0.0
+        self._spill = Spill()
+        self._full_t: float | None = None
+        self._spilling, self._spilling_much, self._dry = _Since(), _Since(), _Since()
+        self._told = False
+
+    def rebase(self, factor: float) -> None:
+        """Take it that the capacity is another one: shares of the old one are so many times as large."""
+        self._seen = deque(((t, factor * used) for t, used in self._seen), maxlen=self._seen.maxlen)
+        self._reserved *= factor
+
+    def failed(self) -> None:
+        """Take it that an allocation has failed: nobody breathes there."""
+        self._reserved = 0.0
+        self._seen.clear()
+
+    def document(self) -> dict[str, Any]:
+        """Return what is worth keeping over a restart."""
+        before = self._spill.before_bytes
+        found: dict[str, Any] = {} if before is None else {"shared_before_bytes": int(before)}
+        return found | ({"reserved_ratio": round(self._reserved, 4)} if self._reserved else {})
+
+    def recall(self, document: Mapping[str, Any]) -> None:
+        """Take what an earlier run has kept; what is no such thing is left out."""
+        reserved, before = document.get("reserved_ratio"), document.get("shared_before_bytes")
+        if isinstance(reserved, float):
+            self._reserved = reserved
+        if isinstance(before, int):
+            self._spill.resume(-math.inf, float(before), 0.0)
+
+    def look(
+        self, t: float, gpu: GpuSample, share: float, capacity: int, end_bytes: float | None
+    ) -> Full | None:
+        """Take a sample; return how full the card is, None where it is not.
+
+        Args:
+            t: now, in seconds.
+            gpu: the sample.
+            share: headroom as a share of the capacity.
+            capacity: in bytes.
+            end_bytes: how much was in use when a stress run saw its memory come to lie in RAM, if one did.
+        """
+        used = (gpu_used(gpu) or 0) / capacity
+        if self._seen and t - self._seen[0][0] < 0.0:
+            self._seen.clear()
+        moved = self._moved(t, gpu, end_bytes)
+        full = self._at_ceiling(t, gpu, used, share)
+        self._remember(t, gpu, used)
+        if moved is not None:
+            self._reserved = 0.0
+            return moved._replace(seconds=max(moved.seconds, full or 0.0))
+        return Full(full) if full is not None and full >= self._settings.full_seconds else None
+
+    def _remember(self, t: float, gpu: GpuSample, used: float) -> None:
+        self._programs = {p.pid: self._programs.get(p.pid, t) for p in gpu.processes if p.pid}
+        if not self._seen or t - self._seen[-1][0] >= _SAMPLE_SECONDS:
+            self._seen.append((t, used))
+
+    def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None) -> Full | None:
+        """Return what was moved into Windows' RAM, once it is much enough for long enough."""
+        if gpu.shared_bytes is None:
+            return None
+        s = self._settings
+        grown = self._spill.look(t, float(gpu.shared_bytes), full=may_spill(gpu, end_bytes))
+        held = self._spilling.see(t, holds=grown >= (FEWEST_BYTES / 2 if self._told else FEWEST_BYTES))
+        much = self._spilling_much.see(t, holds=grown >= MANY_BYTES)
+        dry = self._dry.see(t, holds=held < 0.0)
+        self._told = held >= s.full_seconds or (self._told and dry < s.recovery_seconds)
+        return Full(max(held, 0.0), int(grown), much >= s.recovery_seconds) if self._told else None
+
+    def _at_ceiling(self, t: float, gpu: GpuSample, used: float, share: float) -> float | None:
+        """Return for how long the card has been at its ceiling; None where it is not, or a server's share."""
+        s = self._settings
+        if used < 0.5 * self._reserved:
+            self._reserved = 0.0
+        if share >= (s.full_headroom if self._full_t is None else s.full_clear_headroom):
+            self._full_t = None
+            return None
+        if self._full_t is None:
+            self._full_t = t
+            if not self._reserved and self._took_it_at_once(t, gpu, used):
+                self._reserved = used
+        held = t - self._full_t
+        if self._reserved:
+            if held <= s.recovery_seconds and share < s.full_headroom:
+                self._reserved = max(self._reserved, used)  # graphs are captured, the last buffers come
+            if used <= self._reserved + s.noise:
+                return None
+            self._reserved, self._full_t = 0.0, t
+            return 0.0
+        return held
+
+    def _took_it_at_once(self, t: float, gpu: GpuSample, used: float) -> bool:
+        """Tell whether a program that has just appeared came here fast."""
+        seen = [point for point in self._seen if t - point[0] <= START_SECONDS]
+        if not seen:
+            return False  # full at the first look: nobody knows
+        start, base = min(seen, key=lambda point: (point[1], -point[0]))
+        path = [(when, value) for when, value in seen if when >= start] + [(t, used)]
+        fast = 0.0
+        for (t0, before), (t1, after) in pairwise(path):
+            # A step within one sample is a step, however long ago the sample before was.
+            if after - before >= FAST * min(t1 - t0, 2.0):
+                fast += after - before
+        recent = [value for when, value in path if t - when <= ARRIVAL_SECONDS]
+        at_once = fast >= FAST_PART * (used - base) > 0.0 or used - recent[0] >= self._settings.jump
+        appeared = [t - self._programs.get(p.pid, t) <= START_SECONDS for p in gpu.processes if p.pid]
+        return at_once and (any(appeared) or not appeared)
