@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from wslgpud.alerts.victims import Counted
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Number, Reading, Snapshot, SourceReport, StressResult
 from wslgpud.sources import disk, gpu, memory, pressure, windows
@@ -53,8 +52,7 @@ class Remembered:
     silent_since: dict[str, float] = field(default_factory=dict)
     #: sources that did not answer an earlier run either, and so have never answered this one
     missed: set[str] = field(default_factory=set)
-    #: the kernel's count of kills and when it was read: while memory runs out that may fail for a tick
-    oom_kills: tuple[float, Number] | None = None
+    kills: Counted = field(default_factory=Counted)
     #: by UUID, how much of a card a stress run could use before its memory came to lie in RAM
     card_ends: Mapping[str, float] = field(default_factory=dict)
     #: what each card had in shared memory before it was full, in bytes: pinned buffers, the desktop
@@ -94,6 +92,8 @@ class Look:
     remembered: Remembered
     store_error: str = ""
     store_damage: str = ""
+    #: by resource, whom the forecast sees growing
+    growing: Mapping[str, str] = field(default_factory=dict)
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
@@ -123,39 +123,6 @@ class Look:
 
 
 Measure = Callable[[Look], Iterable[Signal]]
-
-
-def oom_kills(look: Look) -> Iterator[Signal]:
-    """A process was killed because memory had run out: from the kernel's log, else from its counter."""
-    heard = list(look.events("oom_kill"))
-    # While no daemon ran, many may have died in as many groups, most of them gone by now: one alert for all.
-    missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
-    for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
-        facts: dict[str, str | Number] = {**event.fields, "text": event.text}
-        if event.fields.get("past"):  # told now, and not of now
-            facts["died"] = f"{datetime.fromtimestamp(event.wall).astimezone():%Y-%m-%d %H:%M}"
-        if len(missed) > 1 and event is missed[-1]:
-            victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
-            facts |= {"kills": len(missed), "victims": ", ".join(f"{n} x {name}" for name, n in victims)}
-        yield Signal(_short(event), 1.0, facts)
-    log = look.report("kernel_log")
-    # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
-    mute = log is None or log.health in ("failed", "absent")
-    count, before = look.snapshot.value(memory.OOM_KILLS), look.remembered.oom_kills
-    if count is None:
-        return
-    look.remembered.oom_kills = look.snapshot.mono, count
-    if not heard and mute and before is not None and count > before[1] and look.snapshot.mono > before[0]:
-        rate = (count - before[1]) / (look.snapshot.mono - before[0])
-        yield Signal("ram", 1.0, {"kills_per_second": rate})
-
-
-def _short(kill: Event) -> str:
-    """Return the resource that a process was killed for."""
-    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
-    group = str(kill.fields.get("cgroup", ""))
-    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
-    return f"cgroup:{group}" if limited else "ram"
 
 
 def residency_failures(look: Look) -> Iterator[Signal]:
