@@ -12,6 +12,7 @@ from wslgpud.alerts.message import iso
 from wslgpud.alerts.report import in_words, report, rows_told
 from wslgpud.model import Level, Number, StressResult, Transition
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
+from wslgpud.words import tongue
 
 #: changes of level that are read at once
 _MOST_ROWS = 500
@@ -57,7 +58,7 @@ class Archive:
             before: only those with lower numbers are returned.
             limit: no more than so many are.
         """
-        tongue, reader, total = language or self._language, self._reader(), 0
+        reader, total = self._reader(), 0
 
         def asked() -> Iterator[Incident]:
             nonlocal total
@@ -71,11 +72,11 @@ class Archive:
         numbers, rows = sorted({number for i in found for number in rows_told(i)}), dict[int, Transition]()
         for first in range(0, len(numbers), _MOST_ROWS):
             rows |= reader.changes_numbered(numbers[first : first + _MOST_ROWS])
-        return [in_words(i, rows, tongue) for i in found], total
+        return [in_words(i, rows, tongue(language or self._language)) for i in found], total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""
-        found = report(self._reader(), number, language or self._language)
+        found = report(self._reader(), number, tongue(language or self._language))
         if found is None:
             return None
         levels = {c.resource: [int(level) for _, _, level in c.points] for c in found.curves}

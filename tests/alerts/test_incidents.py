@@ -68,7 +68,9 @@ def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_cal
         return ledger.overdue(t, [Forecast("ram", OK, left, 100)])
 
     assert (ended(150, 70), ended(200, 17), ended(900, 15)) == ([], [], [])
-    assert [rule for rule, _ in ended(200, 70)] == [rule for rule, _ in ended(1001, 20)] == ["memory_exhaustion"]
+    assert (
+        [rule for rule, _ in ended(200, 70)] == [rule for rule, _ in ended(1001, 20)] == ["memory_exhaustion"]
+    )
 
 
 def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts import blackbox
 from wslgpud.alerts.incidents import Incident, after, grouped, story
+from wslgpud.alerts.kills import resource_of
 from wslgpud.alerts.message import forecast_payload, iso
 from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
@@ -18,15 +19,15 @@ from wslgpud.alerts.victims import is_named
 from wslgpud.model import Event, Level, Transition
 from wslgpud.store import ProcessPoint
 from wslgpud.units import one_line
-from wslgpud.words import Tongue, tongue
+from wslgpud.words import Tongue
 
 #: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)
 AFTER_SECONDS = (20.0, 60.0)
 #: no more than so much is shown; of a longer one its end
 MOST_SECONDS = 6 * 3600.0
-#: of one that is open, the newest sample is looked for at this distance
-_LOOK_SECONDS = 60.0
+#: of one that is open, the newest sample is looked for in steps of this
+_LOOK_SECONDS = 10.0
 #: points of a curve; more than a screen or a picture shows
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
@@ -92,8 +93,8 @@ class Report(NamedTuple):
     curves: list[Curve]
 
 
-def summary(incident: Incident, words: Tongue) -> dict[str, Any]:
-    """Return an incident in a few words, as JSON."""
+def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
+    """Return an incident in a few words of a language, as JSON."""
     told = outcome(incident)
     facts = {
         "id": incident.id,
@@ -104,7 +105,7 @@ def summary(incident: Incident, words: Tongue) -> dict[str, Any]:
         "opened": iso(incident.opened_wall),
         "closed": iso(incident.closed_wall) if incident.closed_wall is not None else None,
         "headline": incident.headline,
-        "outcome": words.text(told) if told is not None else None,
+        "outcome": tongue.text(told) if told is not None else None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -115,20 +116,20 @@ def rows_told(incident: Incident) -> set[int]:
     return {incident.told_id, incident.last_id, *kill}
 
 
-def in_words(incident: Incident, rows: Mapping[int, Transition], language: str) -> dict[str, Any]:
+def in_words(incident: Incident, rows: Mapping[int, Transition], tongue: Tongue) -> dict[str, Any]:
     """Return the summary of an incident that was made of brief rows, with these rows in full."""
     full = replace(
         incident,
         last=rows.get(incident.last_id, incident.last),
         kill=rows.get(incident.kill_id or 0, incident.kill),
     )
-    said = {} if language == "en" or incident.told_id not in rows else {
-        "headline": compose(rows[incident.told_id], language).headline
-    }  # fmt: skip
-    return summary(full, tongue(language)) | said
+    found = summary(full, tongue)
+    if tongue.code != "en" and incident.told_id in rows:
+        found["headline"] = compose(rows[incident.told_id], tongue.code).headline
+    return found
 
 
-def report(history: History, number: int, language: str) -> Report | None:
+def report(history: History, number: int, tongue: Tongue) -> Report | None:
     """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
@@ -139,10 +140,9 @@ def report(history: History, number: int, language: str) -> Report | None:
     moment, start, end = _span(history, incident, box)
     curves = _curves(history, start, end, incident.resource)
     warned = _warning(own.values()) if incident.warned_wall is not None else None
-    words = tongue(language)
-    text = compose(incident.kill or incident.first, language)
+    text = compose(incident.kill or incident.first, tongue.code)
     document = {
-        **in_words(incident, own, language),
+        **in_words(incident, own, tongue),
         "moment": iso(moment),
         "start": iso(start),
         "end": iso(end),
@@ -158,15 +158,15 @@ def report(history: History, number: int, language: str) -> Report | None:
         "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
         "trouble": box.fields.get("trouble") if box is not None else None,
         "growing": _growing(history, incident, start, moment, own.values()),
-        "levels": [_step(t, language) for _, t in _by_time(own)],
+        "levels": [_step(t, tongue) for _, t in _by_time(own)],
         "messages": _messages(history, own, incident, start, end),
-        "events": _events(history, start, end),
+        "events": _events(history, incident, start, end),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
         "headroom": [
             {
                 "resource": c.resource,
-                "name": words.resource(c.resource),
+                "name": tongue.resource(c.resource),
                 "capacity_bytes": c.capacity_bytes,
                 "points": [[round(wall, 3), left] for wall, left, _ in c.points],
             }
@@ -192,9 +192,10 @@ def _span(history: History, incident: Incident, box: Event | None) -> tuple[floa
         ended = max(incident.changed_wall, _newest(history, incident))
     ended = max(ended, opened)  # the clock may have been set back meanwhile
     lasted = ended - opened
-    before, after_ = (min(most, max(least, lasted)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
+    before, more = (min(most, max(least, lasted)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
+    more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
     moment = ended if story(incident.rule) == MEMORY else opened
-    return moment, max(opened - before, ended - MOST_SECONDS), ended + after_
+    return moment, max(opened - before, ended - MOST_SECONDS), ended + more
 
 
 def _newest(history: History, incident: Incident) -> float:
@@ -214,12 +215,17 @@ def _warning(rows: Iterable[Transition]) -> Transition | None:
     return next(foretold, warnings[0] if warnings else None)
 
 
-def _events(history: History, start: float, end: float) -> list[dict[str, Any]]:
-    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew."""
+def _events(history: History, incident: Incident, start: float, end: float) -> list[dict[str, Any]]:
+    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
+
+    Kills in other groups are stories of their own.
+    """
+    group = incident.resource.startswith("cgroup:")
     found = {
         (round(e.wall), e.text): {"at": iso(e.wall), "kind": e.kind, "text": e.text}
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT
+        and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
     return list(found.values())[::-1][-_MOST_EVENTS:]
 
@@ -299,13 +305,13 @@ def _shown(row: Transition) -> dict[str, Any] | None:
     return {k: one_line(v) if isinstance(v, str) else v for k, v in row.facts.items()} or None
 
 
-def _step(row: Transition, language: str) -> dict[str, Any]:
+def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
     facts = {
         "at": iso(row.wall),
         "rule": row.rule,
         "resource": row.resource,
         "level": row.new.label,
-        "headline": row.headline if language == "en" else compose(row, language).headline,
+        "headline": row.headline if tongue.code == "en" else compose(row, tongue.code).headline,
         "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
         "facts": _shown(row),
     }

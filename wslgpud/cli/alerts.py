@@ -27,6 +27,7 @@ from wslgpud.cli.common import (
     open_reader,
 )
 from wslgpud.cli.incidents import local, recent
+from wslgpud.words import current
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
@@ -72,7 +73,7 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     from wslgpud.alerts.report import summary  # noqa: PLC0415
 
     with open_reader(config, state) as reader:
-        found = [summary(i) for i in recent(reader, 0.0) if i.closed_wall is None]
+        found = [summary(i, current()) for i in recent(reader, 0.0) if i.closed_wall is None]
     told = (ask_daemon(data_folder(state)) or {}).get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]

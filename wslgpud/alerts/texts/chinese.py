@@ -17,13 +17,15 @@ RULES = {
         "内存不足，进程被杀",
         (
             "wslgpud 未运行期间，内核因内存不足杀死了 {kills} 个进程，最后一个是 {victim}",
-            "内存不足，内核于 {died} 杀死了 {victim} (pid {pid}, {size_bytes})",
-            "内存不足，内核杀死了 {victim} (pid {pid}, {size_bytes})",
+            "内存不足，内核于 {died} 杀死了 {who}，占用 {size_bytes}",
+            "内存不足，内核杀死了 {who}，占用 {size_bytes}",
+            "内存不足，内核杀死了一个进程，可能是 {likely}，占用 {size_bytes}",
             "内存不足，内核杀死了一个进程",
         ),
         (
             "均因所在 cgroup 的限制：{victims}。",
             "{victim} (pid {pid}) 占用私有内存 {anon_bytes}，共享内存 {shmem_bytes}。",
+            "内核日志不可读：OOM 计数增加时，{likely} 已消失，其内存也已释放。",
             "内核的 OOM 计数增加了；内核日志不可读，因此不知道是哪个进程。",
         ),
         "减少并行任务数 (MAX_JOBS, -j, num_workers)，减小 batch size 或上下文长度；或在 .wslconfig 的 [wsl2] 中增大 "

@@ -17,13 +17,15 @@ RULES = {
         "out-of-memory kill",
         (
             "{kills} programs killed for lack of memory while wslgpud did not run; last: {victim}",
-            "Killed for lack of memory: {victim} (pid {pid}, {size_bytes}) at {died}",
-            "Killed for lack of memory: {victim} (pid {pid}, {size_bytes})",
+            "Killed for lack of memory: {who}, {size_bytes}, at {died}",
+            "Killed for lack of memory: {who}, {size_bytes}",
+            "Killed for lack of memory: probably {likely}, {size_bytes}",
             "The kernel killed a process for lack of memory",
         ),
         (
             "Each by the limit of its cgroup: {victims}.",
             "{text}. It held {anon_bytes} of its own and {shmem_bytes} of shared memory.",
+            "The kernel's log cannot be read: {likely} was gone, and its memory back, when the counter rose.",
             "The kernel's counter of OOM kills rose; its log cannot be read, so the victim is not known.",
         ),
         "Run fewer jobs at once (MAX_JOBS, -j, num_workers), lower the batch size or context, or give the "
