@@ -36,7 +36,7 @@ from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.verdict import WAITING, Told, Verdict, decide
+from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, decide
 from wslgpud.words import chosen, tongue
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Daemon:
     def _decide(self, state: State) -> Verdict:
         memory = next((report for report in state.snapshot.reports if report.name == "memory"), None)
         blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
-        return decide(state.forecasts, self._standing, blind=blind)
+        return decide(state.forecasts, self._standing, self._desk.lately(NEWS_SECONDS), blind=blind)
 
     def _recall_lessons(self) -> None:
         """Give the engine what earlier runs have learned.

@@ -9,10 +9,13 @@ from typing import Any
 
 from wslgpud.alerts.incidents import Incident, grouped
 from wslgpud.alerts.message import iso
-from wslgpud.alerts.report import report, summary
-from wslgpud.model import Level, Number, StressResult
+from wslgpud.alerts.report import in_words, report, rows_told
+from wslgpud.model import Level, Number, StressResult, Transition
 from wslgpud.store import Bucket, ProcessPoint, Reader, SeriesRef
 from wslgpud.words import tongue
+
+#: changes of level that are read at once
+_MOST_ROWS = 500
 
 
 class Archive:
@@ -66,7 +69,10 @@ class Archive:
                         yield incident
 
         found = heapq.nlargest(limit, asked(), key=lambda incident: incident.id)
-        return [summary(i, tongue(language or self._language)) for i in found], total
+        numbers, rows = sorted({number for i in found for number in rows_told(i)}), dict[int, Transition]()
+        for first in range(0, len(numbers), _MOST_ROWS):
+            rows |= reader.changes_numbered(numbers[first : first + _MOST_ROWS])
+        return [in_words(i, rows, tongue(language or self._language)) for i in found], total
 
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of one incident; None when there is none of that number."""

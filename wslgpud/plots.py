@@ -7,14 +7,15 @@ import html
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud import documents, extras
-from wslgpud.model import Level, StressResult
+from wslgpud.model import Level, StressResult, Transition
 from wslgpud.palette import INKS, LEVELS, LINES
+from wslgpud.words import t as words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,14 +44,26 @@ class Panel(NamedTuple):
     points: Sequence[tuple[float, float, Level]]
 
 
-def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str, text: str) -> None:
-    """Draw what was left before and after a moment, one panel a resource.
+class Story(NamedTuple):
+    """What is marked on the curves of an incident, all from ``start`` to ``end``.
+
+    ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
+    """
+
+    start: float
+    end: float
+    marks: Sequence[tuple[float, str]]
+    warned: Transition | None
+
+
+def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str, text: str) -> None:
+    """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
 
     Args:
-        panels: what to draw.
-        moment: what it was about, in seconds since the epoch; a line marks it.
+        panels: what to draw, the subject first.
+        story: what to mark.
         path: PNG, SVG or HTML to write; HTML is one file that needs nothing else, with the report below.
-        title: its first line.
+        title: its first line, and the outcome in a second.
         text: the report, for HTML.
 
     Raises:
@@ -58,21 +71,54 @@ def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str
     """
     if not panels:
         raise PlotError("nothing to draw: no headroom was recorded around it")
-    figure = _figure(10, 2.7 * len(panels))
-    grid = figure.subplots(len(panels), squeeze=False, sharex=True)
-    for axes, panel in zip(grid[:, 0], panels, strict=True):
+    figure = _figure(10, 4.4 + 1.3 * (len(panels) - 1))
+    ratios = [3.0] + [1.0] * (len(panels) - 1)
+    grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
+    for number, (axes, panel) in enumerate(zip(grid[:, 0], panels, strict=True)):
         unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
         whole = max(panel.capacity_bytes / scale, 1e-3)
         times = [_days(wall) for wall, _, _ in panel.points]
-        _shade_levels(axes, [(t, 0.0, None, p[2]) for t, p in zip(times, panel.points, strict=True)])
-        _headroom(axes, times, [max(0.0, value) / scale for _, value, _ in panel.points], fill=True)
-        axes.axvline(_days(moment), **_MOMENT)
-        axes.set_title(f"{panel.name}: left of {whole:.3g} {unit}", fontsize=10, loc="left")
+        if number == 0:
+            _shade_levels(axes, [(t, 0.0, None, p[2]) for t, p in zip(times, panel.points, strict=True)])
+            _fan(axes, story, scale)
+        _headroom(axes, times, [max(0.0, p[1]) / scale for p in panel.points], fill=number > 0)
+        for wall, name in story.marks:
+            axes.axvline(_days(wall), **_MOMENT)
+            if number == 0:
+                late = wall > (story.start + story.end) / 2
+                axes.annotate(
+                    f"{name} {_clock_of(wall)} " if late else f" {name} {_clock_of(wall)}",
+                    (_days(wall), 0.97), xycoords=("data", "axes fraction"), fontsize=9, va="top",
+                    ha="right" if late else "left",
+                )  # fmt: skip
+        left = words(
+            "{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes
+        )
+        axes.set_title(left, fontsize=10, loc="left")
         axes.set_ylim(0, 1.02 * whole)
-        axes.set_ylabel(f"{unit} left")
-        axes.margins(x=0)
+        axes.set_xlim(_days(story.start), _days(story.end))
+        axes.set_ylabel(unit)
         _clock_below(axes, "%H:%M:%S")
-    _save(figure, path, (title, text))
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    _legend_of_levels(figure, {point[2] for point in panels[0].points}, story)
+    _save(figure, path, (title.partition("\n")[0], text))
+
+
+def _fan(axes: Axes, story: Story, scale: float) -> None:
+    """Draw what was foretold when the warning left: its middle, from the earliest to the latest."""
+    row = story.warned
+    if row is None or row.forecast is None or row.forecast.eta_seconds is None:
+        return
+    left, middle = row.forecast.headroom_bytes / scale, row.forecast.eta_seconds
+    early, late = row.forecast.eta_early_seconds or middle, row.forecast.eta_late_seconds or middle
+    now, ink = _days(row.wall), INKS["eta"].light
+    corners = [(now, left), (_days(row.wall + early), 0.0), (_days(row.wall + late), 0.0)]
+    axes.fill([x for x, _ in corners], [y for _, y in corners], color=ink, alpha=0.14, linewidth=0)
+    axes.plot([now, _days(row.wall + middle)], [left, 0.0], color=ink, linewidth=1.6, linestyle=(0, (4, 2)))
+
+
+def _clock_of(wall: float) -> str:
+    return f"{datetime.fromtimestamp(wall).astimezone():%H:%M:%S}"
 
 
 def plot_replays(
@@ -362,15 +408,22 @@ def _shade_levels(axes: Axes, series: Sequence[RiskPoint]) -> None:
             start, level = t, now
 
 
-def _legend_of_levels(figure: Figure) -> None:
+def _legend_of_levels(figure: Figure, levels: Container[Level] = LEVELS, story: Story | None = None) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415 - see _figure
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     marks: list[Patch | Line2D] = [
-        Patch(color=shade.fill, label=level.label) for level, shade in LEVELS.items() if shade.fill
+        Patch(color=shade.fill, label=level.label)
+        for level, shade in LEVELS.items()
+        if shade.fill and level in levels
     ]
-    marks.append(Line2D([], [], label="out of memory", **_MOMENT))
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
+    if story is None:
+        marks.append(Line2D([], [], label="out of memory", **_MOMENT))
+    elif story.warned is not None and story.warned.forecast is not None:
+        foretold = words("forecast when the warning left")
+        marks.append(Line2D([], [], color=INKS["eta"].light, linestyle=(0, (4, 2)), label=foretold))
+    if marks:
+        figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
 
 
 def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> None:

@@ -1,7 +1,8 @@
 """The verdict: of all that is known at a tick, the one thing that matters now. Pure.
 
-One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and systemd's
-status line show it and decide nothing themselves; a notification says the same of the change that it tells of.
+One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and
+systemd's status line show it and decide nothing themselves; a notification says the same of the change that
+it tells of.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Standing
+from wslgpud.alerts.incidents import Standing, story
+from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading
+from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading, Transition
 from wslgpud.risk import wording
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.words import Message, Said, say
 
 #: news of something that is over: it is told once, and no alarm stands over free memory because of it
-OVER = frozenset({OOM_KILL, UNCLEAN_END, "clock_jump"})
+OVER = frozenset({UNCLEAN_END, "clock_jump"})
+#: for so long a calm machine says what has ended
+NEWS_SECONDS = 120.0
 #: rooms that the calm verdict names; a machine may have hundreds of groups
 MOST_ROOMS = 3
 
@@ -56,6 +60,7 @@ WAITING = Verdict(None, say("The daemon has just started: waiting for the first 
 def decide(
     forecasts: Sequence[Forecast],
     standing: Iterable[Standing],
+    lately: Iterable[Transition] = (),
     *,
     blind: Said = "",
 ) -> Verdict:
@@ -64,17 +69,18 @@ def decide(
     Args:
         forecasts: of each memory, at this moment.
         standing: open incidents and what people have said to them: what is acknowledged is no news.
+        lately: what was announced in the last minutes, the newest last.
         blind: why memory cannot be read; empty when it can.
     """
     known = list(standing)
-    numbers = {(one.incident.rule, one.incident.resource): one.incident.id for one in known}
+    numbers = {one.incident.key: one.incident.id for one in known}
     found = [_growing(f, numbers.get((MEMORY, f.resource))) for f in forecasts if f.level > Level.OK]
     # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
-    found += [_trouble(one) for one in known if one.incident.rule != MEMORY and not one.acknowledged]
+    found += [_trouble(one) for one in known if story(one.incident.rule) != MEMORY and not one.acknowledged]
     if not forecasts and blind:
         found.append(_Candidate(Verdict(None, say("The machine's memory cannot be read: {why}", why=blind))))
     if not found:
-        return _calm(forecasts)
+        return _calm(forecasts, list(lately))
     worst = max(found, key=lambda one: one.rank)
     return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
 
@@ -115,12 +121,16 @@ def _trouble(one: Standing) -> _Candidate:
     return _Candidate(verdict, is_trouble=not over)
 
 
-def _calm(forecasts: Sequence[Forecast]) -> Verdict:
+def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition]) -> Verdict:
     """Return that all is well, and what has just ended."""
-    ended = [f for f in forecasts if f.cause in ENDINGS]
-    if ended:
-        last = min(ended, key=lambda f: f.window_seconds or 0.0)
-        return Verdict(Level.OK, wording.headline(last), NOTHING_SAID, last.resource, last.cause, last.who)
+    rooms_now = {f.resource: f for f in forecasts}
+    for row in reversed(lately):
+        now = rooms_now.get(row.resource)
+        if row.rule == MEMORY and row.new == Level.OK and now is not None:
+            kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
+            told = with_victim(now, kill)
+            cause = told.cause if told.cause in ENDINGS else "over"
+            return Verdict(Level.OK, wording.headline(told), subject=row.resource, cause=cause, who=told.who)
     if not forecasts:
         return Verdict(Level.OK, say("Nothing points to trouble"))
     rooms = tuple(

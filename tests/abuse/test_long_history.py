@@ -152,7 +152,7 @@ def test_an_incident_keeps_what_its_score_is_made_of() -> None:
         incident = after(incident, number, row)
 
     assert incident is not None
-    assert (incident.warned_wall, incident.close_call, incident.peak_id) == (START + 20, True, 2)
+    assert (incident.warned_wall, incident.close_call, incident.told_id) == (START + 20, True, 2)
 
 
 class Shelf:

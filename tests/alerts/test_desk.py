@@ -30,6 +30,7 @@ from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Transition
 from wslgpud.risk.metrics import CAPACITY, HEADROOM
 from wslgpud.store import Reader, Store
+from wslgpud.words import ENGLISH
 
 ROOT = Path(__file__).parents[2]
 OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
@@ -232,7 +233,7 @@ def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tm
     control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
     life.kill(1)
     life.memory(2, OK, WARNING, eta=1000)
-    (incident,) = [i for i in life.desk.open if i.rule == "memory_exhaustion"]
+    (incident,) = life.desk.open
     control.change(lambda c: replace(c, acknowledged=(incident.id,)))
     life.memory(20, WARNING, WARNING, eta=100)
     life.memory(30, WARNING, CRITICAL)
@@ -414,10 +415,10 @@ def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
     first.kill(1, "cc1plus")
     (incident,) = fold(first.rows())
     reader = Reader(str(tmp_path / "wslgpud.db"))
-    before = report(reader, incident.id, "en")
+    before = report(reader, incident.id, ENGLISH)
     first.end()
     second = Life(tmp_path)
-    after = report(reader, incident.id, "en")
+    after = report(reader, incident.id, ENGLISH)
     again = second.desk.open[0].last
     second.end()
     reader.close()
@@ -454,7 +455,7 @@ def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: 
     life.memory(2, WARNING, OK)
     (incident,) = fold(life.rows())
 
-    found = report(life.store.reader, incident.id, "en")
+    found = report(life.store.reader, incident.id, ENGLISH)
 
     assert found is not None
     assert {step["level"] for step in found.document["levels"]} == {"warning", "ok"}

@@ -5,19 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.alerts.ticks import START, tick
+from tests.alerts.ticks import START, tick, transition
 from wslgpud.alerts.report import Curve
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
 from wslgpud.cli.screen import print_status
-from wslgpud.model import Level, Reading, Snapshot
+from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.observe import observe
-from wslgpud.plots import Panel, PlotError, plot_incident
+from wslgpud.plots import Panel, PlotError, Story, plot_incident
 from wslgpud.sources import windows
 from wslgpud.status import status
 
@@ -78,7 +79,9 @@ def calm_screen(incidents: list[dict[str, Any]]) -> str:
 
 def drawn(points: list[tuple[float, float]]) -> list[str]:
     curve = Curve("ram", 100.0, [(START + t, left, Level.OK) for t, left in points])
-    return [line.partition("|")[2] for line in headroom(curve, START) if "|" in line]
+    end = curve.points[-1][0]
+    lines = headroom(curve, START, end)
+    return [line.partition("|")[2].ljust(72) for line in lines if "|" in line and "level" not in line]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.83, 2.5, 10.0])
@@ -127,6 +130,13 @@ def test_where_windows_is_not_asked_nothing_is_said_of_it() -> None:
     assert "Windows" not in screen()
 
 
+WARNED = transition(20, Level.OK, Level.WARNING)
+FORECAST = Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, 20.0, 40.0, 70.0)
+STORY = Story(
+    START, START + 60, [(START + 20, "warned"), (START + 55, "killed")], replace(WARNED, forecast=FORECAST)
+)
+
+
 @pytest.fixture
 def panels() -> list[Panel]:
     points = [(START + n, float((60 - n) * GIB), Level(min(4, n // 12))) for n in range(60)]
@@ -139,7 +149,7 @@ def panels() -> list[Panel]:
 def test_the_ending_of_the_name_says_what_is_drawn(
     tmp_path: Path, panels: list[Panel], name: str, begins: bytes
 ) -> None:
-    plot_incident(panels, START + 55, tmp_path / name, "Incident 12", "all of it")
+    plot_incident(panels, STORY, tmp_path / name, "Incident 12", "all of it")
 
     assert (tmp_path / name).read_bytes().startswith(begins)
 
@@ -148,7 +158,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_ma
     tmp_path: Path, panels: list[Panel]
 ) -> None:
     plot_incident(
-        panels, START, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>"
+        panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>"
     )
     page = (tmp_path / "i.html").read_text()
 
@@ -174,4 +184,4 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
     tmp_path: Path, panels: list[Panel], name: str, count: int, said: str
 ) -> None:
     with pytest.raises(PlotError, match=said):
-        plot_incident(panels[:count], START, tmp_path / name, "t", "")
+        plot_incident(panels[:count], STORY, tmp_path / name, "t", "")

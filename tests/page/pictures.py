@@ -17,6 +17,7 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.page.stage import Stage, nights, past_incidents, trace
+from tests.page.stories import three_groups
 
 VIEWS = ("overview", "history", "gpus", "processes", "incidents", "stress", "doctor", "daemon")
 #: name -> what the browser is like
@@ -42,6 +43,12 @@ def stale(stage: Stage) -> None:
     stage.clock.offset += 95
 
 
+def killed(stage: Stage) -> None:
+    """Three groups: one killed after a warning, one without, one that stops by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        three_groups(stage, Path(folder))
+
+
 def work(stage: Stage) -> None:
     """A stress run on one card, a build under guard."""
     stage.running = [
@@ -62,6 +69,7 @@ STATES: dict[str, Callable[[Stage], None]] = {
     "two-gpus": lambda stage: stage.host("two-gpus"),
     "gpu-lost": lambda stage: stage.host("gpu-lost"),
     "no-gpu": lambda stage: stage.host("no-gpu"),
+    "killed": killed,
     "no-data": lambda _: None,
     "stale": stale,
     "work": work,

@@ -19,13 +19,14 @@ from wslgpud.alerts.dispatcher import Dispatcher, Outbox
 from wslgpud.alerts.incidents import Incident, Ledger, Standing, grouped, kind_of
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
 from wslgpud.alerts.message import payload
+from wslgpud.alerts.outcome import closing, end_facts, with_victim
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
 from wslgpud.alerts.selfsave import SelfSave
 from wslgpud.alerts.texts import Text, compose, first_line, text_now
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
-from wslgpud.words import tongue
+from wslgpud.words import Fact, tongue
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ REPEAT_SECONDS = 10.0
 RENEW_SECONDS = 60.0
 #: the longest that a tick waits for its news to be on disk, after the channels have them
 SYNC_SECONDS = 0.3
+#: processes of a group that a row names, the biggest first
+MOST_MEMBERS = 40
+#: rows that ``lately`` looks through
+MOST_LATELY = 20
 #: incidents that the score remembers
 _MOST_INCIDENTS = 2000
 _LOG_LEVEL = {
@@ -124,7 +129,9 @@ class Desk:
         if going := self._selfsave.released:
             log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
         self._told: dict[str, tuple[float, float]] = {}
-        self._untold: set[int] = set()  # open incidents of which a silence has kept news
+        self._untold: set[tuple[str, int]] = (
+            set()
+        )  # rules and open incidents of which a silence has kept news
         self._announced = False
         oldest = clock.wall() - settings.expire_hours * 3600.0
         for delivery in store.unsent():
@@ -132,6 +139,7 @@ class Desk:
             if delivery.channel not in self._levels and not back:
                 store.abandon(delivery.id, "the channel is not configured any more")
         self._reports: deque[Transition] = deque()
+        self._lately: deque[Transition] = deque(maxlen=MOST_LATELY)
         self._processes: Sequence[ProcessSample] = ()
         self._forecasts: Mapping[str, Forecast] = {}
         # before anything is renewed: nobody is to be told of last night's trouble as if it were now
@@ -156,6 +164,11 @@ class Desk:
             for i in self.open
         ]
 
+    def lately(self, seconds: float) -> list[Transition]:
+        """Return what was announced in the last seconds, the newest last."""
+        since = self._clock.mono() - seconds
+        return [row for row in self._lately if row.mono >= since]
+
     def tick(
         self,
         snapshot: Snapshot,
@@ -173,17 +186,8 @@ class Desk:
         for channel in self._channels:
             if isinstance(channel, Prepared):
                 channel.stand_by(needed=likely)
-        for transition in transitions:
+        for transition in self._found(snapshot, list(transitions), store_error, store_damage):
             self._announce(transition)
-        for change in self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage):
-            self._announce(
-                Transition(
-                    snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new,
-                    facts=change.facts,
-                )
-            )  # fmt: skip
-        while self._reports:
-            self._announce(self._reports.popleft())
         self._close_overdue(snapshot.wall, snapshot.mono, forecasts)
         if self._settings.repeat:
             self._repeat(snapshot, forecasts)
@@ -192,6 +196,23 @@ class Desk:
         if self._announced:
             # The channels are at it already; a daemon killed now should know after its restart.
             self._store.flush(SYNC_SECONDS)
+
+    def _found(
+        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: str, store_damage: str
+    ) -> Iterator[Transition]:
+        """Yield what a tick found: ends of exhaustions after the kills, as they say how they ended."""
+        yield from (transition for transition in transitions if transition.new > Level.OK)
+        growing = {name: f.who_pid for name, f in self._forecasts.items() if f.level > Level.OK and f.who_pid}
+        for change in self._rules.observe(
+            snapshot, store_error=store_error, store_damage=store_damage, growing=growing
+        ):
+            yield Transition(
+                snapshot.wall, snapshot.mono, change.resource, change.rule, change.old, change.new,
+                facts=change.facts,
+            )  # fmt: skip
+        yield from (transition for transition in transitions if transition.new == Level.OK)
+        while self._reports:
+            yield self._reports.popleft()
 
     def close(self, timeout_seconds: float) -> None:
         """Stop sending; what waits is sent by the next run."""
@@ -204,13 +225,10 @@ class Desk:
         yield from self._score
 
     def _close_overdue(self, wall: float, mono: float, forecasts: Iterable[Forecast]) -> None:
-        for incident in self._ledger.overdue(mono, forecasts):
-            now = self._forecasts.get(incident.resource) if incident.rule == MEMORY else None
-            self._announce(
-                Transition(
-                    wall, mono, incident.resource, incident.rule, incident.level, Level.OK, forecast=now
-                )
-            )
+        for rule, incident in self._ledger.overdue(mono, forecasts):
+            now = self._forecasts.get(incident.resource) if rule == MEMORY else None
+            level = incident.levels[rule]
+            self._announce(Transition(wall, mono, incident.resource, rule, level, Level.OK, forecast=now))
 
     def _announce(self, wanted: Transition) -> None:
         """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
@@ -221,17 +239,24 @@ class Desk:
             return
         if row.forecast is not None and (jobs := jobs_that_fit(row.forecast, self._processes)) is not None:
             row = replace(row, facts={**row.facts, "jobs": jobs})
+        before = self._ledger.known(row)
+        row = replace(row, facts={**row.facts, **self._story_facts(row, before)})
+        if row.forecast is not None and before is not None:
+            row = replace(row, forecast=with_victim(row.forecast, before.kill))
         text = compose(row)
+        if row.rule == MEMORY and row.new == Level.OK and before and (end := closing(before, row)):
+            text = text._replace(evidence=(end, *text.evidence))
         row = replace(row, message=text.headline)
-        before = self._ledger.open.get((row.rule, row.resource)) if row.old > Level.OK else None
+        self._lately.append(row)
         self._log(row)
         number = self._store.record_transition(row, self._messages(row, text, before))
         self.dispatcher.wake()
         self._announced = True
-        incident = self._ledger.record(number, row)
-        if kind_of(row) in ("opened", "escalated") and self._is_silenced(incident):
-            self._untold.add(incident.id)
-        self._keep_past(incident)
+        incident, over = self._ledger.record(number, row)
+        if kind_of(row) in ("opened", "escalated") and self._is_silenced(row):
+            self._untold.add((row.rule, incident.id))
+        for one in (*over, incident):
+            self._keep_past(one)
         if row.rule == MEMORY and row.new == Level.OK:
             self._told.pop(row.resource, None)  # what the next one has left is to be compared with itself
         elif row.forecast is not None and row.forecast.eta_seconds is not None:
@@ -239,6 +264,17 @@ class Desk:
         self._renew_open()
         self._keep_score()
         self._save(row)
+
+    def _story_facts(self, row: Transition, before: Incident | None) -> Mapping[str, Fact]:
+        """Return what a row of memory keeps for its incident's story: who was in the group, how it ended."""
+        if row.rule != MEMORY:
+            return {}
+        if row.new == Level.OK:
+            there = row.resource in self._forecasts
+            return end_facts(before, row, self._processes, there=there) if before is not None else {}
+        group = row.resource.removeprefix("cgroup:")
+        members = [p.pid for p in self._processes if group != row.resource and p.within(group)]
+        return {"pids": " ".join(map(str, members[:MOST_MEMBERS]))} if members else {}
 
     def _save(self, row: Transition) -> None:
         if done := self._selfsave.note(row, self._processes):
@@ -251,21 +287,21 @@ class Desk:
     def _keep_score(self) -> None:
         """Make ready what other threads ask for: they must not walk through what changes meanwhile."""
         self._open = tuple(self._ledger.open.values())
-        incidents = sorted([*self._past, *self._open], key=lambda i: i.id)
-        self._score = tuple(score.readings(incidents))
+        known = {i.id: i for i in (*self._past, *self._open)}  # news of a kill opens what was over
+        self._score = tuple(score.readings(known[number] for number in sorted(known)))
 
     def _repeat(self, snapshot: Snapshot, forecasts: Iterable[Forecast]) -> None:
         """Say it again when half of the time is gone."""
         for forecast in forecasts:
             incident = self._ledger.open.get((MEMORY, forecast.resource))
             eta = forecast.eta_seconds
-            if incident is None or incident.level < Level.WARNING or eta is None:
+            level = incident.levels.get(MEMORY, Level.OK) if incident is not None else Level.OK
+            if incident is None or level < Level.WARNING or eta is None:
                 continue
             told, when = self._told.setdefault(forecast.resource, (eta, snapshot.mono))
             if eta > told / 2 or snapshot.mono - when < REPEAT_SECONDS:
                 continue
             self._told[forecast.resource] = (eta, snapshot.mono)
-            level = incident.level
             row = Transition(
                 snapshot.wall, snapshot.mono, forecast.resource, MEMORY, level, level, forecast=forecast
             )
@@ -279,22 +315,20 @@ class Desk:
 
     def _tell_late(self, row: Transition, incident: Incident) -> None:
         """Say what a silence has kept; of memory with the forecast of now: what was left then is no news."""
-        now = self._forecasts.get(incident.resource) if incident.rule == MEMORY else None
+        now = self._forecasts.get(row.resource) if row.rule == MEMORY else None
         if now is not None:
             row = replace(row, wall=self._clock.wall(), forecast=now)
         self._post(row, text_now(incident, now), incident)
 
-    def _is_silenced(self, incident: Incident) -> bool:
-        until = self._control.now().silenced_until(incident.rule, incident.resource, self._clock.wall())
-        return until is not None
+    def _is_silenced(self, row: Transition) -> bool:
+        return self._control.now().silenced_until(row.rule, row.resource, self._clock.wall()) is not None
 
     def _messages(
         self, row: Transition, text: Text, incident: Incident | None
     ) -> dict[str, Mapping[str, Any]]:
-        control = self._control.now()
-        if control.silenced_until(row.rule, row.resource, self._clock.wall()) is not None:
+        if self._is_silenced(row):
             return {}
-        acknowledged = incident is not None and incident.id in control.acknowledged
+        acknowledged = incident is not None and incident.id in self._control.now().acknowledged
         if acknowledged and kind_of(row) in ("eased", "repeated"):
             return {}
         message = payload(row, text, incident=incident, host=self._place.host)
@@ -311,15 +345,15 @@ class Desk:
     def _renew_open(self) -> None:
         self._renewed_mono = self._clock.mono()
         messages = []
-        self._untold &= {incident.id for incident in self._ledger.open.values()}
-        for incident in self._ledger.open.values():
-            if self._is_silenced(incident):
+        self._untold &= {(rule, i.id) for i in self._ledger.open.values() for rule in i.held}
+        held = [(incident, row) for incident in self._ledger.open.values() for row in incident.held.values()]
+        for incident, row in held:
+            if self._is_silenced(row):
                 continue
-            row = incident.last
-            if incident.id in self._untold:  # it outlasts its silence
-                self._untold.discard(incident.id)
+            if (row.rule, incident.id) in self._untold:  # it outlasts its silence
+                self._untold.discard((row.rule, incident.id))
                 self._tell_late(row, incident)
-            if incident.level >= min(self._levels.values(), default=Level.OK):
+            if row.new >= min(self._levels.values(), default=Level.OK):
                 text = Text(row.message, compose(row).evidence)
                 messages.append(payload(row, text, incident=incident, host=self._place.host))
         self.dispatcher.now_open(messages)

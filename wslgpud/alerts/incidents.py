@@ -2,20 +2,23 @@
 
 Only the rows are kept: an incident is what a fold over them finds, its number the id of its first row. It is
 of one size however many rows it has: an ordinary user can add some thousand a day to one that never ends.
+Memory that runs out and whom that kills is one story, and one incident, of the resource.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from wslgpud.alerts.rules import MEMORY, OTHERS, UNCLEAN_END, is_momentary, rule_named
+from wslgpud.alerts.rules import MEMORY, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.words import Fact, Message
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
+#: a story (see ``story``) and a resource
 Key = tuple[str, str]
 
 #: after a restart the risk engine knows no history: what it had raised stays open for this long without it
@@ -30,11 +33,14 @@ AGAIN_SECONDS = 30.0
 REPORT_SECONDS = 600.0
 #: an alarm was worth it when less than this share of the memory was left while it held
 CLOSE_CALL_SHARE = 0.10
+#: a kill gives the memory back at once, but the kernel's log or the list of processes may tell of it later:
+#: news of one so soon after an exhaustion is how that ended
+LATE_KILL_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One stretch of trouble with one resource under one rule."""
+    """One stretch of trouble with one resource; ``rule`` is that of its first row."""
 
     id: int
     rule: str
@@ -48,18 +54,50 @@ class Incident:
     first: Transition
     last: Transition
     last_id: int
-    #: number of the first row of the worst level
-    peak_id: int
-    #: when it first was a warning or worse
+    #: number of the row whose headline it has: that of the kill, else the newest of the worst level
+    told_id: int
+    #: by rule, the last row of what holds now
+    held: Mapping[str, Transition] = field(default_factory=lambda: MappingProxyType({}))
+    #: when it first was a warning or worse, before anything was killed
     warned_wall: float | None = None
-    #: whether less than ``CLOSE_CALL_SHARE`` of the capacity was left at one of its rows
-    close_call: bool = False
+    #: the least that was left at one of its rows, and of how much
+    least_bytes: tuple[int, int] | None = None
+    #: its first kill, and when the last one was told
+    kill: Transition | None = None
+    kill_id: int | None = None
+    kill_told_wall: float | None = None
     closed_wall: float | None = None
 
     @property
     def key(self) -> Key:
         """What may have only one open incident."""
-        return self.rule, self.resource
+        return story(self.rule), self.resource
+
+    @property
+    def levels(self) -> Mapping[str, Level]:
+        """By rule, what holds now."""
+        return {rule: row.new for rule, row in self.held.items()}
+
+    @property
+    def close_call(self) -> bool:
+        """Whether so little was left that the alarm was worth it."""
+        return self.least_bytes is not None and self.least_bytes[0] < CLOSE_CALL_SHARE * self.least_bytes[1]
+
+    @property
+    def killed_wall(self) -> float | None:
+        """When its first victim was killed."""
+        if self.kill is None:
+            return None
+        told = self.kill.facts.get("killed_wall")
+        return float(told) if isinstance(told, (int, float)) else self.kill.wall
+
+    @property
+    def lead_seconds(self) -> float | None:
+        """How long before the kill it was warned of; None without either."""
+        if self.killed_wall is None or self.warned_wall is None:
+            return None
+        lead = self.killed_wall - self.warned_wall
+        return lead if lead > 0 else None
 
 
 class Standing(NamedTuple):
@@ -68,6 +106,11 @@ class Standing(NamedTuple):
     incident: Incident
     acknowledged: bool
     silenced_until_wall: float | None
+
+
+def story(rule: str) -> str:
+    """Return the rule under which the rows of this one are told."""
+    return MEMORY if rule == OOM_KILL else rule
 
 
 def kind_of(transition: Transition) -> Kind:
@@ -81,30 +124,84 @@ def kind_of(transition: Transition) -> Kind:
     return "escalated" if transition.new > transition.old else "eased"
 
 
-def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
-    """Yield the incidents that the rows make up, each as soon as it has ended, then those that are open.
+class Fold:
+    """Makes incidents of rows that come one at a time, by number.
 
     Rows lost with a crash leave marks: an incident that is not closed before another one of its kind opens
     ended at a time that nobody knows, so it ends with its last row. An end whose beginning has been deleted
     is left out.
+    """
+
+    def __init__(self, open_ones: Iterable[Incident] = ()) -> None:
+        """Go on with what is open."""
+        self.open: dict[Key, Incident] = {i.key: i for i in open_ones if i.closed_wall is None}
+        #: over, but news of a kill that ended it may still come
+        self._lately: dict[Key, Incident] = {}
+
+    def known(self, row: Transition) -> Incident | None:
+        """Return the incident that a row goes on with; None where it begins another one."""
+        key = story(row.rule), row.resource
+        known = self.open.get(key) or self._lately.get(key)
+        return None if known is None or _begins_anew(known, row) else known
+
+    def take(self, number: int, row: Transition) -> tuple[Incident | None, list[Incident]]:
+        """Return the incident of a row as it is now, and those that are over for good.
+
+        There is none of a row whose beginning is lost.
+        """
+        key, known = (story(row.rule), row.resource), self.known(row)
+        before = self.open.pop(key, None)
+        over = [] if before is None or before is known else [replace(before, closed_wall=before.changed_wall)]
+        if known is not None:
+            self._lately.pop(key, None)
+        over += self._settled(row.wall)
+        if known is None and row.new == Level.OK:
+            return None, over
+        incident = after(known, number, row)
+        if incident.closed_wall is None:
+            self.open[key] = incident
+        elif incident.rule == MEMORY and incident.kill is None:
+            self._lately[key] = incident
+        else:
+            over.append(incident)
+        return incident, over
+
+    def rest(self) -> Iterator[Incident]:
+        """Yield what is left when there are no more rows."""
+        yield from self._lately.values()
+        yield from self.open.values()
+
+    def _settled(self, wall: float) -> list[Incident]:
+        over = [i for i in self._lately.values() if abs(wall - i.changed_wall) > LATE_KILL_SECONDS]
+        for incident in over:
+            del self._lately[incident.key]
+        return over
+
+
+def _begins_anew(known: Incident, row: Transition) -> bool:
+    if known.closed_wall is not None:
+        return (
+            row.rule != OOM_KILL
+            or row.new == Level.OK
+            or abs(row.wall - known.closed_wall) > LATE_KILL_SECONDS
+        )
+    if kind_of(row) != "opened":
+        return False
+    # After a kill the resource is free, and who fills it once more begins another story.
+    fills = row.rule == MEMORY and known.kill_told_wall is not None
+    return row.rule in known.held or (fills and row.wall - (known.kill_told_wall or 0.0) > AGAIN_SECONDS)
+
+
+def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
+    """Yield the incidents that the rows make up, each as soon as it has ended, then those that are open.
 
     Args:
         rows: by number, and not by the wall clock, which jumps. They are taken one at a time.
     """
-    open_ones: dict[Key, Incident] = {}
+    folding = Fold()
     for number, row in rows:
-        known = open_ones.pop((row.rule, row.resource), None)
-        if known is not None and kind_of(row) == "opened":
-            yield replace(known, closed_wall=known.changed_wall)
-            known = None
-        if known is None and row.new == Level.OK:
-            continue
-        incident = after(known, number, row)
-        if incident.closed_wall is None:
-            open_ones[incident.key] = incident
-        else:
-            yield incident
-    yield from open_ones.values()
+        yield from folding.take(number, row)[1]
+    yield from folding.rest()
 
 
 def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
@@ -117,27 +214,41 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
     if known is None:
         known = Incident(
             number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.message,
-            first=row, last=row, last_id=number, peak_id=number,
+            first=row, last=row, last_id=number, told_id=number,
         )  # fmt: skip
-    warned = [known.warned_wall] if known.warned_wall is not None else []
-    warned += [row.wall] if row.new >= Level.WARNING else []
+    held = {**known.held, row.rule: row}
+    if row.new == Level.OK:
+        del held[row.rule]
+    kills = row.rule == OOM_KILL and row.new >= row.old
+    if kills:
+        first_kill = known.kill is None
+        known = replace(
+            known,
+            kill=row if first_kill else known.kill,
+            kill_id=number if first_kill else known.kill_id,
+            kill_told_wall=row.wall,
+        )
+    tells = kills or (known.kill is None and row.new >= known.worst)
+    warned = known.warned_wall
+    if warned is None and known.kill is None and row.new >= Level.WARNING:
+        warned = row.wall
+    least, now = known.least_bytes, row.forecast
+    if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
+        least = now.headroom_bytes, now.capacity_bytes
     return replace(
         known,
-        level=row.new,
+        level=max((last.new for last in held.values()), default=Level.OK),
+        held=held,
         worst=max(known.worst, row.new),
         changed_wall=row.wall,
-        message=row.message if row.new >= known.worst else known.message,
+        message=row.message if tells else known.message,
         last=row,
         last_id=number,
-        peak_id=number if row.new > known.worst else known.peak_id,
-        warned_wall=min(warned, default=None),
-        close_call=known.close_call or _is_close_call(row.forecast),
-        closed_wall=row.wall if row.new == Level.OK else None,
+        told_id=number if tells else known.told_id,
+        warned_wall=warned,
+        least_bytes=least,
+        closed_wall=None if held else row.wall,
     )
-
-
-def _is_close_call(forecast: Forecast | None) -> bool:
-    return forecast is not None and forecast.headroom_bytes < CLOSE_CALL_SHARE * forecast.capacity_bytes
 
 
 class Ledger:
@@ -145,17 +256,28 @@ class Ledger:
 
     def __init__(self, incidents: Iterable[Incident], mono: float, wall: float) -> None:
         """Take over those that earlier runs left open; ``mono`` and ``wall`` are now."""
-        self.open: dict[Key, Incident] = {i.key: i for i in incidents if i.closed_wall is None}
-        self._inherited = dict.fromkeys(self.open, mono)
-        self._since = {key: mono - max(0.0, wall - i.changed_wall) for key, i in self.open.items()}
+        self._fold = Fold(incidents)
+        held = [((rule, i.resource), i) for i in self.open.values() for rule in i.held]
+        #: by rule and resource, as what follows
+        self._inherited = {key: mono for key, _ in held}
+        self._since = {key: mono - max(0.0, wall - i.changed_wall) for key, i in held}
 
-    def levels(self) -> Mapping[Key, Level]:
-        """Return the level of each open incident."""
-        return {key: incident.level for key, incident in self.open.items()}
+    @property
+    def open(self) -> Mapping[Key, Incident]:
+        """The open incidents by story and resource."""
+        return self._fold.open
 
-    def facts(self) -> Mapping[Key, Mapping[str, Fact]]:
-        """Return what was last seen of each open incident."""
-        return {key: incident.last.facts for key, incident in self.open.items()}
+    def known(self, row: Transition) -> Incident | None:
+        """Return the incident that a row goes on with; None where it begins another one."""
+        return self._fold.known(row)
+
+    def levels(self) -> Mapping[tuple[str, str], Level]:
+        """Return the level of each rule and resource that is not at ok."""
+        return {(rule, i.resource): level for i in self.open.values() for rule, level in i.levels.items()}
+
+    def facts(self) -> Mapping[tuple[str, str], Mapping[str, Fact]]:
+        """Return what was last seen of each open incident, by rule and resource."""
+        return {(rule, i.resource): row.facts for i in self.open.values() for rule, row in i.held.items()}
 
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.
@@ -166,7 +288,8 @@ class Ledger:
         key = (wanted.rule, wanted.resource)
         if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
             return replace(wanted, old=Level.OK)
-        held = self.open[key].level if key in self.open else Level.OK
+        known = self.open.get((story(wanted.rule), wanted.resource))
+        held = known.levels.get(wanted.rule, Level.OK) if known is not None else Level.OK
         self._inherited.pop(key, None)
         if wanted.new == held:
             news = is_momentary(wanted.rule) and held > Level.OK
@@ -174,46 +297,52 @@ class Ledger:
                 return None
         return replace(wanted, old=held)
 
-    def record(self, number: int, row: Transition) -> Incident:
-        """Note a row that has been written under ``number``; return the incident as it is now."""
-        key = (row.rule, row.resource)
-        known = self.open.pop(key, None)
-        if kind_of(row) == "opened":
-            known = None  # a second unclean end is another incident
-        incident = after(known, number, row)
-        if incident.closed_wall is None:
-            self.open[key] = incident
-            self._since[key] = row.mono
-        else:
-            self._since.pop(key, None)
-        return incident
+    def record(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
+        """Note a row that has been written; return its incident as it is now, and those that are over.
 
-    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Incident]:
-        """Return inherited incidents that nothing holds open any more, and those whose time is over.
+        Args:
+            number: of the row.
+            row: as ``fit`` has made it.
+        """
+        incident, over = self._fold.take(number, row)
+        held = {(rule, i.resource) for i in self.open.values() for rule in i.held}
+        self._since = {key: since for key, since in self._since.items() if key in held}
+        if (row.rule, row.resource) in held:
+            self._since[row.rule, row.resource] = row.mono
+        return incident or after(None, number, row), over
+
+    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[tuple[str, Incident]]:
+        """Return what nothing holds open any more of what was inherited, and what has had its time.
 
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
 
         Args:
             mono: now.
             forecasts: what the risk engine thinks now.
+
+        Returns:
+            Rules that are to be set to ok, and their incidents.
         """
         now = {forecast.resource: forecast for forecast in forecasts}
-        for key in self.open:
+        held = {(rule, i.resource): i for i in self.open.values() for rule in i.held}
+        for rule, resource in held:
             # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
-            if key[0] == MEMORY and key[1] in now and now[key[1]].level == Level.OK:
-                self._inherited.setdefault(key, mono)
-        self._inherited = {key: since for key, since in self._inherited.items() if key in self.open}
-        found = [self.open[key] for key in self._inherited if self._is_over(key, mono, now.get(key[1]))]
-        for key, incident in self.open.items():
-            if incident.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS:
-                found.append(incident)
-        return found
+            if rule == MEMORY and resource in now and now[resource].level == Level.OK:
+                self._inherited.setdefault((rule, resource), mono)
+        self._inherited = {key: since for key, since in self._inherited.items() if key in held}
+        over = [
+            key
+            for key, incident in held.items()
+            if (key in self._inherited and self._is_over(key, incident, mono, now.get(key[1])))
+            or (key[0] == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS)
+        ]
+        return [(key[0], held[key]) for key in over]
 
-    def _is_over(self, key: Key, mono: float, now: Forecast | None) -> bool:
-        """Tell whether nothing holds an inherited incident open; ``now`` is the forecast for its resource."""
+    def _is_over(self, key: tuple[str, str], incident: Incident, mono: float, now: Forecast | None) -> bool:
+        """Tell whether nothing holds an inherited level; ``now`` is the forecast for its resource."""
         name, rule = key[0], rule_named(key[0])
         if name == MEMORY:
-            grace = STILL_SECONDS if _as_short(self.open[key], now) else GRACE_SECONDS
+            grace = STILL_SECONDS if _as_short(incident, now) else GRACE_SECONDS
             return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
         if rule is None:
             return name not in OTHERS  # a rule of another version

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from wslgpud.alerts.victims import Counted
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Number, ProcessSample, Reading, Snapshot, SourceReport
-from wslgpud.risk.attribution import short_name
+from wslgpud.model import Event, Reading, Snapshot, SourceReport
 from wslgpud.risk.spill import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
-from wslgpud.words import Fact, say
+from wslgpud.words import Fact
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
 #: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
@@ -49,10 +48,7 @@ class Remembered:
     silent_since: dict[str, float] = field(default_factory=dict)
     #: sources that did not answer an earlier run either, and so have never answered this one
     missed: set[str] = field(default_factory=set)
-    #: the kernel's count of kills and when it was read: while memory runs out that may fail for a tick
-    oom_kills: tuple[float, Number] | None = None
-    #: the processes of the last two looks at them, by pid: the kernel's log names only a program
-    processes: dict[int, ProcessSample] = field(default_factory=dict)
+    kills: Counted = field(default_factory=Counted)
     #: what Windows has moved into RAM of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
@@ -76,9 +72,6 @@ class Remembered:
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
-        now = snapshot.processes
-        if self.last is not None and now is not self.last.processes:
-            self.processes = {p.pid: p for p in (*self.last.processes, *now)}
         self.last = snapshot
         self.gpu_seen = self.gpu_seen or bool(snapshot.gpus)
 
@@ -91,6 +84,8 @@ class Look:
     remembered: Remembered
     store_error: str = ""
     store_damage: str = ""
+    #: by resource, whom the forecast sees growing
+    growing: Mapping[str, int] = field(default_factory=dict)
 
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
@@ -120,48 +115,6 @@ class Look:
 
 
 Measure = Callable[[Look], Iterable[Signal]]
-
-
-def oom_kills(look: Look) -> Iterator[Signal]:
-    """A process was killed because memory had run out: from the kernel's log, else from its counter."""
-    heard = list(look.events("oom_kill"))
-    # While no daemon ran, many may have died in as many groups, most of them gone by now: one alert for all.
-    missed = [e for e in heard if e.fields.get("past") and _short(e) != "ram"]
-    for event in [*(e for e in heard if e not in missed), *missed[-1:]]:
-        facts: dict[str, Fact] = {**event.fields, "text": event.text, "victim": _victim(event, look)}
-        if event.fields.get("past"):  # told now, and not of now
-            facts["died_wall"] = event.wall
-        if len(missed) > 1 and event is missed[-1]:
-            victims = Counter(str(e.fields.get("victim", "?")) for e in missed).most_common()
-            told = tuple(say("{count} x {name}", count=n, name=name) for name, n in victims)
-            facts |= {"kills": len(missed), "victims": told}
-        yield Signal(_short(event), 1.0, facts)
-    log = look.report("kernel_log")
-    # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
-    mute = log is None or log.health in ("failed", "absent")
-    count, before = look.snapshot.value(memory.OOM_KILLS), look.remembered.oom_kills
-    if count is None:
-        return
-    look.remembered.oom_kills = look.snapshot.mono, count
-    if not heard and mute and before is not None and count > before[1] and look.snapshot.mono > before[0]:
-        rate = (count - before[1]) / (look.snapshot.mono - before[0])
-        yield Signal("ram", 1.0, {"kills_per_second": rate})
-
-
-def _victim(kill: Event, look: Look) -> str:
-    """Return who was killed, by the script that it ran where that was seen while it lived."""
-    name, pid = str(kill.fields.get("victim", "")), kill.fields.get("pid")
-    known = {**look.remembered.processes, **{p.pid: p for p in look.snapshot.processes}}
-    process = known.get(pid) if isinstance(pid, int) and not kill.fields.get("past") else None
-    return name if process is None or process.name != name else short_name(process)
-
-
-def _short(kill: Event) -> str:
-    """Return the resource that a process was killed for."""
-    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
-    group = str(kill.fields.get("cgroup", ""))
-    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
-    return f"cgroup:{group}" if limited else "ram"
 
 
 def residency_failures(look: Look) -> Iterator[Signal]:

@@ -32,7 +32,8 @@ def readings(
 ) -> Iterator[Reading]:
     """Turn open incidents and the state of delivery into readings."""
     for incident in open_ones:
-        yield Reading(LEVEL, int(incident.level), incident.key)
+        for rule, level in incident.levels.items():
+            yield Reading(LEVEL, int(level), (rule, incident.resource))
     for labels, count in counts.items():
         yield Reading(DELIVERIES, count, labels)
     for channel, number in waiting.items():

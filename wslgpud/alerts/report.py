@@ -1,4 +1,4 @@
-"""The report of an incident: what was growing, what was left, what was said, what the kernel did."""
+"""The report of an incident: its subject over time, who grew in it, what was said, how it ended."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts import blackbox
-from wslgpud.alerts.incidents import Incident, after, grouped
-from wslgpud.alerts.message import iso, shown
+from wslgpud.alerts.incidents import Incident, after, grouped, story
+from wslgpud.alerts.kills import resource_of
+from wslgpud.alerts.message import forecast_payload, iso, shown
+from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
-from wslgpud.alerts.score import false_alarm, lead_seconds
+from wslgpud.alerts.score import false_alarm
 from wslgpud.alerts.texts import compose, first_line
 from wslgpud.model import Event, Level, Transition
-from wslgpud.words import Tongue, to_json
+from wslgpud.risk.attribution import full_name
+from wslgpud.store import ProcessPoint
+from wslgpud.words import Said, Tongue, to_json
 
-BEFORE_SECONDS = 600.0
-AFTER_SECONDS = 60.0
+#: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
+BEFORE_SECONDS = (120.0, 600.0)
+AFTER_SECONDS = (20.0, 60.0)
+#: no more than so much is shown; of a longer one its end
+MOST_SECONDS = 6 * 3600.0
+#: of one that is open, the newest sample is looked for in steps of this
+_LOOK_SECONDS = 10.0
 #: points of a curve; more than a screen or a picture shows
 _MOST_POINTS = 300
 _MOST_GROWTHS = 5
@@ -34,7 +43,7 @@ class History(Protocol):
         """Return the newest changes of level between two moments."""
 
     def changes(
-        self, *, brief: bool = ..., of: tuple[str, str, int, int] | None = ...
+        self, *, brief: bool = ..., of: tuple[Sequence[str], str, int, int] | None = ...
     ) -> Iterator[tuple[int, Transition]]:
         """Yield all changes of level by number, or those of one incident."""
 
@@ -43,6 +52,9 @@ class History(Protocol):
 
     def deliveries(self, start_wall: float, end_wall: float) -> Iterable[Any]:
         """Return how it went with messages."""
+
+    def gpu_processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
+        """Return recorded programs on the cards."""
 
     def processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
         """Return recorded processes."""
@@ -65,16 +77,24 @@ class Curve(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All that is known of an incident; ``moment`` is what its curves lead to."""
+    """All that is known of an incident.
+
+    ``moment`` is when it ended, or what its curves lead to; ``warned`` when it was warned of, with the
+    forecast that stood then. All curves go from ``start`` to ``end``; the subject's own comes first.
+    """
 
     incident: Incident
     moment: float
+    warned: Transition | None
+    start: float
+    end: float
     document: dict[str, Any]
     curves: list[Curve]
 
 
 def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
     """Return an incident in a few words of a language, as JSON."""
+    told = outcome(incident)
     facts = {
         "id": incident.id,
         "rule": incident.rule,
@@ -85,8 +105,25 @@ def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
         "closed": iso(incident.closed_wall) if incident.closed_wall is not None else None,
         "headline": first_line(incident.message, tongue),
         "message": to_json(incident.message),
+        "outcome": tongue.text(told) if told is not None else None,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def rows_told(incident: Incident) -> set[int]:
+    """Return the numbers of the rows of which ``in_words`` must know all."""
+    kill = {incident.kill_id} if incident.kill_id is not None else set()
+    return {incident.last_id, *kill}
+
+
+def in_words(incident: Incident, rows: Mapping[int, Transition], tongue: Tongue) -> dict[str, Any]:
+    """Return the summary of an incident that was made of brief rows, with these rows in full."""
+    full = replace(
+        incident,
+        last=rows.get(incident.last_id, incident.last),
+        kill=rows.get(incident.kill_id or 0, incident.kill),
+    )
+    return summary(full, tongue)
 
 
 def report(history: History, number: int, tongue: Tongue) -> Report | None:
@@ -97,57 +134,143 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
     incident, own = _in_full(history, known)
     found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
     box = found[0] if incident.rule == UNCLEAN_END and found else None
-    moment = float(box.fields["ended_wall"]) if box is not None else incident.opened_wall
-    end = moment if box is not None else min(incident.closed_wall or moment, moment + BEFORE_SECONDS)
-    end = max(end, moment)  # the clock may have been set back meanwhile
-    start = moment - BEFORE_SECONDS
-    curves = _curves(history, start, end + AFTER_SECONDS, incident.resource)
-    rows = _by_time({**own, **dict(history.transitions(start, end))})
-    text = compose(incident.first)
+    moment, start, end = _span(history, incident, box)
+    curves = _curves(history, start, end, incident.resource)
+    warned = _warning(own.values()) if incident.warned_wall is not None else None
+    first = incident.kill or incident.first
+    text = compose(first)
     told = shown(incident.first.facts, tongue)
     document = {
-        **summary(incident, tongue),
+        **in_words(incident, own, tongue),
         "moment": iso(moment),
+        "start": iso(start),
+        "end": iso(end),
+        "warned": iso(incident.warned_wall) if incident.warned_wall is not None else None,
+        "killed": iso(incident.killed_wall) if incident.killed_wall is not None else None,
+        "warned_seconds_before": incident.lead_seconds,
+        "forecast": {"at": iso(warned.wall), **forecast_payload(warned.forecast, tongue)}
+        if warned is not None and warned.forecast is not None
+        else None,
         "evidence": tongue.sentences(text.evidence) or None,
         "advice": tongue.text(text.advice) or None,
-        "facts": told or None,
-        "warned_seconds_before": _lead_seconds(history, incident) if incident.rule == OOM_KILL else None,
+        "facts": shown(first.facts, tongue) or None,
         "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
         "trouble": told.get("trouble"),
-        "growing": [_growth(g) for g in _growing(history, start, moment)],
-        "levels": [_step(t, tongue) for _, t in rows],
-        "messages": _messages(history, {n for n, _ in rows}, incident, start, end),
-        "events": _events(history, start, end + AFTER_SECONDS),
+        "growing": _growing(history, incident, start, moment, own.values()),
+        "levels": [_step(t, tongue) for _, t in _by_time(own)],
+        "messages": _messages(history, own, incident, start, end),
+        "events": _events(history, incident, start, end),
         "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
         "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
         "headroom": [
             {
                 "resource": c.resource,
+                "name": tongue.resource(c.resource),
                 "capacity_bytes": c.capacity_bytes,
                 "points": [[round(wall, 3), left] for wall, left, _ in c.points],
             }
             for c in curves
         ],
     }
-    return Report(incident, moment, {k: v for k, v in document.items() if v is not None}, curves)
+    plain = {k: v for k, v in document.items() if v is not None}
+    return Report(incident, moment, warned, start, end, plain, curves)
 
 
-def _events(history: History, start: float, end: float) -> list[dict[str, Any]]:
-    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew."""
+def _span(history: History, incident: Incident, box: Event | None) -> tuple[float, float, float]:
+    """Return when it ended, or what its curves lead to, and from when to when they go."""
+    if box is not None:
+        moment = float(box.fields["ended_wall"])
+        return moment, moment - BEFORE_SECONDS[1], moment + AFTER_SECONDS[1]
+    opened, ended = incident.opened_wall, incident.closed_wall
+    if incident.killed_wall is not None:
+        # One that was told later happened before its row.
+        opened, ended = min(opened, incident.killed_wall), incident.killed_wall
+    elif story(incident.rule) != MEMORY:
+        ended = max(opened, min(ended or opened, opened + BEFORE_SECONDS[1]))
+    if ended is None:
+        ended = max(incident.changed_wall, _newest(history, incident))
+    ended = max(ended, opened)  # the clock may have been set back meanwhile
+    lasted = ended - opened
+    before, more = (min(most, max(least, lasted)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
+    more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
+    moment = ended if story(incident.rule) == MEMORY else opened
+    return moment, max(opened - before, ended - MOST_SECONDS), ended + more
+
+
+def _newest(history: History, incident: Incident) -> float:
+    """Return when the subject of an open incident was last seen, as far as that is shown."""
+    opened = incident.opened_wall
+    for series in history.series("headroom_bytes"):
+        if dict(series.labels).get("resource") == incident.resource:
+            points = history.read(series, opened, opened + MOST_SECONDS, _LOOK_SECONDS)
+            return float(points[-1].wall) + _LOOK_SECONDS if points else opened
+    return opened
+
+
+def _warning(rows: Iterable[Transition]) -> Transition | None:
+    """Return the row that warned, with a forecast of when."""
+    warnings = [r for r in rows if r.rule == MEMORY and r.new >= Level.WARNING and r.forecast is not None]
+    foretold = (r for r in warnings if r.forecast is not None and r.forecast.eta_seconds is not None)
+    return next(foretold, warnings[0] if warnings else None)
+
+
+def _events(history: History, incident: Incident, start: float, end: float) -> list[dict[str, Any]]:
+    """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
+
+    Kills in other groups are stories of their own.
+    """
+    group = incident.resource.startswith("cgroup:")
     found = {
         (round(e.wall), e.text): {"at": iso(e.wall), "kind": e.kind, "text": e.text}
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT
+        and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
     return list(found.values())[::-1][-_MOST_EVENTS:]
 
 
-def _growing(history: History, start: float, moment: float) -> list[blackbox.Growth]:
-    return blackbox.growths(history.processes(start, moment))[:_MOST_GROWTHS]
+def _growing(
+    history: History, incident: Incident, start: float, moment: float, rows: Iterable[Transition]
+) -> list[dict[str, Any]]:
+    """Return who grew within the subject, the most first."""
+    rows = list(rows)
+    resource = incident.resource
+    if resource.startswith("gpu"):
+        points = _on_card(history, resource, start, moment)
+    elif resource == "ram" or incident.rule == UNCLEAN_END:
+        points = list(history.processes(start, moment))
+    elif resource.startswith("cgroup:"):
+        pids = {int(pid) for row in rows for pid in str(row.facts.get("pids", "")).split() if pid.isdigit()}
+        pids |= {pid for row in rows if row.rule == OOM_KILL and isinstance(pid := row.facts.get("pid"), int)}
+        points = [p for p in history.processes(start, moment) if not pids or p.pid in pids]
+    else:
+        return []
+    named: dict[int, Said] = {}
+    for row in rows:
+        forecast, pid = row.forecast, row.facts.get("pid")
+        if forecast is not None and forecast.who_pid is not None and isinstance(forecast.who, str):
+            named[forecast.who_pid] = forecast.who
+        if row.rule == OOM_KILL and isinstance(pid, int):
+            named[pid] = str(row.facts.get("who") or row.facts.get("likely", ""))
+    return [_growth(g, named) for g in blackbox.growths(points)[:_MOST_GROWTHS]]
 
 
-def _growth(growth: blackbox.Growth) -> dict[str, Any]:
+def _on_card(history: History, resource: str, start: float, end: float) -> list[ProcessPoint]:
+    uuids = {
+        labels.get("uuid")
+        for labels in (dict(series.labels) for series in history.series("gpu_memory_used_bytes"))
+        if f"gpu{labels.get('gpu')}" == resource
+    }
+    return [
+        ProcessPoint(p.wall, p.pid, 0, p.name, p.used_bytes, 0)
+        for p in history.gpu_processes(start, end)
+        if p.uuid in uuids and p.used_bytes is not None
+    ]
+
+
+def _growth(growth: blackbox.Growth, named: Mapping[int, Said]) -> dict[str, Any]:
     return {
+        "who": named.get(growth.pid) or full_name(growth.name, growth.pid),
         "name": growth.name,
         "pid": growth.pid,
         "grown_bytes": growth.grown_bytes,
@@ -160,7 +283,8 @@ def _in_full(history: History, known: Incident) -> tuple[Incident, dict[int, Tra
     incident: Incident | None = None
     first: dict[int, Transition] = {}
     last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
-    for number, row in history.changes(of=(known.rule, known.resource, known.id, known.last_id)):
+    rules = [MEMORY, OOM_KILL] if story(known.rule) == MEMORY else [known.rule]
+    for number, row in history.changes(of=(rules, known.resource, known.id, known.last_id)):
         incident = after(incident, number, row)
         if len(first) < _MOST_ROWS:
             first[number] = row
@@ -173,10 +297,6 @@ def _in_full(history: History, known: Incident) -> tuple[Incident, dict[int, Tra
 
 def _by_time(rows: Mapping[int, Transition]) -> Rows:
     return sorted(rows.items(), key=lambda pair: (pair[1].wall, pair[0]))
-
-
-def _lead_seconds(history: History, kill: Incident) -> float | None:
-    return lead_seconds(kill, grouped(history.changes(brief=True)))
 
 
 def _false_alarm(history: History, incident: Incident) -> bool:
@@ -201,7 +321,7 @@ def _messages(
     history: History, about: Container[int], incident: Incident, start: float, end: float
 ) -> list[dict[str, Any]]:
     """Return what was sent of all that was going on, and what was not."""
-    last = max(end, incident.changed_wall) + AFTER_SECONDS
+    last = max(end, incident.changed_wall) + AFTER_SECONDS[1]
     found = []
     for d in history.deliveries(min(start, incident.opened_wall) - 1.0, last):
         if d.transition_id in about:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.alerts import measures
+from wslgpud.alerts import kills, measures
 from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Snapshot
@@ -93,7 +93,7 @@ def _happens(
 
 
 RULES: tuple[Rule, ...] = (
-    _happens(OOM_KILL, measures.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS), BURST_SECONDS),
+    _happens(OOM_KILL, kills.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS), BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
     _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,),
@@ -186,9 +186,19 @@ class RuleEngine:
                 value = max((step.value for step in held), default=0.0)
                 self._remembered.resume(key[1], facts.get(key, {}), mono, value)
 
-    def observe(self, snapshot: Snapshot, *, store_error: str = "", store_damage: str = "") -> list[Change]:
-        """Take the next snapshot; return the changes of level it leads to."""
-        look = Look(snapshot, self._remembered, store_error, store_damage)
+    def observe(
+        self,
+        snapshot: Snapshot,
+        *,
+        store_error: str = "",
+        store_damage: str = "",
+        growing: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[Change]:
+        """Take the next snapshot; return the changes of level it leads to.
+
+        ``growing`` is the pid of whom the forecast sees growing, by resource.
+        """
+        look = Look(snapshot, self._remembered, store_error, store_damage, growing)
         changes: list[Change] = []
         known: dict[str, set[str]] = {}
         for name, resource in self._states:

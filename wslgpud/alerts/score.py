@@ -13,8 +13,6 @@ from wslgpud.model import Level, Reading
 RULES = (MEMORY, OOM_KILL, UNCLEAN_END)
 #: a warning that came later left nobody the time to do anything
 IN_TIME_SECONDS = 5.0
-#: one that is over for longer was about something else
-RELATED_SECONDS = 600.0
 
 EXHAUSTIONS = MetricSpec(
     "exhaustions", "counter", "",
@@ -33,29 +31,13 @@ LEAD = MetricSpec(
 METRICS = (EXHAUSTIONS, FALSE_ALARMS, LEAD)
 
 
-def lead_seconds(kill: Incident, incidents: Iterable[Incident]) -> float | None:
-    """Return how long before a kill the first warning that led to it came; None without one."""
-    found = [
-        kill.opened_wall - incident.warned_wall
-        for incident in incidents
-        if incident.rule == MEMORY and incident.resource == kill.resource
-        if incident.warned_wall is not None and incident.warned_wall <= kill.opened_wall
-        if incident.closed_wall is None or incident.closed_wall > kill.opened_wall - RELATED_SECONDS
-    ]
-    return max(found, default=None)
-
-
 def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
     """Tell whether a closed memory warning was about nothing."""
-    if incident.rule != MEMORY or incident.worst < Level.WARNING or incident.closed_wall is None:
-        return False
     end = incident.closed_wall
+    if incident.rule != MEMORY or incident.worst < Level.WARNING or end is None or incident.kill is not None:
+        return False
     # Where the machine or the daemon ended under it, nobody knows what would have come.
-    if any(
-        (i.rule == UNCLEAN_END or (i.rule == OOM_KILL and i.resource == incident.resource))
-        and incident.opened_wall <= i.opened_wall <= end + 60.0
-        for i in incidents
-    ):  # fmt: skip
+    if any(i.rule == UNCLEAN_END and incident.opened_wall <= i.opened_wall <= end + 60.0 for i in incidents):
         return False
     return not incident.close_call
 
@@ -63,11 +45,10 @@ def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
 def readings(incidents: Iterable[Incident]) -> Iterator[Reading]:
     """Turn incidents into the score."""
     incidents = list(incidents)
-    kills = [i for i in incidents if i.rule == OOM_KILL]
-    leads = [lead_seconds(kill, incidents) for kill in kills]
+    leads = [incident.lead_seconds for incident in incidents if incident.kill is not None]
     in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
     yield Reading(EXHAUSTIONS, in_time, ("yes",))
-    yield Reading(EXHAUSTIONS, len(kills) - in_time, ("no",))
+    yield Reading(EXHAUSTIONS, len(leads) - in_time, ("no",))
     yield Reading(FALSE_ALARMS, sum(false_alarm(i, incidents) for i in incidents))
     if leads and leads[-1] is not None:
         yield Reading(LEAD, round(leads[-1], 1))

@@ -52,14 +52,19 @@ RULES = {
         template("out-of-memory kill"),
         (
             template("{kills} programs killed for lack of memory while wslgpud did not run; last: {victim}"),
-            template("Killed for lack of memory: {victim} (pid {pid}, {size_bytes}) at {died_wall}"),
-            template("Killed for lack of memory: {victim} (pid {pid}, {size_bytes})"),
+            template("Killed for lack of memory: {who}, {size_bytes}, at {died_wall}"),
+            template("Killed for lack of memory: {who}, {size_bytes}"),
+            template("Killed for lack of memory: probably {likely}, {size_bytes}"),
             template("The kernel killed a process for lack of memory"),
         ),
         (
             template("Each hit the limit of its cgroup: {victims}."),
             template(
                 "It held {anon_bytes} of its own and {shmem_bytes} of shared memory; {resource} was used up."
+            ),
+            template(
+                "The kernel's log cannot be read: {likely} was gone, and its memory back, when the counter "
+                "rose."
             ),
             template(
                 "The kernel's counter of OOM kills rose; its log cannot be read, so the victim is unknown."
@@ -313,10 +318,10 @@ def _memory(forecast: Forecast, row: Transition) -> Text:
 def _fitting(templates: tuple[str, ...], facts: dict[str, Fact]) -> Message:
     """Return a first line; who was killed is told more briefly where it is too long."""
     message = filled(templates, facts)
-    victim = facts.get("victim", "")
-    for who in briefer(victim) if isinstance(victim, str) else ():
+    who = facts.get("who", "")
+    for brief in briefer(who) if isinstance(who, str) else ():
         if len(str(message)) > HEADLINE_CHARACTERS:
-            message = filled(templates, {**facts, "victim": who})
+            message = filled(templates, {**facts, "who": brief})
     return message
 
 

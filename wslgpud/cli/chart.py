@@ -13,7 +13,8 @@ from rich.text import Text
 
 from wslgpud.model import Level
 from wslgpud.palette import TERMINAL_LINES
-from wslgpud.units import resource_name, size
+from wslgpud.units import size
+from wslgpud.words import t
 
 if TYPE_CHECKING:
     from wslgpud.curves import Curve
@@ -24,6 +25,10 @@ DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: of a picture of headroom
 _ROWS, _COLUMNS = 10, 72
+_LEVEL_MARKS = {
+    Level.OK: " ", Level.INFO: "-", Level.WARNING: "\N{LIGHT SHADE}",
+    Level.CRITICAL: "\N{DARK SHADE}", Level.EMERGENCY: "\N{FULL BLOCK}",
+}  # fmt: skip
 #: samples further apart than so many ordinary steps have a gap between them
 _GAP_STEPS = 3.0
 
@@ -130,35 +135,65 @@ class Left(Protocol):
         """(seconds since the epoch, bytes left, level), oldest first."""
 
 
-def headroom(curve: Left, moment: float) -> list[str]:
-    """Draw headroom over time with block characters; the moment in question is marked below."""
+def headroom(
+    curve: Left, start: float, end: float, marks: Sequence[tuple[float, str]] = (),
+    forecast: Sequence[tuple[float, float]] = (),
+) -> list[str]:  # fmt: skip
+    """Draw what was left from ``start`` to ``end``, with block characters.
+
+    Args:
+        curve: what was left.
+        start: where the axis begins, in seconds since the epoch.
+        end: where it ends.
+        marks: moments that are marked below, and what they are called.
+        forecast: (moment, bytes left) as it was foretold; dots where it lies above what came.
+    """
     walls = [wall for wall, _, _ in curve.points]
-    start, span = walls[0], max(walls[-1] - walls[0], 1.0)
-    columns = min(_COLUMNS, max(len(walls), 24))
-    cells: list[list[float]] = [[] for _ in range(columns)]
-    for wall, left, _ in curve.points:
-        cells[min(columns - 1, int((wall - start) / span * columns))].append(left)
+    span = max(end - start, 1.0)
+    cells: list[list[tuple[float, Level]]] = [[] for _ in range(_COLUMNS)]
+    for wall, left, level in curve.points:
+        cells[_column(wall, start, span)].append((left, level))
     top = max(curve.capacity_bytes, 1.0)
     # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
     # it; a real gap, of a daemon that did not run, stays empty.
     step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
-    gaps = [(a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step]
+    gaps = [(-math.inf, walls[0]), *((a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step)]
+    gaps.append((walls[-1] + step, math.inf))
     heights: list[float] = []
+    levels: list[Level] = []
     for number, cell in enumerate(cells):
-        at = start + (number + 0.5) / columns * span
+        at = start + (number + 0.5) / _COLUMNS * span
+        known = bool(heights) and not any(a < at < b for a, b in gaps)
         if cell:
-            heights.append(8 * _ROWS * max(0.0, min(1.0, min(cell) / top)))
+            heights.append(8 * _ROWS * max(0.0, min(1.0, min(left for left, _ in cell) / top)))
+            levels.append(max(level for _, level in cell))
         else:
-            heights.append(0.0 if any(a < at < b for a, b in gaps) else heights[-1])
-    lines = [f"{resource_name(curve.resource)} left, of {size(top)}"]
+            heights.append(heights[-1] if known else 0.0)
+            levels.append(levels[-1] if known else Level.OK)
+    foretold = {
+        (_column(wall, start, span), int(_ROWS * max(0.0, left) / top)): "\N{MIDDLE DOT}"
+        for wall, left in forecast
+    }
+    lines = [t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=top)]
     for row in reversed(range(_ROWS)):
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
-        bars = "".join(EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights)
-        lines.append(f"{label:>8} |{bars}")
-    position = max(0, min(columns - 1, int((moment - start) / span * columns)))
-    lines.append(" " * 10 + "-" * position + "^" + "-" * (columns - position - 1))
-    lines.append(f"{'':10}{_clock(start)}{_clock(walls[-1]):>{columns - 8}}")
+        bars = [EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights]
+        drawn = (foretold.get((n, row), bar) if bar == " " else bar for n, bar in enumerate(bars))
+        lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
+    lines.append(f"{t('level'):>9} |" + "".join(_LEVEL_MARKS[level] for level in levels).rstrip())
+    lines.append(f"{'':11}{_clock(start)}{_clock(end):>{_COLUMNS - 8}}")
+    shown = sorted({level for level in levels if level > Level.OK})
+    key = [f"{_LEVEL_MARKS[level]} {t(level.label)}" for level in shown]
+    key += [t("\N{MIDDLE DOT} above the bars: forecast when the warning left")] if foretold else []
+    lines += [" " * 11 + "  ".join(key)] if key else []
+    for wall, name in marks:
+        place = _column(wall, start, span)
+        lines.append(" " * 11 + (f"{' ' * place}^ {name}" if place < 40 else f"{name} ^".rjust(place + 1)))
     return lines
+
+
+def _column(wall: float, start: float, span: float) -> int:
+    return max(0, min(_COLUMNS - 1, int((wall - start) / span * _COLUMNS)))
 
 
 def strip(shares: Sequence[float]) -> str:

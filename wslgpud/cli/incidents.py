@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wslgpud import words
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
 from wslgpud.cli.plotting import picture
 from wslgpud.model import Level
-from wslgpud.units import duration, resource_name, size
-from wslgpud.words import current
+from wslgpud.words import t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4
+#: characters of a subject in the list
+_SUBJECT = 28
 #: how far back the list goes unless somebody says so
 _DAYS = 30.0
 
@@ -44,8 +46,8 @@ def incidents(
     all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
     state: StateOption = None,
 ) -> None:
-    """List what went wrong, or show one: the minutes before it, who grew, what was said."""
-    from wslgpud.alerts.report import report, summary  # noqa: PLC0415 - the database only when asked for
+    """List what went wrong, or show one: its subject over time, who grew, how it ended."""
+    from wslgpud.alerts.report import in_words, report, rows_told  # noqa: PLC0415 - only when asked for
 
     if number is None and plot is not None:
         raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
@@ -53,14 +55,11 @@ def incidents(
         raise Fault(f"--days and --all choose what is listed: leave them out, or the number {number}")
     with open_reader(config, state) as reader:
         if number is None:
-            found = [
-                summary(i, current())
-                for i in recent(reader, _DAYS if days is None else days)
-                if all_ or _notable(i)
-            ]
+            chosen = [i for i in recent(reader, _DAYS if days is None else days) if all_ or _notable(i)]
+            found = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
-        shown = report(reader, number, current())
+        shown = report(reader, number, words.current())
     if shown is None:
         raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
     if (file := picture(plot)) is not None:
@@ -85,46 +84,105 @@ def _notable(incident: Incident) -> bool:
 
 
 def _list(found: list[dict[str, Any]]) -> str:
-    lines = [f"{'ID':>8}  {'began':<16}  {'lasted':>7}  {'worst':<9}  what"]
-    for i in found:
-        lasted = _seconds(i["opened"], i["closed"]) if "closed" in i else "open"
-        lines.append(
-            f"{i['id']:>8}  {local(i['opened'], 16)}  {lasted:>7}  {i['worst_level']:<9}  {i['headline']}"
-        )
-    return "\n".join(lines) if found else "nothing went wrong"
+    """Return a table: when, how bad, where, and below the first line of the story how it ended."""
+    if not found:
+        return t("nothing went wrong")
+    subjects = [_cut(words.current().resource(i["resource"])) for i in found]
+    wide = max(len(t("subject")), *map(len, subjects))
+    head = f"{t('ID'):>6}  {t('when'):<16}  {t('level'):<9}  {t('subject'):<{wide}}  "
+    lines = [head + t("story")]
+    for i, subject in zip(found, subjects, strict=True):
+        level = f"{i['worst_level']:<9}"
+        lines.append(f"{i['id']:>6}  {local(i['opened'], 16)}  {level}  {subject:<{wide}}  {i['headline']}")
+        lines += [" " * len(head) + i["outcome"]] if "outcome" in i else []
+    return "\n".join(lines)
+
+
+def _cut(subject: str) -> str:
+    """Shorten a name to what a column holds: of a path the end tells most."""
+    kind, space, path = subject.rpartition(" ")
+    spare = _SUBJECT - len(kind + space)
+    return subject if len(path) <= spare or spare < 2 else f"{kind}{space}…{path[1 - spare :]}"
 
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    lasted = f"lasted {_seconds(d['opened'], d['closed'])}" if "closed" in d else "still open"
-    what = f"{d['rule']} of {resource_name(d['resource'])}, at worst {d['worst_level']}"
-    lines = [f"Incident {d['id']}: {d['headline']}", f"{what}; began {local(d['opened'])}, {lasted}"]
+    where = words.current().resource(d["resource"])
+    about = t(
+        "{subject}, at worst {level}; began {began}",
+        subject=where,
+        level=d["worst_level"],
+        began=local(d["opened"]),
+    )
+    lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
+    lines.append(f"{about}; {d['outcome']}" if "outcome" in d else about)
     if d["rule"] == "unclean_end":
-        lines.append(f"Last sample before the end: {local(d['moment'])}")
+        lines.append(t("Last sample before the end: {when}", when=local(d["moment"])))
     if "trouble" in d:
-        lines.append(f"What it looks like: {d['trouble']}")
+        lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
         lines.append(d["evidence"])
-    if d["rule"] == "oom_kill":
-        lead = d.get("warned_seconds_before")
-        lines.append(
-            "Not warned before it." if lead is None else f"First warning {duration(lead)} before it."
-        )
     if d.get("false_alarm"):
-        lines.append("Looks like a false alarm: nothing was killed and memory was never short.")
+        lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
+    lines += _curves(shown) if charts else []
+    lines += _section(t("Growing"), (_grown(g) for g in d["growing"]))
+    lines += _section(
+        t("Levels"), (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"])
+    )
+    lines += _section(t("Messages"), (_message(m) for m in d["messages"]))
+    lines += _section(t("Events"), (f"{local(e['at'])}  {e['text']}" for e in d["events"]))
+    lines += _section(t("Kernel, previous boot"), d.get("kernel", ()))
+    lines += _section(t("Crash dumps of Windows"), d.get("crash_dumps", ()))
+    if "advice" in d:
+        lines += ["", t("What to do: {advice}", advice=d["advice"])]
+    return "\n".join(lines)
+
+
+def _curves(shown: Report) -> list[str]:
+    """Draw the subject's own curve, or RAM where it has none; of others say only how low they came."""
     from wslgpud.cli.chart import headroom  # noqa: PLC0415 - rich only when somebody looks
 
-    for curve in shown.curves[: 2 * charts]:
-        lines += ["", *headroom(curve, shown.moment)]
-    lines += _section("Growing", (_grown(g) for g in d["growing"]))
-    lines += _section("Levels", (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"]))
-    lines += _section("Messages", (_message(m) for m in d["messages"]))
-    lines += _section("Events", (f"{local(e['at'])}  {e['text']}" for e in d["events"]))
-    lines += _section("Kernel, previous boot", d.get("kernel", ()))
-    lines += _section("Crash dumps of Windows", d.get("crash_dumps", ()))
-    if "advice" in d:
-        lines += ["", f"What to do: {d['advice']}"]
-    return "\n".join(lines)
+    if not shown.curves:
+        return []
+    own, *others = shown.curves
+    marks = [
+        (wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in _marks(shown)
+    ]
+    lines = ["", *headroom(own, shown.start, shown.end, marks, _foretold(shown))]
+    lowest = [
+        t(
+            "{resource}: at least {room_bytes} left", resource=c.resource,
+            room_bytes=(min(left for _, left, _ in c.points), c.capacity_bytes),
+        )
+        for c in others if not c.resource.startswith("cgroup:")
+    ]  # fmt: skip
+    return lines + _section(t("Others meanwhile"), lowest[:_MOST_PANELS])
+
+
+def _marks(shown: Report) -> list[tuple[float, str]]:
+    """Return the moments that are marked on the curves, and their names."""
+    incident = shown.incident
+    found = [(incident.warned_wall, t("Warned"))] if incident.warned_wall is not None else []
+    if incident.killed_wall is not None:
+        found.append((incident.killed_wall, t("Killed")))
+    elif incident.closed_wall is not None and incident.rule == "memory_exhaustion":
+        found.append((incident.closed_wall, t("Over")))
+    elif incident.rule != "memory_exhaustion":
+        found.append((shown.moment, t("Here")))
+    return [(wall, name) for wall, name in found if shown.start <= wall <= shown.end]
+
+
+def _foretold(shown: Report) -> list[tuple[float, float]]:
+    """Return (moment, bytes left) as they were foretold when the warning left."""
+    row = shown.warned
+    if row is None or row.forecast is None or not row.forecast.eta_seconds:
+        return []
+    left, eta = row.forecast.headroom_bytes, row.forecast.eta_seconds
+    return [
+        (row.wall + n / 60 * eta, left * (1 - n / 60))
+        for n in range(61)
+        if row.wall + n / 60 * eta < shown.end
+    ]
 
 
 def _section(title: str, entries: Iterable[str]) -> list[str]:
@@ -133,28 +191,39 @@ def _section(title: str, entries: Iterable[str]) -> list[str]:
 
 
 def _grown(growth: dict[str, Any]) -> str:
-    over = f"+{size(growth['grown_bytes'])} in {duration(growth['seconds'])}"
-    return f"{growth['name']} (pid {growth['pid']})  {over}"
+    grown, seconds = growth["grown_bytes"], growth["seconds"]
+    return t(
+        "{who}  +{grown_bytes} in {over_seconds}", who=growth["who"], grown_bytes=grown, over_seconds=seconds
+    )
 
 
 def _message(message: dict[str, Any]) -> str:
     if "sent" in message:
-        fate = f"sent {_delay(message['at'], message['sent'])}"
+        waited = (
+            datetime.fromisoformat(message["sent"]) - datetime.fromisoformat(message["at"])
+        ).total_seconds()
+        fate = t("sent after {waited_seconds}", waited_seconds=waited) if waited >= 1.5 else t("sent at once")
+    elif "error" in message:
+        fate = t("not sent: {error}", error=message["error"])
     else:
-        fate = f"not sent: {message['error']}" if "error" in message else "not sent yet"
+        fate = t("not sent yet")
     return f"{local(message['at'])}  {message['channel']:<20}  {fate}"
 
 
 def _draw(shown: Report, path: Path) -> None:
-    from wslgpud.plots import Panel, PlotError, plot_incident  # noqa: PLC0415 - only for a picture
+    from wslgpud.plots import Panel, PlotError, Story, plot_incident  # noqa: PLC0415 - only for a picture
 
-    title = f"Incident {shown.incident.id}: {shown.document['headline']}"
+    d, own = shown.document, shown.incident.resource
     # Other groups say nothing about this one.
-    own = shown.incident.resource
     told = [c for c in shown.curves if c.resource == own or not c.resource.startswith("cgroup:")]
-    panels = [Panel(resource_name(c.resource), c.capacity_bytes, c.points) for c in told[:_MOST_PANELS]]
+    panels = [
+        Panel(words.current().resource(c.resource), c.capacity_bytes, c.points) for c in told[:_MOST_PANELS]
+    ]
+    title = t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])
+    title += f"\n{d['outcome']}" if "outcome" in d else ""
+    drawn = Story(shown.start, shown.end, _marks(shown), shown.warned)
     try:
-        plot_incident(panels, shown.moment, path, title, _readable(shown, charts=False))
+        plot_incident(panels, drawn, path, title, _readable(shown, charts=False))
     except PlotError as error:
         raise Fault(str(error)) from error
 
@@ -162,12 +231,3 @@ def _draw(shown: Report, path: Path) -> None:
 def local(at: str, characters: int = 19) -> str:
     """Return a moment as the clock on the wall of this machine shows it."""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")[:characters]
-
-
-def _seconds(start: str, end: str) -> str:
-    return duration((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
-
-
-def _delay(start: str, end: str) -> str:
-    waited = (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
-    return f"after {duration(waited)}" if waited >= 1.5 else "at once"

@@ -1,7 +1,8 @@
 """The state of things for this machine's own commands, where the HTTP server asks for passwords or for TLS.
 
-A Unix socket in the daemon's folder that only its user may open: who connects and sends a line with a language
-gets one JSON document. The kernel checks who asks, so no password has to lie about for ``wslgpud status``.
+A Unix socket in the daemon's folder that only its user may open: who connects and sends a line with a
+language gets one JSON document. The kernel checks who asks, so no password has to lie about for
+``wslgpud status``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # All of them hold from the beginning of a line: names of programs, of cgroups and of mount options, which are
 # anybody's choice, come after it.
 _CONSTRAINT = re.compile(r"oom-kill:constraint=(\w{1,40}),(.*),task=.*,pid=(\d{1,10}),uid=\d{1,10}$")
+# mm/memcontrol.c: mem_cgroup_print_oom_group; those that follow die with the victim (memory.oom.group).
+_TOGETHER = re.compile(r"Tasks in .* are going to be killed due to memory\.oom\.group set$")
 _GROUP = re.compile(r",(?:oom_memcg|task_memcg)=(/.*?)(?:,task_memcg=/.*)?$")
 _KILLED = re.compile(
     r"(?:Memory cgroup out of memory|Out of memory(?: \(oom_kill_allocating_task\))?): Killed process "
@@ -120,11 +122,16 @@ class Story:
     def __init__(self) -> None:
         """Begin with nothing heard."""
         self._constraint = self._group = self._pid = ""
+        self._last_group = self._shared_group = ""
 
     def add(self, text: str) -> OomKill | DxgError | Xid | None:
         """Return what the line tells, if it completes something that matters."""
         if match := _CONSTRAINT.match(text):
             self._constraint, self._group, self._pid = match[1], _group(match[2]), match[3]
+            self._shared_group = ""
+            return None
+        if _TOGETHER.match(text):
+            self._shared_group = self._last_group
             return None
         if match := _KILLED.match(text):
             return self._kill(match)
@@ -140,8 +147,9 @@ class Story:
         self._constraint = self._group = self._pid = ""
         # A second victim of the same OOM (memory.oom.group) comes without a constraint of its own.
         if pid != match[1]:
-            group = ""
+            group = self._shared_group
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
+        self._last_group = group
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
         return OomKill(
             int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual,

@@ -335,7 +335,7 @@ class Reader:
         lasting: Collection[str] = (),
         *,
         brief: bool = False,
-        of: tuple[str, str, int, int] | None = None,
+        of: tuple[Collection[str], str, int, int] | None = None,
     ) -> Iterator[tuple[int, Transition]]:
         """Yield the changes of level since a moment with their ids, by id, one at a time.
 
@@ -343,15 +343,23 @@ class Reader:
             since_wall: the moment.
             lasting: rules of which those before it are wanted, too.
             brief: leave out the forecasts and what the rules saw, which is most of the work.
-            of: rule, resource, first and last id: those of one incident.
+            of: rules, resource, first and last id: those of one incident.
         """
         table = schema.transition.c
         wanted = [or_(table.ms >= round(since_wall * 1000), table.rule.in_(lasting))]
         if of is not None:
-            wanted += [table.rule == of[0], table.resource == of[1], table.id.between(*of[2:])]
+            wanted += [table.rule.in_(of[0]), table.resource == of[1], table.id.between(*of[2:])]
         with self.connected() as connection:
             query = transition_rows.query(connection, self._ours, brief=brief)
             yield from transition_rows.read(connection, query.where(*wanted).order_by(table.id))
+
+    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
+        """Return these changes of level by their ids; at most 500 at a time."""
+        with self.connected() as connection:
+            query = transition_rows.query(connection, self._ours)
+            return dict(
+                transition_rows.read(connection, query.where(schema.transition.c.id.in_([*numbers_][:500])))
+            )
 
     def stress_runs(
         self,

@@ -173,6 +173,47 @@ export function upright(u, at, colour) {
   ctx.restore();
 }
 
+/** The same with its name beside it, where there is room; of several each has a row of its own. */
+export function mark(u, at, name, colour, row) {
+  upright(u, at, colour);
+  const x = u.valToPos(at, "x", true);
+  const { ctx, bbox } = u;
+  const text = `${name} ${clock(at)}`;
+  ctx.save();
+  ctx.font = FONT.replace(/^\d+/, (pixels) => Math.round(pixels * devicePixelRatio));
+  ctx.fillStyle = colour;
+  ctx.textBaseline = "top";
+  const right = x + 6 * devicePixelRatio + ctx.measureText(text).width > bbox.left + bbox.width || x > bbox.left + bbox.width / 2;
+  ctx.textAlign = right ? "right" : "left";
+  ctx.fillText(text, x + (right ? -5 : 5) * devicePixelRatio, bbox.top + (5 + 14 * row) * devicePixelRatio);
+  ctx.restore();
+}
+
+/** What was foretold at a moment: the middle as a line, from the earliest to the latest as a fan. */
+export function foretold(u, wall, { headroom_bytes: left, eta_seconds: eta }, c) {
+  if (!eta) return;
+  const { ctx, bbox } = u;
+  const point = (at, value) => [u.valToPos(at, "x", true), u.valToPos(value, "y", true)];
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.beginPath();
+  ctx.moveTo(...point(wall, left));
+  ctx.lineTo(...point(wall + (eta.early ?? eta.middle), 0));
+  ctx.lineTo(...point(wall + (eta.late ?? eta.middle), 0));
+  ctx.fillStyle = faint(c.eta, 0.16);
+  ctx.fill();
+  ctx.beginPath();
+  ctx.moveTo(...point(wall, left));
+  ctx.lineTo(...point(wall + eta.middle, 0));
+  ctx.strokeStyle = c.eta;
+  ctx.lineWidth = 1.8 * devicePixelRatio;
+  ctx.setLineDash([6 * devicePixelRatio, 4 * devicePixelRatio]);
+  ctx.stroke();
+  ctx.restore();
+}
+
 /** A small curve without axes; a gap in time stays a gap. */
 export function sparkline(points, { from, to, top, label }) {
   const [width, height] = [120, 28];
@@ -214,13 +255,15 @@ function withGaps(times, values) {
 export function shadeLevels(u, times, levels, c) {
   const { ctx, bbox } = u;
   const shades = [null, c.info, c.warning, c.critical, c.emergency];
+  const alpha = document.documentElement.dataset.theme === "dark" ? 0.3 : 0.55;
   ctx.save();
-  for (let n = 0; n < times.length; n++) {
-    const shade = shades[levels[n]];
+  for (let first = 0, next; first < times.length; first = next) {
+    for (next = first + 1; next < times.length && levels[next] === levels[first];) next++;
+    const shade = shades[levels[first]];
     if (!shade) continue;
-    const [x, end] = [times[n], times[n + 1] ?? times[n]].map((at) => u.valToPos(at, "x", true));
-    ctx.fillStyle = faint(shade, 0.55);
-    ctx.fillRect(Math.max(x, bbox.left), bbox.top, Math.max(1, end - Math.max(x, bbox.left) + 0.5), bbox.height);
+    const [x, end] = [times[first], times[next] ?? times[next - 1]].map((at) => u.valToPos(at, "x", true));
+    ctx.fillStyle = faint(shade, alpha);
+    ctx.fillRect(Math.max(x, bbox.left), bbox.top, Math.max(1, Math.min(end, bbox.left + bbox.width) - Math.max(x, bbox.left)), bbox.height);
   }
   ctx.restore();
 }

@@ -1,12 +1,12 @@
-// What went wrong: the list, and each with the minutes before it.
+// What went wrong: the list, and each with its story: its subject over time, who grew, how it ended.
 
 import { get } from "./api.js";
-import { axes, colours, faint, shadeLevels, upright } from "./charts.js";
+import { axes, colours, faint, foretold, mark, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, resourceName, size, wallOf } from "./format.js";
 import { t } from "./i18n.js";
 import { name as named, said } from "./told.js";
-import { at, card, chip, column, empty, pending, table } from "./parts.js";
+import { at, card, chip, column, empty, keys, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 
 const REFRESH_MS = 15_000;
@@ -39,80 +39,95 @@ export const incidents = {
       ctx.render();
     }, (error) => {
       if (this.number !== number) return;
-      this.found ??= { error: error.status === 404 ? t("no_such") : error.message };
+      this.found ??= { error: error.status === 404 ? t("There is no such incident.") : error.message };
       ctx.render();
     });
   },
 
   render(ctx) {
-    const title = h("h1", { class: this.number === null ? "unseen" : null }, this.number === null ? t("incidents") : t("incident_n", { id: this.number }));
-    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/incidents" }, "← ", t("back")));
+    const title = h("h1", { class: this.number === null ? "unseen" : null }, this.number === null ? t("Incidents") : t("Incident {id}", { id: this.number }));
+    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/incidents" }, "← ", t("Back to the list")));
     if (!this.found || this.found.error) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     return this.number === null ? [title, this.list(ctx)] : h("div", { class: "stack" }, back, report(this.found.document));
   },
 
   list(ctx) {
     const { list, next } = this.found;
-    const choice = h("label", { class: "dim" }, t("least"), " ", h("select", { value: this.least, id: "least",
+    const choice = h("label", { class: "dim" }, t("At least"), " ", h("select", { value: this.least, id: "least",
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
       LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, t(`level_${level}`)))));
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
-      h("td", {}, chip(i.worst_level)),
+      h("td", { class: "wide" }, chip(i.worst_level)),
       h("td", { class: "wide" }, named(resourceName(i.resource))),
-      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, said(i.headline))),
-      h("td", { class: "num wide" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
-    return card(t("incidents"), choice, rows.length
-      ? table(t("incidents"), [column(t("began")), column(t("worst")), column(t("where"), "wide"), column(t("what")), column(t("lasted"), "num wide")], rows) : empty(t("nothing_wrong")),
-      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("older"))));
+      h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, chip(i.worst_level), " ", named(resourceName(i.resource))),
+        h("a", { href: `#/incidents/${i.id}` }, said(i.headline)), i.outcome ? h("p", { class: "outcome" }, said(i.outcome)) : null)));
+    return card(t("Incidents"), choice, rows.length
+      ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
+      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older ones"))));
   },
 
   drawn(ctx) {
     const found = this.found?.document;
     if (!found) return;
-    for (const curve of curvesOf(found)) blackBox(ctx.charts, curve, wallOf(found.moment));
+    curvesOf(found).forEach((curve, n) => draw(ctx.charts, found, curve, n === 0));
   },
 };
 
-const curvesOf = (found) => (found.headroom ?? []).filter((c) => c.points.length > 1).slice(0, 6);
+const curvesOf = (found) => (found.headroom ?? []).filter((c) => c.points.length > 1 && (c.resource === found.resource || !c.resource.startsWith("cgroup:"))).slice(0, 6);
+
+/** What is marked on the curves: [moment, name]. */
+function marksOf(d) {
+  const end = d.killed ? [d.killed, t("Killed")] : d.closed && d.rule === "memory_exhaustion" ? [d.closed, t("Over")]
+    : d.rule === "memory_exhaustion" ? null : [d.moment, t("Here")];
+  return [d.warned && [d.warned, t("Warned")], end].filter(Boolean).map(([iso, name]) => [wallOf(iso), name])
+    .filter(([wall]) => wall >= wallOf(d.start) && wall <= wallOf(d.end));
+}
 
 function report(d) {
-  const curves = curvesOf(d);
-  const lasted = d.closed ? `${t("lasted")} ${duration(wallOf(d.closed) - wallOf(d.opened))}` : t("still_open");
+  const [own, ...others] = curvesOf(d);
   const told = [
-    d.trouble ? [t("trouble"), ": ", said(d.trouble)] : null,
-    d.rule === "oom_kill" ? (d.warned_seconds_before === undefined ? t("not_warned") : t("warned", { time: duration(d.warned_seconds_before) })) : null,
-    d.false_alarm ? t("false_alarm") : null,
+    d.trouble ? [t("Probable cause"), ": ", said(d.trouble)] : null,
+    d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened), " · ", lasted)),
-      h("h1", {}, said(d.headline)), told.map((line) => h("p", {}, line)),
-      d.advice ? [h("h3", {}, t("advice")), h("p", {}, said(d.advice))] : null),
-    card(t("black_box"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
-      h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, ` ${t("headroom")}, ${t("of_all", { all: size(c.capacity_bytes) })}`)),
-      h("div", { class: "chart tall", "data-key": `bb-${c.resource}`, "data-keep": true, role: "img",
-        "aria-label": `${resourceName(c.resource)}: ${size(c.points[0][1])} → ${size(Math.min(...c.points.map((p) => p[1])))}` })))) : empty(t("no_curves"))),
+      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened))),
+      h("h1", {}, said(d.headline)), d.outcome ? h("p", { class: "outcome" }, said(d.outcome)) : null, told.map((line) => h("p", {}, line)),
+      d.advice ? [h("h3", {}, t("What to do")), h("p", {}, said(d.advice))] : null),
+    own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
+    others.length ? h("details", { class: "card", "data-key": "others" }, h("summary", {}, t("Other resources meanwhile")),
+      h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, leftOf(c)), chart(c))))) : null,
     h("div", { class: "grid" },
-        part(t("growing"), d.growing, (g) => [h("strong", { translate: "no" }, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("grew_by", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
-        part(t("levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", said(l.headline)]),
-        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", said(e.text)]),
-        part(t("messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
-        d.kernel?.length ? card(t("kernel"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
-        part(t("dumps"), d.crash_dumps, (line) => h("code", {}, line))),
+        part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{size} in {time}", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
+        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", said(l.headline)]),
+        part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", said(e.text)]),
+        part(t("Messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
+        d.kernel?.length ? card(t("Kernel, previous boot"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
+        part(t("Crash dumps of Windows"), d.crash_dumps, (line) => h("code", {}, line))),
   ];
 }
+
+const leftOf = (curve) => t("{resource}: left of {size}", { resource: curve.name, size: size(curve.capacity_bytes) });
+
+const chart = (curve, kind) => h("div", { class: ["chart", kind], "data-key": `bb-${curve.resource}`, "data-keep": true, role: "img",
+  "aria-label": `${leftOf(curve)}: ${size(curve.points[0][1])} → ${size(Math.min(...curve.points.map((p) => p[1])))}` });
+
+const legend = (d, own) => keys([
+  ...[...new Set(own.levels ?? [])].filter(Boolean).sort().map((level) => [LEVELS[level], t(`level_${LEVELS[level]}`)]),
+  d.forecast?.eta_seconds ? ["eta", t("forecast when the warning left")] : null,
+]);
 
 const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent", { time: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
-  return message.error ? t("not_sent_why", { why: message.error }) : t("not_sent");
+  if (message.sent) return t("sent after {time}", { time: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  return message.error ? t("not sent: {why}", { why: message.error }) : t("not sent yet");
 }
 
-/** Headroom before and after the moment, with the time spent at each level shaded. */
-function blackBox(charts, curve, moment) {
+/** What was left, on the axis of time that all curves share; with the levels and the forecast where it is the subject. */
+function draw(charts, d, curve, own) {
   const times = curve.points.map(([wall]) => wall);
   const gap = gapOf(times);
   const data = [[], []];
@@ -121,16 +136,22 @@ function blackBox(charts, curve, moment) {
     data[0].push(wall);
     data[1].push(left);
   });
-  const levels = curve.levels ?? [];
-  charts.draw(`bb-${curve.resource}`, `${times.length} ${document.documentElement.dataset.theme}`, (width) => {
+  const marks = marksOf(d);
+  charts.draw(`bb-${curve.resource}`, `${times.length} ${d.end} ${d.outcome} ${document.documentElement.lang} ${document.documentElement.dataset.theme}`, (width) => {
     const c = colours();
     return {
       padding: [8, 8, 0, 0],
       cursor: { show: false },
-      scales: { y: { range: [0, curve.capacity_bytes] } },
+      scales: { x: { range: [wallOf(d.start), wallOf(d.end)] }, y: { range: [0, curve.capacity_bytes] } },
       axes: axes(c, "bytes", false, width),
       series: [{}, { stroke: c.headroom, width: 1.8, fill: faint(c.headroom, 0.1), points: { show: false } }],
-      hooks: { drawClear: [(u) => shadeLevels(u, times, levels, c)], draw: [(u) => upright(u, moment, c.ink)] },
+      hooks: {
+        drawClear: [(u) => own && shadeLevels(u, times, curve.levels ?? [], c)],
+        draw: [(u) => {
+          if (own && d.forecast) foretold(u, wallOf(d.forecast.at), d.forecast, c);
+          marks.forEach(([wall, name], n) => (own ? mark(u, wall, name, c.ink, n) : upright(u, wall, c.ink)));
+        }],
+      },
     };
   }, data);
 }
