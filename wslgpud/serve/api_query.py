@@ -9,7 +9,8 @@ from datetime import datetime, timezone
 from urllib.parse import parse_qsl
 
 from wslgpud.patterns import shell_pattern
-from wslgpud.serve.http import Problem
+from wslgpud.serve.http import Problem, Request
+from wslgpud.words import LANGUAGES
 
 #: more parameters than any question needs
 _MOST_PARAMETERS = 100
@@ -17,6 +18,15 @@ _MOST_PARAMETERS = 100
 PATTERN_MAX = 256
 #: seconds since the epoch up to the year 5138: what is larger are milliseconds by mistake
 _LAST_WALL = 1e11
+
+
+def language_of(request: Request) -> str:
+    """Return the language that a request asks for with ``lang``; English unless it names one.
+
+    Raises:
+        Problem: it names one that there is not.
+    """
+    return Query(request.query, ("lang",)).choice("lang", LANGUAGES, "en")
 
 
 class Query:
@@ -77,6 +87,10 @@ class Query:
         if given is not None and given not in choices:
             raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
         return default if given is None else given
+
+    def language(self) -> str:
+        """Return the code of the language that is asked for with ``lang``; English by default."""
+        return self.choice("lang", LANGUAGES, "en")
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """Return a whole number within bounds (both included); None when it is absent."""

@@ -5,8 +5,8 @@ import { axes, colours, faint, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, resourceName, size, wallOf } from "./format.js";
 import { t } from "./i18n.js";
-import { name as named, said } from "./told.js";
-import { at, card, chip, column, empty, pending, table } from "./parts.js";
+import { label } from "./labels.js";
+import { at, card, chip, column, empty, named, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 
 const REFRESH_MS = 15_000;
@@ -39,32 +39,32 @@ export const incidents = {
       ctx.render();
     }, (error) => {
       if (this.number !== number) return;
-      this.found ??= { error: error.status === 404 ? t("no_such") : error.message };
+      this.found ??= { error: error.status === 404 ? t("There is no such incident any more.") : error.message };
       ctx.render();
     });
   },
 
   render(ctx) {
-    const title = h("h1", { class: this.number === null ? "unseen" : null }, this.number === null ? t("incidents") : t("incident_n", { id: this.number }));
-    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/incidents" }, "← ", t("back")));
+    const title = h("h1", { class: this.number === null ? "unseen" : null }, this.number === null ? t("Incidents") : t("Incident {id}", { id: this.number }));
+    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/incidents" }, "← ", t("Back to the list")));
     if (!this.found || this.found.error) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     return this.number === null ? [title, this.list(ctx)] : h("div", { class: "stack" }, back, report(this.found.document));
   },
 
   list(ctx) {
     const { list, next } = this.found;
-    const choice = h("label", { class: "dim" }, t("least"), " ", h("select", { value: this.least, id: "least",
+    const choice = h("label", { class: "dim" }, t("At least"), " ", h("select", { value: this.least, id: "least",
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
-      LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, t(`level_${level}`)))));
+      LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, label("level", level)))));
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", {}, chip(i.worst_level)),
       h("td", { class: "wide" }, named(resourceName(i.resource))),
-      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, said(i.headline))),
+      h("th", { scope: "row", class: "long" }, h("a", { href: `#/incidents/${i.id}` }, i.headline)),
       h("td", { class: "num wide" }, i.closed ? duration(wallOf(i.closed) - wallOf(i.opened)) : chip(i.level, t("open")))));
-    return card(t("incidents"), choice, rows.length
-      ? table(t("incidents"), [column(t("began")), column(t("worst")), column(t("where"), "wide"), column(t("what")), column(t("lasted"), "num wide")], rows) : empty(t("nothing_wrong")),
-      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("older"))));
+    return card(t("Incidents"), choice, rows.length
+      ? table(t("Incidents"), [column(t("Began")), column(t("Worst level")), column(t("Resource"), "wide"), column(t("What happened")), column(t("Lasted"), "num wide")], rows) : empty(t("Nothing has gone wrong so far.")),
+      next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older"))));
   },
 
   drawn(ctx) {
@@ -78,28 +78,28 @@ const curvesOf = (found) => (found.headroom ?? []).filter((c) => c.points.length
 
 function report(d) {
   const curves = curvesOf(d);
-  const lasted = d.closed ? `${t("lasted")} ${duration(wallOf(d.closed) - wallOf(d.opened))}` : t("still_open");
+  const lasted = d.closed ? `${t("Lasted")} ${duration(wallOf(d.closed) - wallOf(d.opened))}` : t("still open");
   const told = [
-    d.trouble ? [t("trouble"), ": ", said(d.trouble)] : null,
-    d.rule === "oom_kill" ? (d.warned_seconds_before === undefined ? t("not_warned") : t("warned", { time: duration(d.warned_seconds_before) })) : null,
-    d.false_alarm ? t("false_alarm") : null,
+    d.trouble ? [t("What it looks like"), ": ", d.trouble] : null,
+    d.rule === "oom_kill" ? (d.warned_seconds_before === undefined ? t("Not warned before it.") : t("First warning {time} before it.", { time: duration(d.warned_seconds_before) })) : null,
+    d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
       h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened), " · ", lasted)),
-      h("h1", {}, said(d.headline)), told.map((line) => h("p", {}, line)),
-      d.advice ? [h("h3", {}, t("advice")), h("p", {}, said(d.advice))] : null),
-    card(t("black_box"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
-      h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, ` ${t("headroom")}, ${t("of_all", { all: size(c.capacity_bytes) })}`)),
+      h("h1", {}, d.headline), told.map((line) => h("p", {}, line)),
+      d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
+    card(t("The minutes before it"), null, curves.length ? h("div", { class: "grid" }, curves.map((c) => h("figure", {},
+      h("h3", {}, resourceName(c.resource), h("span", { class: "dim small" }, " ", t("left of {all}", { all: size(c.capacity_bytes) }))),
       h("div", { class: "chart tall", "data-key": `bb-${c.resource}`, "data-keep": true, role: "img",
-        "aria-label": `${resourceName(c.resource)}: ${size(c.points[0][1])} → ${size(Math.min(...c.points.map((p) => p[1])))}` })))) : empty(t("no_curves"))),
+        "aria-label": `${resourceName(c.resource)}: ${size(c.points[0][1])} → ${size(Math.min(...c.points.map((p) => p[1])))}` })))) : empty(t("No samples of that time are kept any more."))),
     h("div", { class: "grid" },
-        part(t("growing"), d.growing, (g) => [h("strong", { translate: "no" }, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("grew_by", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
-        part(t("levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", said(l.headline)]),
-        part(t("events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", said(e.text)]),
-        part(t("messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
-        d.kernel?.length ? card(t("kernel"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
-        part(t("dumps"), d.crash_dumps, (line) => h("code", {}, line))),
+        part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.name), h("span", { class: "dim" }, ` (${g.pid}) `), t("+{size} in {time}", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
+        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
+        part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
+        part(t("Messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
+        d.kernel?.length ? card(t("Kernel, the boot before"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
+        part(t("Crash dumps of Windows"), d.crash_dumps, (line) => h("code", {}, line))),
   ];
 }
 
@@ -107,8 +107,8 @@ const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent", { time: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
-  return message.error ? t("not_sent_why", { why: message.error }) : t("not_sent");
+  if (message.sent) return t("sent after {time}", { time: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  return message.error ? t("not sent: {why}", { why: message.error }) : t("not sent yet");
 }
 
 /** Headroom before and after the moment, with the time spent at each level shaded. */
