@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import count
@@ -107,7 +107,10 @@ class Stage:
         self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
         self.machine = "no-gpu"
-        self.known: dict[str, Any] | None = None
+        #: how things stand, in a language
+        self.known: Callable[[str], dict[str, Any]] | None = None
+        #: what the daemon would decide, by language; its own verdict where a test says nothing
+        self.verdict: dict[str, dict[str, Any]] = {}
         self.reopen(port or free_port())  # it may be left and taken again
 
     def reopen(self, port: int = 0) -> None:
@@ -137,13 +140,18 @@ class Stage:
         machine = RecordedHost(HOSTS / self.machine)
         return doctor.document(doctor.run(machine, config.Config()))
 
-    def now(self) -> dict[str, Any]:
+    def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            return {"version": "0.1.0", "waiting": "for the first sample"}
-        if not self.ticking:
-            return self.known
-        at = datetime.fromtimestamp(self.clock.wall(), timezone.utc).isoformat(timespec="milliseconds")
-        return {**self.known, "at": at}
+            verdict = {"level": "unknown", "headline": "The daemon has just started"}
+            return {"version": "0.1.0", "waiting": "for the first sample", "verdict": verdict}
+        document = self.known(language)
+        document |= {"verdict": judged(document)}
+        if language in self.verdict:
+            document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
+        if self.ticking:
+            at = datetime.fromtimestamp(self.clock.wall(), timezone.utc)
+            document |= {"at": at.isoformat(timespec="milliseconds")}
+        return document
 
     def publish(
         self,
@@ -154,14 +162,11 @@ class Stage:
         keep: bool = True,
     ) -> None:
         """Show a moment, and keep it in the history."""
-        self.known = status(
-            snapshot,
-            observation,
-            forecasts,
-            self.said[:-11:-1],
-            [Standing(i, False, None) for i in self.ledger.open.values()],
-            stress=[run for _, run in self.store.stress_runs()],
-            running=self.running,
+        forecasts, recent = tuple(forecasts), self.said[:-11:-1]
+        standing = [Standing(i, False, None) for i in self.ledger.open.values()]
+        stress, running = [run for _, run in self.store.stress_runs()], self.running
+        self.known = lambda _: status(
+            snapshot, observation, forecasts, recent, standing, stress=stress, running=running
         )
         self.publisher.publish(snapshot)
         if keep:
@@ -229,6 +234,12 @@ def moved(snapshot: Snapshot, wall: float, mono: float, sequence: int) -> Snapsh
 
 def spec_named(name: str) -> MetricSpec:
     return catalogue()[name]
+
+
+def judged(document: dict[str, Any]) -> dict[str, Any]:
+    """Stand in for the daemon's verdict, which ``status`` does not know yet."""
+    words = {"level": document["level"], "headline": document.get("headline", "Memory is fine")}
+    return words if "ram" in document else {"level": "unknown", "headline": "Memory cannot be read"}
 
 
 def readings_of(observation: Observation) -> Iterator[Reading]:

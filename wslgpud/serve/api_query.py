@@ -26,7 +26,7 @@ def language_of(request: Request) -> str:
     Raises:
         Problem: it names one that there is not.
     """
-    return Query(request.query, ("lang",)).choice("lang", LANGUAGES, "en")
+    return Query(request.query, ("lang",)).language()
 
 
 class Query:
@@ -87,6 +87,10 @@ class Query:
         if given is not None and given not in choices:
             raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
         return default if given is None else given
+
+    def language(self) -> str:
+        """Return the code of the language that is asked for with ``lang``; English by default."""
+        return self.choice("lang", LANGUAGES, "en")
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """Return a whole number within bounds (both included); None when it is absent."""
