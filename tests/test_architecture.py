@@ -19,7 +19,7 @@ LAYERS = (
     ("config", "host", "outgoing", "palette", "foreign"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
+    ("client", "observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
     ("store", "risk", "alerts", "serve", "stress", "advise", "plots"),
     ("stress_unit",),
     ("sampler", "admission", "jobs", "status", "history", "export", "curves", "archive"),

@@ -31,9 +31,8 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor, State
-from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
@@ -159,7 +158,8 @@ class Daemon:
         publisher.include(lambda: store_metrics.readings(self._store.stats()))
         publisher.include(self._desk.readings)
         publisher.include(systemd.readings)
-        self._server = Server(self._config.server, publisher, self._routes(place))
+        table = self._routes(place)
+        self._server = Server(self._config.server, publisher, table)
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -185,13 +185,13 @@ class Daemon:
         rounds.start()
         stack.callback(rounds.close)
         self._desk.dispatcher.start()
-        self._leave_note(stack)
+        self._leave_note(stack, table)
 
-    def _leave_note(self, stack: ExitStack) -> None:
+    def _leave_note(self, stack: ExitStack, table: Sequence[Route]) -> None:
         """Tell this machine's own commands where we are."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if self._server.guarded:
-            local = LocalStatus(self._folder, self._for_commands)
+            local = LocalApi(self._folder, table)
             if local.start():
                 stack.callback(local.close)
                 facts["socket"] = local.path.name
@@ -317,10 +317,6 @@ class Daemon:
         if state is None:
             return self.now()
         return self._status(state, self._recent(state.snapshot.wall - RECENT_SECONDS))
-
-    def _for_commands(self) -> dict[str, Any]:
-        """Return what this machine's own commands may know where the HTTP server asks for a password."""
-        return {**self.status(), "metrics": self._publisher.text(CLASSIC).decode()}
 
     def checkup(self) -> list[dict[str, Any]]:
         """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
