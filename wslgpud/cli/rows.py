@@ -29,6 +29,7 @@ MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
 OLD_SECONDS = 5.0
 #: columns from which on there is room for bars, and for sparklines
 BARS, WIDE = 76, 110
+_CHINESE = re.compile("[\u2e80-\u9fff]")
 
 LEVELS: Mapping[str, str] = {
     "ok": template("OK"), "info": template("info"), "warning": template("warning"),
@@ -108,8 +109,10 @@ class View:
 
 
 def words(*parts: str | Text | tuple[str, str]) -> Text:
-    """Return a text that is folded between words only."""
-    return Text.assemble(*parts, overflow="ellipsis")
+    """Return a text that is folded between words only; Chinese has none, and is folded anywhere."""
+    text = Text.assemble(*parts)
+    text.overflow = "fold" if _CHINESE.search(text.plain) else "ellipsis"
+    return text
 
 
 def rule(title: str, width: int, note: str = "") -> Text:
