@@ -95,7 +95,7 @@ def test_status_tells_what_windows_tells() -> None:
 
     assert document["vm_unreturned_bytes"] == 21 * GIB
     assert document["gpus"] == [{"adapter": "NVIDIA RTX", "shared_bytes": 3 * GIB}]
-    shown = screen(windows=document).replace("\n", " ")
+    shown = " ".join(screen(windows=document).split())
     for line in (
         "5.0 of 64 GiB RAM left", "60 of 72 GiB committed", "WSL holds 48 GiB", "21 GiB of it free in here",
         "NVIDIA RTX: 3.0 GiB in shared memory",
