@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,12 +20,13 @@ from wslgpud.cli.common import (
     Fault,
     JsonOption,
     StateOption,
-    ask_daemon,
     data_folder,
     loaded,
     open_reader,
+    warn,
 )
 from wslgpud.cli.incidents import local, recent
+from wslgpud.client import answering
 from wslgpud.words import current
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
     """List open incidents, and the silences that hold."""
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
 
-    complain = partial(typer.echo, err=True)
-    control = ControlFile(data_folder(state), lambda text: complain(f"wslgpud: {text}")).now()
+    control = ControlFile(data_folder(state), warn).now()
     found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
@@ -74,7 +73,8 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
 
     with open_reader(config, state) as reader:
         found = [summary(i, current()) for i in recent(reader, 0.0) if i.closed_wall is None]
-    told = (ask_daemon(data_folder(state)) or {}).get("incidents", ())
+    _, now = answering([data_folder(state)], warn) or (None, {})
+    told = now.get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
 

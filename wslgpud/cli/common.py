@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 from wslgpud import config as configuration
-from wslgpud import daemon, documents, logs, outgoing
+from wslgpud import daemon, logs
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
-
-#: of a status; one with hundreds of processes has 200 kB
-_MOST_BYTES = 16 << 20
-_SECONDS = 3.0
 
 if TYPE_CHECKING:
     from wslgpud.store import Reader
@@ -88,6 +83,11 @@ def state_folder(state: Path | None) -> Path:
     return (state or configuration.state_folder(os.environ)).resolve()
 
 
+def daemon_folders(state: Path | None) -> list[Path]:
+    """Return where a daemon leaves its note: the folder named, else one's own and the service's."""
+    return [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
+
+
 def data_folder(state: Path | None) -> Path:
     """Return the folder that a command is to read: the one named, one's own daemon's, or the service's."""
     own = state_folder(state)
@@ -114,30 +114,6 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
         raise Fault(str(error)) from error
 
 
-def ask_daemon(folder: Path) -> dict[str, Any] | None:
-    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
-    try:
-        note = documents.parsed(documents.read(folder / "daemon.json"))
-        url = str(note["url"])
-    except (OSError, ValueError, KeyError):
-        return None
-    try:
-        if "socket" in note:  # it asks for a password or speaks TLS
-            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
-
-            known = ask(folder / str(note["socket"]))
-            known.pop("metrics", None)  # for those who want what /metrics says
-            return {"seen_by": "daemon", "url": url, **known}
-        # The port may be somebody else's by now: our daemon is gone, and anybody may take it.
-        address = outgoing.parsed(url + "/api/v1/status")
-        document = documents.parsed(
-            outgoing.exchange(address, deadline_seconds=_SECONDS, most_bytes=_MOST_BYTES)
-        )
-    except PermissionError:
-        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
-        return None
-    except (OSError, ValueError, outgoing.Refused, outgoing.Unreachable) as error:
-        # It was killed or hangs, or another program has its port: not the same as that none was ever started.
-        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
-        return None
-    return {"seen_by": "daemon", "url": url, **document}
+def warn(text: str) -> None:
+    """Print on standard error what somebody should know."""
+    typer.echo(f"wslgpud: {text}", err=True)

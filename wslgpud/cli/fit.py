@@ -200,7 +200,7 @@ def _print(
 
     from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-    from wslgpud.cli.screen import bar  # noqa: PLC0415
+    from wslgpud.cli.rows import bar  # noqa: PLC0415
 
     console = Console()
     how = f"{plan.mode}, {plan.precision}, batch {plan.batch}, context {plan.context}"
@@ -212,12 +212,12 @@ def _print(
     whole = max(found.total_bytes, room.bytes if room else 0)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
     for part, taken in found.parts.items():
-        table.add_row(part, size(taken), Text(bar(taken / whole), "cyan"))
+        table.add_row(part, size(taken), bar(taken / whole, 24, "cyan"))
     over = room is not None and found.total_bytes > room.bytes
     table.add_row(Text("at its peak", "bold"), Text(size(found.total_bytes), "bold"),
-                  Text(bar(found.total_bytes / whole), "red" if over else "green"))  # fmt: skip
+                  bar(found.total_bytes / whole, 24, "red" if over else "green"))  # fmt: skip
     if room:
-        table.add_row("usable", size(room.bytes), Text(bar(room.bytes / whole), "dim"))
+        table.add_row("usable", size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
     console.print(table)
     if room is None:
         console.print("No GPU answers here: give what is usable as --usable 14.5GB.")

@@ -27,7 +27,7 @@ _MARGIN = 14
 
 def dots_across() -> int:
     """Return how many values fit beside each other into a picture on this terminal."""
-    return max(40, (Console().width - _MARGIN) * 2)
+    return max(40, (Console().picture_width - _MARGIN) * 2)
 
 
 def print_list(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -73,7 +73,7 @@ def print_curves(curves: Sequence[Curve], start: float, end: float, step: float)
             return amount(value, unit, rate=rate)
 
         height = 12 if len(kinds) == 1 else 8
-        for line in chart(drawn, start, end, step, write, width=console.width, height=height):
+        for line in chart(drawn, start, end, step, write, width=console.picture_width, height=height):
             console.print(line)
         console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):

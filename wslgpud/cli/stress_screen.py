@@ -15,10 +15,16 @@ from rich.text import Text
 
 from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console
-from wslgpud.cli.screen import PHASES, VERDICT_COLOURS
 from wslgpud.model import StressResult
-from wslgpud.palette import TERMINAL_LINES
+from wslgpud.palette import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.units import duration
+
+#: how a phase is written for people, see ``wslgpud.stress.worker``
+PHASES = {
+    "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
+    "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
+    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -100,7 +106,9 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
     title = Text(f"gpu{run.gpu} {run.name}: {WORDS[run.verdict]}")
     out.print(
         Panel(
-            said or "every byte kept what was written", title=title, border_style=VERDICT_COLOURS[run.verdict]
+            said or "every byte kept what was written",
+            title=title,
+            border_style=TERMINAL_VERDICTS[run.verdict],
         )
     )
     values = run.values
@@ -216,7 +224,7 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
             *(_gbs(v.get(f"{kind}_median")) for kind in ("write", "change", "read")),
             run.key.get("driver", ""),
         ]  # fmt: skip
-        out.print(_line(cells, style=VERDICT_COLOURS[run.verdict]))
+        out.print(_line(cells, style=TERMINAL_VERDICTS[run.verdict]))
         for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
             out.print(Padding(said, (0, 0, 0, 6)), style="dim")
 
@@ -250,7 +258,9 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
         write = _gib if unit else _gbs
         start, end = mine[0].wall, mine[-1].wall
         step = max(1.0, (end - start) / (len(mine) - 1))
-        for line in chart(list(curves.values()), start, end + step, step, write, width=out.width, height=8):
+        for line in chart(
+            list(curves.values()), start, end + step, step, write, width=out.picture_width, height=8
+        ):
             out.print(line)
 
 

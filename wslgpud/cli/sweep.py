@@ -123,7 +123,7 @@ def _print(steps: list[Step], end: str) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-    from wslgpud.cli.screen import bar  # noqa: PLC0415
+    from wslgpud.cli.rows import bar  # noqa: PLC0415
 
     on_card = any(s.vram_bytes is not None for s in steps)
     taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
@@ -140,7 +140,7 @@ def _print(steps: list[Step], end: str) -> None:
             *("n/a" if s is None else size(s) for s in shown),
         ]
         colour = "red" if step.code else "cyan"
-        table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
+        table.add_row(*cells, "" if its is None else bar(its / most, 30, colour))
     Console().print(table)
     if end:
         print(end, file=sys.stderr)
