@@ -19,11 +19,13 @@ def doctor(
     everything: Annotated[bool, typer.Option("--all", help="show what is good as well")] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", help="write a support archive (.tar.gz), secrets and names masked"),
+        typer.Option(
+            "--bundle", metavar="FILE", help="write a support archive (.tar.gz), secrets and names masked"
+        ),
     ] = None,
     python: Annotated[
         list[Path] | None,
-        typer.Option("--python", help="ask this Python's torch instead of looking for some"),
+        typer.Option("--python", metavar="FILE", help="ask this Python's torch instead of looking for some"),
     ] = None,
     no_torch: Annotated[
         bool, typer.Option("--no-torch", help="start no Python to ask it for its torch")
@@ -31,7 +33,13 @@ def doctor(
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Check this machine; each problem comes with what mends it. Exit status 1 when there are any."""
+    """Check this machine; each problem comes with what mends it. Exit status 1 when there are any.
+
+    Examples:
+        wslgpud doctor
+        wslgpud doctor --all  # what is good as well
+        wslgpud doctor --bundle support.tar.gz  # what a report of a bug needs
+    """
     from wslgpud.advise import doctor as doctors  # noqa: PLC0415 - only this command needs it
     from wslgpud.advise.doctor import torches  # noqa: PLC0415
 

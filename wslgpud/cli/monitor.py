@@ -12,6 +12,7 @@ import typer
 
 from wslgpud import config as configuration
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, StateOption, host_at, loaded, state_folder
+from wslgpud.cli.moments import seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,17 +21,29 @@ if TYPE_CHECKING:
 
 #: a single look shows rates and growth, too, so it needs a second one
 SETTLE_SECONDS = 1.0
+_LEAST_SECONDS = 0.2
 
 
 def monitor(
     config: ConfigOption = None,
     once: Annotated[bool, typer.Option("--once", "-o", help="look once and print it")] = False,
-    url: Annotated[str | None, typer.Option(help="a daemon elsewhere, such as http://trainer:9655")] = None,
-    interval: Annotated[float, typer.Option(help="seconds between looks", min=0.2)] = 1.0,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="a daemon elsewhere, such as http://trainer:9655"),
+    ] = None,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="time between looks, at least 0.2s")
+    ] = "1s",
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Watch the machine in this terminal: through the running daemon, else by looks of its own."""
+    """Watch the machine in this terminal: through the running daemon, else by looks of its own.
+
+    Examples:
+        wslgpud monitor
+        wslgpud monitor --once  # one look, printed
+        wslgpud monitor --url http://trainer:9655 --interval 5s  # another machine
+    """
     from wslgpud.cli.live.looks import DaemonFeed, NoLookError, NotYetError, OwnFeed, daemon_feed  # noqa: PLC0415
 
     settings = loaded(config).config
@@ -57,7 +70,7 @@ def monitor(
             return
         from wslgpud.cli.live.app import Live  # noqa: PLC0415 - 0.3 s
 
-        Live(feed, interval).run()
+        Live(feed, max(_LEAST_SECONDS, seconds(interval))).run()
     finally:
         feed.close()
 

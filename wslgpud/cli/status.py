@@ -26,7 +26,12 @@ def status(
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Show how things stand: from the running daemon, else from a look of its own."""
+    """Show how things stand: from the running daemon, else from a look of its own.
+
+    Examples:
+        wslgpud status
+        wslgpud status --json  # for programs
+    """
     settings = loaded(config).config
     # One's own daemon, else the service's.
     folders = [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
