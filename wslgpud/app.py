@@ -37,6 +37,7 @@ from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
+from wslgpud.words import of, reason, say
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,7 +118,7 @@ class Daemon:
                 self._open(stack)
                 self._resources = stack.pop_all()
         except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
-            raise StartError(str(error)) from error
+            raise StartError(of(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,7 +131,11 @@ class Daemon:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StartError(
-                f"cannot make the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot make the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=reason(error),
+                )
             ) from error
         target = self._config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
@@ -201,7 +206,11 @@ class Daemon:
             inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
-                f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot write into the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=reason(error),
+                )
             ) from error
         stack.callback(note.unlink, missing_ok=True)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config_key import ENVIRONMENT_PREFIX, ConfigError, Key, checked, key
+from wslgpud.words import Message, of, reason, say
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -283,7 +284,9 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     origins: dict[str, str] = {}
     for path, value, origin in [*_from_file(file), *_from_environment(environ, known.values())]:
         if path not in known:
-            raise ConfigError(f"{origin}: unknown key {path}{_nearest(path, list(known))}")
+            raise ConfigError(
+                _unknown(say("{origin}: unknown key {key}", origin=origin, key=path), path, known)
+            )
         values[path] = checked(known[path], value, origin)
         origins[path] = origin
     config = Config(
@@ -295,7 +298,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         }
     )
     if config.sampling.fastest_seconds > config.sampling.interval_seconds:
-        raise ConfigError("sampling.fastest_seconds must not exceed sampling.interval_seconds")
+        raise ConfigError(say("sampling.fastest_seconds must not exceed sampling.interval_seconds"))
     return Loaded(config, file, origins)
 
 
@@ -306,16 +309,22 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
+        raise ConfigError(say("{file}: {reason}", file=str(file), reason=reason(error))) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        raise ConfigError(say("{file}: not valid TOML: {error}", file=str(file), error=of(error))) from error
     known_sections = list(sections())
     found = []
     for section, content in document.items():
         if section not in known_sections:
-            raise ConfigError(f"{file}: unknown section [{section}]{_nearest(section, known_sections)}")
+            what = say("{file}: unknown section [{section}]", file=str(file), section=section)
+            raise ConfigError(_unknown(what, section, known_sections))
         if not isinstance(content, dict):
-            raise ConfigError(f"{file}: {section} is a section; write [{section}] and its keys below")
+            raise ConfigError(
+                say(
+                    "{file}: {section} is a section; write [{section}] and its keys below",
+                    file=str(file), section=section,
+                )
+            )  # fmt: skip
         found += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
     return found
 
@@ -323,7 +332,7 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
 def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[tuple[str, Any, str]]:
     meant = {k.environment.replace("__", "_"): k.environment for k in known}
     if wrong := next((name for name in sorted(environ) if name in meant), None):
-        raise ConfigError(f"{wrong}: unknown key; did you mean {meant[wrong]}?")
+        raise ConfigError(say("{name}: unknown key; did you mean {near}?", name=wrong, near=meant[wrong]))
     return [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1), value, name)
         for name, value in sorted(environ.items())
@@ -331,6 +340,8 @@ def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[
     ]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; see 'wslgpud config show' for all keys"
+def _unknown(what: Message, name: str, known: Iterable[str]) -> Message:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return say("{what}; did you mean {near}?", what=what, near=close[0])
+    return say("{what}; see 'wslgpud config show' for all keys", what=what)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
+from wslgpud.words import of, reason, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def plot_incident(panels: Sequence[Panel], moment: float, path: Path, title: str
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
     if not panels:
-        raise PlotError("nothing to draw: no headroom was recorded around it")
+        raise PlotError(say("nothing to draw: no headroom was recorded around it"))
     figure = _figure(10, 2.7 * len(panels))
     grid = figure.subplots(len(panels), squeeze=False, sharex=True)
     for axes, panel in zip(grid[:, 0], panels, strict=True):
@@ -98,7 +99,7 @@ def plot_replays(
         if series
     ]
     if not panels:
-        raise PlotError("nothing to draw: the traces hold no resource with a known size")
+        raise PlotError(say("nothing to draw: the traces hold no resource with a known size"))
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
     figure = _figure(7.5 * columns, 2.9 * rows + 0.3)
@@ -135,7 +136,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     """
     runs = [run for run in runs if run.complete]
     if not runs:
-        raise PlotError("nothing to draw: no stress run has been completed yet")
+        raise PlotError(say("nothing to draw: no stress run has been completed yet"))
     figure = _figure(9, 7)
     usable, speed, errors = figure.subplots(3, 1, sharex=True)
     cards = list(dict.fromkeys(run.uuid for run in runs))
@@ -222,7 +223,7 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
     if not trials:
-        raise PlotError("nothing to draw: no value was tried")
+        raise PlotError(say("nothing to draw: no value was tried"))
     try:
         places = [float(trial.value) for trial in trials]
     except ValueError:
@@ -263,7 +264,7 @@ def _figure(width: float, height: float) -> Figure:
             from cycler import cycler  # noqa: PLC0415 - a part of it
             from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PlotError(f"a plot needs matplotlib: {extras.remedy('plots')}") from error
+        raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=extras.remedy("plots"))) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
@@ -382,7 +383,7 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
     kind = path.suffix.lower()
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
-        raise PlotError(f"{path}: a plot ends in {', '.join(known[:-1])} or {known[-1]}")
+        raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
     try:
         with documents.draft(path) as draft:
             if report is None or kind != ".html":
@@ -397,7 +398,13 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
             drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PlotError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise PlotError(
+            say(
+                "cannot write {file}: {reason}",
+                file=str(path),
+                reason=reason(error) if isinstance(error, OSError) else of(error),
+            )
+        ) from error
 
 
 def _page(title: str, drawing: str, text: str) -> str:

@@ -21,6 +21,7 @@ from wslgpud.alerts.stopped import Stopped, StoppedFile
 from wslgpud.config import Alerts
 from wslgpud.config_key import ConfigError
 from wslgpud.model import Level, ProcessSample, Transition
+from wslgpud.words import say
 
 _PID = re.compile(r"\(pid (\d{1,10})\)$")
 _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -173,4 +174,4 @@ def _user(name: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError as error:
-        raise ConfigError(f"alerts.save_user: there is no user {name} here") from error
+        raise ConfigError(say("alerts.save_user: there is no user {name} here", name=name)) from error
