@@ -34,10 +34,10 @@ app = App(
     help="""Watches GPU, RAM and swap under WSL2 and warns before memory runs out.
 
     Examples:
-    wslgpud status  # how things stand
+    wslgpud status  # the state of this machine
     wslgpud monitor  # the machine, live
-    wslgpud incidents  # what went wrong in the last 30 days
-    wslgpud doctor  # what is not set up well here, and what mends it
+    wslgpud incidents  # incidents of the last 30 days
+    wslgpud doctor  # mistakes in the setup of this machine, with their fixes
     """,
 )
 

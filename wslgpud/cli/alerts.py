@@ -34,7 +34,7 @@ from wslgpud.words import Message, of, reason, t
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
 
-app = App(help="Show what is open, test whether alerts arrive, silence them.")
+app = App(help="List open alerts, send a test message, silence rules.")
 
 
 @app.command("list")
@@ -110,7 +110,7 @@ def explain(
         typer.Argument(metavar="RULE", help="rule, as 'alerts show' names it; all of them without one"),
     ] = "",
 ) -> None:
-    """Say what a rule means and what to do about it, at length.
+    """Explain a rule at length, and how to act on it.
 
     Examples:
         wslgpud alerts explain oom_kill
@@ -175,7 +175,7 @@ def silence(
     ] = "*",
     state: StateOption = None,
 ) -> None:
-    """Send no messages of a rule for a while; incidents are recorded all the same.
+    """Send no messages of a rule for a while; its incidents are still recorded.
 
     Examples:
         wslgpud alerts silence swap_thrash --for 2h
@@ -229,7 +229,7 @@ def ack(
 
 @app.command()
 def release(state: StateOption = None) -> None:
-    """Let programs go on that a daemon had stopped (save_signal = "SIGSTOP") before it died.
+    """Resume programs that a daemon had stopped (save_signal = "SIGSTOP") before it died.
 
     Examples:
         wslgpud alerts release

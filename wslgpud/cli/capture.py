@@ -15,7 +15,7 @@ def capture(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="new folder to write")],
     config: ConfigOption = None,
 ) -> None:
-    """Copy what wslgpud reads of this machine, with names, serials and addresses masked, for a bug report.
+    """Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.
 
     Examples:
         wslgpud capture my-machine  # then look through the files

@@ -81,7 +81,7 @@ class _Spoken:
             raise
         ctx.allow_extra_args = extra
         if rest and not extra and not ctx.resilient_parsing:
-            ctx.fail(t("{words} is too much", words=helps.listed(map(repr, rest))))
+            ctx.fail(t("unexpected argument: {words}", words=helps.listed(map(repr, rest))))
         return rest
 
 

@@ -62,7 +62,7 @@ ConfigOption = Annotated[
         callback=_heard,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print all of it as one JSON document")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 StateOption = Annotated[
     Path | None,
     typer.Option("--state", metavar="FOLDER", help="folder of the daemon's data instead of the usual one"),

@@ -27,7 +27,7 @@ from wslgpud.cli.progress import bar
 from wslgpud.units import size
 from wslgpud.words import of, t
 
-app = App(help="Look into the history's database, check, copy or compact it.")
+app = App(help="Inspect, check, back up or compact the history's database.")
 _DAY = 86400.0
 
 
@@ -43,7 +43,7 @@ def _explained() -> Iterator[None]:
 
 @app.command()
 def info(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
-    """What takes the room, since when, how fast it grows, and for how long it is kept.
+    """Show the size of the history by tier, its age, its growth and how long it is kept.
 
     Examples:
         wslgpud db info
@@ -118,7 +118,7 @@ def _readable(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from (_line(tier, f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
     for path in found["set_aside"]:
-        text = t("set aside because it was damaged; delete it when you need it no more: {path}", path=path)
+        text = t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
         yield f"\n{text}"
 
 
@@ -128,9 +128,9 @@ def _line(name: str, text: str) -> str:
 
 @app.command()
 def check(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
-    """Read every block and hold the minutes against their samples; exit status 1 if anything is wrong.
+    """Read every block and compare the summaries with their samples; exit status 1 if anything is wrong.
 
-    Goes beside a running daemon, which sets a damaged file aside by itself and saves what can be read.
+    The daemon may keep running; it sets a damaged file aside by itself and salvages the rest.
 
     Examples:
         wslgpud db check
@@ -152,13 +152,13 @@ def check(config: ConfigOption = None, as_json: JsonOption = False, state: State
 @app.command()
 def backup(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="copy to make; in a folder it is named after the day")
+        Path, typer.Argument(metavar="FILE", help="file of the copy; in a folder it is named after the day")
     ],
     force: ForceOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Copy the history as it is now, beside a running daemon; the copy is checked, and there whole or not.
+    """Copy the history while the daemon runs; the copy is verified, and complete or not there at all.
 
     Examples:
         wslgpud db backup /mnt/backup  # a file named after the day
@@ -177,16 +177,16 @@ def backup(
 
 @app.command()
 def compact(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what it would free")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print the amount it would free")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Write the file anew without its free room, while the daemon is stopped.
+    """Rewrite the file without its free space, while the daemon is stopped.
 
-    Seldom worth it: the daemon gives most free room back by itself and uses the rest again.
+    Seldom worth it: the daemon returns most free space by itself and reuses the rest.
 
     Examples:
-        wslgpud db compact --dry-run  # what it would free
+        wslgpud db compact --dry-run  # only the amount it would free
         sudo systemctl stop wslgpud && sudo wslgpud db compact
     """
     from wslgpud.store import maintenance  # noqa: PLC0415 - see above

@@ -45,7 +45,7 @@ def export(
         typer.Option(
             "--format",
             metavar="openmetrics|csv|parquet",
-            help="what to write, unless the file's suffix says so",
+            help="format, unless the suffix of the file tells it",
         ),
     ] = None,
     since: SinceOption = "",
@@ -62,7 +62,7 @@ def export(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Write the history as OpenMetrics (for promtool), CSV or Parquet; memory stays bounded.
+    """Export the history as OpenMetrics (for promtool), CSV or Parquet.
 
     Examples:
         wslgpud export last-week.csv ram vram --since 7d
@@ -140,5 +140,5 @@ def _written(file: Path, *, force: bool) -> AbstractContextManager[Path | None]:
 def _label(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)=(.*)", text)
     if found is None:
-        raise Fault("{text} is no label: write name=value", text=repr(text))
+        raise Fault("{text} is not a label: write name=value", text=repr(text))
     return found[1], found[2].strip('"')

@@ -49,9 +49,7 @@ def guard(
     ] = "",
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log", metavar="FILE", help="file for all that is printed; one in the state folder otherwise"
-        ),
+        typer.Option("--log", metavar="FILE", help="log file; one in the state folder otherwise"),
     ] = None,
     save_signal: Annotated[
         str,
@@ -59,15 +57,13 @@ def guard(
             "--save-signal", metavar="NAME", help="signal (like USR1) that asks a program to save itself"
         ),
     ] = "",
-    pause: Annotated[
-        bool, typer.Option("--pause", help="let compilers wait while memory is short: slower, but whole")
-    ] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="let compilers wait while memory is short")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
     """Run a build or a training under watch: as many jobs as fit, a time limit, a log, the peaks at the end.
 
-    Its output, its signals and its exit status are the command's own; 124 says that the time was up.
+    Output, signals and exit status are those of the command; 124 means that the time was up.
 
     Examples:
         wslgpud guard -- make  # a build with as many jobs as fit

@@ -70,7 +70,7 @@ def full(context: Any) -> str:
     groups = {kind: [p for p in params if p.param_type_name == kind] for kind in ("argument", "option")}
     below = {name: one for name, one in getattr(command, "commands", {}).items() if not one.hidden}
     for title, rows in (
-        (t("Arguments:"), [(t(placeholder(p)), t(p.help or "")) for p in groups["argument"]]),
+        (t("Arguments:"), [(t(placeholder(p)), _said(p.help)) for p in groups["argument"]]),
         (t("Options:"), [(_names(p), _meaning(p)) for p in groups["option"]]),
         (t("Commands:"), [(name, short(one)) for name, one in below.items()]),
     ):
@@ -156,10 +156,14 @@ def _names(param: Any) -> str:
 def _meaning(param: Any) -> str:
     if param.name == "help":
         return t("show this and end")
-    text, default = param.help or "", param.default
+    text, default = param.help, param.default
     if isinstance(default, bool) or default in (None, "", (), []) or callable(default):
-        return t(text)
-    return t("{meaning} [default: {value}]", meaning=Message(text), value=str(default))
+        return _said(text)
+    return t("{meaning} [default: {value}]", meaning=Message(text or ""), value=str(default))
+
+
+def _said(text: str | None) -> str:
+    return t(text) if text else ""
 
 
 def placeholder(param: Any) -> str:

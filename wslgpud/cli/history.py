@@ -68,7 +68,7 @@ def history(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Show what was measured: drawn on the terminal, as PNG or SVG, CSV, JSON or Parquet.
+    """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
 
     Examples:
         wslgpud history  # all that is recorded, with the last values
@@ -207,7 +207,7 @@ def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, fil
     curves = _curves(reader, wanted, step, across, rate=rate)
     if not curves:
         raise Fault(
-            "nothing was recorded of that between {start_wall} and {end_wall}",
+            "nothing of that was recorded between {start_wall} and {end_wall}",
             start_wall=wanted.start_wall,
             end_wall=wanted.end_wall,
         )

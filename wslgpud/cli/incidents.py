@@ -46,10 +46,10 @@ def incidents(
     plot: PlotOption = None,
     since: SinceOption = "30d",
     until: UntilOption = "now",
-    all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="list notes of level info as well")] = False,
     state: StateOption = None,
 ) -> None:
-    """List what went wrong, or show one: the minutes before it, who grew, what was said.
+    """List incidents, or show one: the minutes before it, who grew, which messages were sent.
 
     Examples:
         wslgpud incidents --since yesterday

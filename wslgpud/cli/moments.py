@@ -33,7 +33,7 @@ def moment(text: str, now: float) -> float:
         return _date(typed, now).timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise Fault(
-            "{text} is no moment: write 90s, 2h or 7d (so long ago), 14:00, yesterday, now, 2026-11-20,"
+            "{text} is not a time: write 90s, 2h or 7d (so long ago), 14:00, yesterday, now, 2026-11-20,"
             " '2026-11-20 14:00' or 2026-11-20T14:00:05",
             text=repr(text),
         ) from error
@@ -53,7 +53,7 @@ def seconds(text: str, *, zero: bool = False) -> float:
     if zero and (found == 0 or text.strip() == "0"):
         return 0.0
     if not found:
-        raise Fault("{text} is no length of time: write 90s, 5min, 2h, 1h30m or 7d", text=repr(text))
+        raise Fault("{text} is not a duration: write 90s, 5min, 2h, 1h30m or 7d", text=repr(text))
     return found
 
 

@@ -26,18 +26,18 @@ _LEAST_SECONDS = 0.2
 
 def monitor(
     config: ConfigOption = None,
-    once: Annotated[bool, typer.Option("--once", "-o", help="look once and print it")] = False,
+    once: Annotated[bool, typer.Option("--once", "-o", help="print one look and end")] = False,
     url: Annotated[
         str | None,
         typer.Option("--url", metavar="URL", help="a daemon elsewhere, such as http://trainer:9655"),
     ] = None,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="time between looks, at least 0.2s")
+        str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
     ] = "1s",
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Watch the machine in this terminal: through the running daemon, else by looks of its own.
+    """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
 
     Examples:
         wslgpud monitor

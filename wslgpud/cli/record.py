@@ -28,11 +28,11 @@ def record(
     config: ConfigOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Record what the risk engine sees, sample by sample, until Ctrl-C.
+    """Record the risk engine's input, sample by sample, until Ctrl-C.
 
     Examples:
         wslgpud record leak.jsonl.gz --for 10min
-        wslgpud replay leak.jsonl.gz  # what the engine makes of it
+        wslgpud replay leak.jsonl.gz  # the engine's verdict on it
     """
     from wslgpud.monitor import Monitor  # noqa: PLC0415 - starts threads and children; only when needed
     from wslgpud.risk import rows, trace  # noqa: PLC0415

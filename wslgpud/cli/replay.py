@@ -294,7 +294,9 @@ def _print_scores(paths: Sequence[Path]) -> None:
             f"{current().duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items()
         )
         print(f"  {line.name:<20} {errors}")
-    print("\n" + t("Said that it runs out within so long, on average -> came true (samples):"))
+    print(
+        "\n" + t("Forecast probability of exhaustion within this time -> how often it came true (samples):")
+    )
     for horizon in RELIABILITY_SECONDS:
         parts = [
             f"{_percent(said)} -> {_percent(came)} ({count})"

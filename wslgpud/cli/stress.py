@@ -53,7 +53,7 @@ def stress(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Test the GPU's memory now, if nobody needs it: sizes, speed, spill, data.
+    """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
     Exit status: 0 passed, 1 something was found, 3 not run or given up for another program, 4 it failed.
 
@@ -84,7 +84,7 @@ def stress(
 
 @app.command(hidden=True)
 def answer(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Do the run that the daemon asks for; what wslgpud-stress.service runs.
+    """Do the run that the daemon asks for, as wslgpud-stress.service.
 
     Examples:
         wslgpud stress answer

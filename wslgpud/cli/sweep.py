@@ -39,12 +39,12 @@ def sweep(
     values: Annotated[list[str], typer.Argument(metavar="VALUE", help="values to try, the smallest first")],
     timeout: TimeoutOption = "",
     gpu: GpuOption = 0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="try values that will not fit, too")] = False,
     plot: PlotOption = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Run a command with each value; measure RAM, VRAM and time; stop before what would not fit.
+    """Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.
 
     Examples:
         wslgpud sweep 'python train.py --batch {}' 1 2 4 8 --timeout 10min

@@ -19,7 +19,7 @@ from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, HostOption, JsonOption, host_at
 from wslgpud.host import Host, NoData, SourceError
 
-app = App(help="Check .wslconfig, see what of it is in force, switch it.")
+app = App(help="Check .wslconfig, compare it with the running VM, switch between presets.")
 
 FileOption = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ IN_FORCE = "It takes effect when WSL starts anew. Close your work, then run in W
 
 @app.command()
 def check(file: FileOption = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
-    """Say what is wrong with the file and how to mend it; exit status 1 if anything is.
+    """Report mistakes in the file with their fixes; exit status 1 if there are any.
 
     Examples:
         wslgpud wslconfig check
@@ -82,7 +82,7 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
 
 @app.command()
 def show(file: FileOption = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
-    """Put each setting beside what the virtual machine really has.
+    """Compare each setting with the running virtual machine.
 
     Examples:
         wslgpud wslconfig show
@@ -205,7 +205,7 @@ def restore(
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Go back to the file as it was before; what is there now is kept as well.
+    """Go back to an earlier version of the file; the current one is kept as a backup.
 
     Examples:
         wslgpud wslconfig restore

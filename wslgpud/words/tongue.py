@@ -132,7 +132,8 @@ class Tongue:
         texts = [text for text in map(self.text, parts) if text]
         joined = texts.pop() if texts else ""
         while texts:
-            joined = self.t(pair, first=Message(texts.pop()), rest=Message(joined))
+            blanks = {"first": texts.pop(), "rest": joined}
+            joined = _BLANK.sub(lambda blank, blanks=blanks: blanks[blank[1]], self.template(pair))
         return joined
 
     def _filled(self, blank: str, name: str, facts: Mapping[str, Fact]) -> str:
