@@ -72,7 +72,6 @@ def fit(
         str,
         typer.Option(
             "--optimizer",
-            "-o",
             metavar="NAME",
             help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd",
         ),
