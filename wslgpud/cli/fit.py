@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    GpuOption,
+    JsonOption,
+    StateOption,
+    database_of,
+    loaded,
+)
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.metrics import LEARNED
@@ -38,38 +46,56 @@ class Usable(NamedTuple):
 
 def fit(
     model: Annotated[
-        str, typer.Argument(help="7B, or a config.json, .safetensors or .gguf file, or a folder")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="7B, or a config.json, .safetensors or .gguf file, or a folder of them"
+        ),
     ],
-    mode: Annotated[str, typer.Option("--mode", "-m", help="inference, lora or training")] = "inference",
+    mode: Annotated[
+        str, typer.Option("--mode", "-m", metavar="inference|lora|training", help="use of the model")
+    ] = "inference",
     precision: Annotated[
         str,
         typer.Option(
             "--precision",
             "-p",
+            metavar="FORMAT",
             help="bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
             " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
         ),
     ] = "",
-    batch: Annotated[int, typer.Option("--batch", "-b", min=1)] = 1,
-    context: Annotated[int, typer.Option("--context", min=1, help="tokens of each sequence")] = 4096,
+    batch: Annotated[int, typer.Option("--batch", "-b", metavar="N", min=1, help="sequences at once")] = 1,
+    context: Annotated[
+        int, typer.Option("--context", metavar="N", min=1, help="tokens of each sequence")
+    ] = 4096,
     optimizer: Annotated[
         str,
-        typer.Option("--optimizer", "-o", help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"),
+        typer.Option(
+            "--optimizer",
+            metavar="NAME",
+            help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd",
+        ),
     ] = "adamw",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="gradient checkpointing")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="of LoRA")] = 16,
+    rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="rank of LoRA's matrices")] = 16,
     all_linear: Annotated[
         bool, typer.Option("--all-linear", help="LoRA on every matrix, not on q and v")
     ] = False,
     usable: Annotated[
-        str, typer.Option("--usable", help="VRAM to fit into, like 14.5GB; asked here otherwise")
+        str,
+        typer.Option("--usable", metavar="SIZE", help="VRAM to fit into, like 14.5GB; asked here otherwise"),
     ] = "",
-    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
+    gpu: GpuOption = 0,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Say whether a model fits on this card, part by part. Exit status 1 when it does not."""
+    """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
+
+    Examples:
+        wslgpud fit 7B --mode lora --batch 2 --context 2048
+        wslgpud fit ./model --precision int4 --usable 14.5GB
+    """
     from wslgpud.advise.fit import estimate as estimates  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.fit.shape import ShapeError, of  # noqa: PLC0415
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 import typer
 
 from wslgpud import documents
-from wslgpud.cli.common import ConfigOption, Fault, StateOption, loaded, state_folder
+from wslgpud.cli.common import ConfigOption, Fault, StateOption, TimeoutOption, loaded, state_folder
+from wslgpud.cli.moments import seconds
 from wslgpud.host import Host
 from wslgpud.masking import masked
 from wslgpud.running.write import Claim, Note
@@ -27,43 +28,56 @@ if TYPE_CHECKING:
     from wslgpud.advise.guard.watch import Account, VramWatch
 
 _KEPT_LOGS, _MOST_LOGS = 20, 10_000
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 def guard(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="what to run")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND", help="program to run, with its arguments")
+    ],
     jobs: Annotated[
-        str, typer.Option("--jobs", "-j", help="jobs at once: a number, auto (what fits the memory), off")
+        str,
+        typer.Option(
+            "--jobs", "-j", metavar="N", help="jobs at once: a number, auto (as many as fit the memory), off"
+        ),
     ] = "auto",
-    timeout: Annotated[str, typer.Option("--timeout", help="end everything after this long, like 30m")] = "",
+    timeout: TimeoutOption = "",
     fallback: Annotated[
-        str, typer.Option("--fallback", help="shell command to try once when the command fails")
+        str,
+        typer.Option(
+            "--fallback", metavar="COMMAND", help="shell command to try once when the command fails"
+        ),
     ] = "",
     log: Annotated[
-        Path | None, typer.Option("--log", help="file for all that is printed; the state folder otherwise")
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="log file; one in the state folder otherwise"),
     ] = None,
     save_signal: Annotated[
         str,
-        typer.Option("--save-signal", help="signal (like USR1) that asks a program to save itself"),
+        typer.Option(
+            "--save-signal", metavar="NAME", help="signal (like USR1) that asks a program to save itself"
+        ),
     ] = "",
-    pause: Annotated[
-        bool, typer.Option("--pause", help="let compilers wait while memory is short: slower, but whole")
-    ] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="let compilers wait while memory is short")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
     """Run a build or a training under watch: as many jobs as fit, a time limit, a log, the peaks at the end.
 
-    Its output, its signals and its exit status are the command's own; 124 says that the time was up.
+    Output, signals and exit status are those of the command; 124 means that the time was up.
+
+    Examples:
+        wslgpud guard -- make  # a build with as many jobs as fit
+        wslgpud guard --pause --timeout 2h --fallback 'make -j1' -- pip install flash-attn
+        wslgpud guard --save-signal USR1 -- python train.py
     """
     from wslgpud.advise.guard import ledger, tree  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
 
     host, folder = Host(), state_folder(state)
-    seconds, number = duration_of(timeout), _signal(save_signal)
+    limit, number = seconds(timeout) if timeout else None, _signal(save_signal)
     tree.adopt_orphans()
     known = ledger.load(folder)
-    order = _order(command, host, jobs, known, seconds, number, pause)
+    order = _order(command, host, jobs, known, limit, number, pause)
     vram = VramWatch(host, loaded(config).config)
     file, opened = (log, _opened(log)) if log else _own_log(folder, command)
     vram.start()
@@ -75,7 +89,7 @@ def guard(
                 known = _remember(folder, order, account)
             if account.code and not account.interrupted and fallback:
                 _say(f"it failed with status {account.code}; trying once: {fallback}")
-                second = _order(["/bin/sh", "-c", fallback], host, jobs, known, seconds, number, pause)
+                second = _order(["/bin/sh", "-c", fallback], host, jobs, known, limit, number, pause)
                 account = _run(second, host, stream, vram, known)
                 _sum_up(account, second, file)
     finally:
@@ -258,21 +272,6 @@ def _opened(file: Path) -> BinaryIO:
 def _has_nvcc() -> bool:
     homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"))
     return any(Path(home, "bin", "nvcc").exists() for home in homes)
-
-
-def duration_of(text: str) -> float | None:
-    """Return the seconds that an option like ``30m`` means, None for none.
-
-    Raises:
-        Fault: it means nothing.
-    """
-    if not text:
-        return None
-    match = _DURATION.fullmatch(text)
-    hours, minutes, seconds = (int(n or 0) for n in match.groups()) if match else (0, 0, 0)
-    if not (total := 3600 * hours + 60 * minutes + seconds):
-        raise Fault(f"--timeout {text}: write it like 30m, 90s or 1h30m")
-    return float(total)
 
 
 def _signal(name: str) -> signal.Signals | None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,23 +14,28 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
+from wslgpud.cli.commands import App
 from wslgpud.cli.common import (
-    Commands,
     ConfigOption,
     Fault,
+    GpuOption,
     JsonOption,
+    PlotOption,
+    SinceOption,
     StateOption,
+    UntilOption,
     database_of,
     loaded,
+    picture,
     state_folder,
 )
-from wslgpud.cli.plotting import PlotCommand, picture
+from wslgpud.cli.moments import moment, span
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.stress.look import Recent
 from wslgpud.stress.plan import Mode
 
-app = typer.Typer(cls=Commands, no_args_is_help=False)
+app = App(no_args_is_help=False)
 
 #: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
 SETTLE_SECONDS = 5.0
@@ -40,21 +46,26 @@ STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 @app.callback(invoke_without_command=True)
 def stress(
     context: typer.Context,
-    gpu: Annotated[int, typer.Option(help="index of the GPU")] = 0,
+    gpu: GpuOption = 0,
     quick: Annotated[bool, typer.Option("--quick", help="sizes, speed and addresses only")] = False,
     full: Annotated[bool, typer.Option("--full", help="more patterns, a longer pause, a soak")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Test the GPU's memory now, if nobody needs it: sizes, speed, spill, data.
+    """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
     Exit status: 0 passed, 1 something was found, 3 not run or given up for another program, 4 it failed.
+
+    Examples:
+        wslgpud stress --quick
+        wslgpud stress history  # the nightly tests, one a line
+        wslgpud stress show 12  # one of them with all its figures
     """
     if context.invoked_subcommand:
         return
     if quick and full:
-        raise typer.BadParameter("--quick and --full exclude each other")
+        raise Fault("--quick and --full exclude each other")
     mode: Mode = "quick" if quick else "full" if full else "nightly"
     settings, folder = loaded(config).config, state_folder(state)
     database = database_of(config, state)
@@ -73,7 +84,11 @@ def stress(
 
 @app.command(hidden=True)
 def answer(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Do the run that the daemon asks for; what wslgpud-stress.service runs."""
+    """Do the run that the daemon asks for, as wslgpud-stress.service.
+
+    Examples:
+        wslgpud stress answer
+    """
     from wslgpud import stress_unit  # noqa: PLC0415 - only here
 
     settings, folder, database = loaded(config).config, state_folder(state), database_of(config, state)
@@ -195,23 +210,24 @@ def _anothers(folder: Path) -> bool:
     return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
-@app.command(cls=PlotCommand)
+@app.command()
 def history(
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
-    limit: Annotated[int, typer.Option(help="how many runs, the newest", min=1)] = 30,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="[FILE.png]",
-            help="draw usable VRAM and bandwidth on the terminal, or with errors into this file",
-        ),
-    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="how many runs, the newest", min=1)] = 30,
+    since: SinceOption = "",
+    until: UntilOption = "now",
+    plot: PlotOption = None,
 ) -> None:
-    """Show the runs so far, one a line."""
-    runs = _runs(database_of(config, state))[-limit:]
+    """Show the runs so far, one a line.
+
+    Examples:
+        wslgpud stress history --since 30d
+        wslgpud stress history --plot nights.png  # usable VRAM, bandwidth and errors over the nights
+    """
+    start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
+    runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
         from wslgpud.plots import PlotError, plot_stress  # noqa: PLC0415
 
@@ -240,12 +256,16 @@ def _summary(number: int, run: StressResult) -> dict[str, Any]:
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(help="the run's id, see history", metavar="ID")],
+    number: Annotated[int, typer.Argument(metavar="ID", help="number of the run, see history")],
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run with all its rows."""
+    """Show one run with all its rows.
+
+    Examples:
+        wslgpud stress show 12
+    """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
@@ -266,19 +286,26 @@ def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
 
 @app.command()
 def compare(
-    one: Annotated[int | None, typer.Argument(help="a run's id; without any: driver by driver")] = None,
-    other: Annotated[int | None, typer.Argument(help="another run's id")] = None,
+    one: Annotated[
+        int | None, typer.Argument(metavar="ID", help="number of a run; without any: driver by driver")
+    ] = None,
+    other: Annotated[int | None, typer.Argument(metavar="ID", help="number of another run")] = None,
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two runs, or the medians of each driver and torch."""
+    """Compare two runs, or the medians of each driver and torch.
+
+    Examples:
+        wslgpud stress compare 11 12
+        wslgpud stress compare  # driver by driver
+    """
     from wslgpud.stress.history import by_key, differences  # noqa: PLC0415
 
     runs = _runs(database_of(config, state))
     if one is not None:
         if other is None:
-            raise typer.BadParameter("two runs are needed, or none for driver by driver")
+            raise Fault("two runs are needed, or none for driver by driver")
         columns = {str(number): [_one(runs, number)] for number in (one, other)}
     else:
         columns = by_key([run for _, run in runs])

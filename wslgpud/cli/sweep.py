@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
-from wslgpud.cli.guard import duration_of
-from wslgpud.cli.plotting import picture
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    GpuOption,
+    JsonOption,
+    PlotOption,
+    TimeoutOption,
+    loaded,
+    picture,
+)
+from wslgpud.cli.moments import seconds
 from wslgpud.host import Host
 from wslgpud.units import size
 
@@ -27,28 +35,27 @@ _LAST_LINES = 5
 
 
 def sweep(
-    command: Annotated[str, typer.Argument(help="shell command; {} stands for the value")],
-    values: Annotated[list[str], typer.Argument(help="values to try, the smallest first")],
-    timeout: Annotated[str, typer.Option("--timeout", help="longest time for each, like 5m")] = "",
-    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file as well"
-        ),
-    ] = None,
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="shell command; {} stands for the value")],
+    values: Annotated[list[str], typer.Argument(metavar="VALUE", help="values to try, the smallest first")],
+    timeout: TimeoutOption = "",
+    gpu: GpuOption = 0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="try values that will not fit, too")] = False,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Run a command with each value; measure RAM, VRAM and time; stop before what would not fit."""
+    """Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.
+
+    Examples:
+        wslgpud sweep 'python train.py --batch {}' 1 2 4 8 --timeout 10min
+    """
     from wslgpud.advise.guard import plan, tree  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.guard.memory import room  # noqa: PLC0415
     from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
     from wslgpud.advise.sweep import too_much  # noqa: PLC0415
 
     host, settings = Host(), loaded(config).config
-    seconds = duration_of(timeout)
+    limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
     steps: list[Step] = []
     end = ""
@@ -64,7 +71,7 @@ def sweep(
                 end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
                 break
             with tempfile.TemporaryFile(buffering=0) as log:
-                step, interrupted = _step(command, value, seconds, host, vram, gpu, log)
+                step, interrupted = _step(command, value, limit, host, vram, gpu, log)
                 steps.append(step)
                 if interrupted:  # also where the command then ended well: who presses Ctrl-C wants an end
                     end = f"interrupted at {value}"

@@ -13,6 +13,8 @@ from wslgpud.words.message import (
     facts_from_json,
     facts_to_json,
     from_json,
+    of,
+    reason,
     say,
     says,
     template,
@@ -22,7 +24,7 @@ from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
     "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Tongue", "chosen", "current", "facts_from_json",
-    "facts_to_json", "from_json", "say", "says", "t", "template", "to_json", "tongue", "use",
+    "facts_to_json", "from_json", "of", "reason", "say", "says", "t", "template", "to_json", "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

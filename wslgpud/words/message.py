@@ -105,3 +105,32 @@ def _fact(value: Any) -> Fact:
     if isinstance(value, list):
         return tuple(map(_fact, value))
     return from_json(value)
+
+
+def of(error: BaseException) -> Said:
+    """Return what an error says: the message that it was raised with, else its text."""
+    first = error.args[0] if error.args else ""
+    return first if isinstance(first, Message) else str(error)
+
+
+def reason(error: OSError) -> Said:
+    """Return why the system refused something."""
+    return Message(error.strerror) if error.strerror else str(error)
+
+
+#: what the system says most often
+_REASONS = (
+    template("No such file or directory"),
+    template("Permission denied"),
+    template("Operation not permitted"),
+    template("No space left on device"),
+    template("Read-only file system"),
+    template("Is a directory"),
+    template("Not a directory"),
+    template("File exists"),
+    template("File name too long"),
+    template("Too many levels of symbolic links"),
+    template("Input/output error"),
+    template("Connection refused"),
+    template("Address already in use"),
+)

@@ -197,7 +197,7 @@ def test_what_was_never_held_against_a_card_is_said():
 
     assert said() == said("-m", "training", "--context", "128") == []
     assert said("-p", "gptq") == ["quantized weights"]
-    assert said("-m", "lora", "-p", "int4", "-o", "adamw8bit") == ["quantized weights", "adamw8bit"]
+    assert said("-m", "lora", "-p", "int4", "--optimizer", "adamw8bit") == ["quantized weights", "adamw8bit"]
     shown = CliRunner().invoke(app, ["fit", "7B", "--usable", "80GB", "-p", "q4_k_m"]).stdout
     assert "never held against a real card: quantized weights" in shown
 
