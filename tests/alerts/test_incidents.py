@@ -24,7 +24,7 @@ def test_rows_from_ok_to_ok_are_one_incident() -> None:
     ]
     memory, kill = fold(rows)
 
-    assert (memory.id, memory.worst, memory.headline, memory.closed_wall) == (
+    assert (memory.id, memory.worst, str(memory.message), memory.closed_wall) == (
         3,
         CRITICAL,
         "worst",

@@ -19,6 +19,7 @@ from wslgpud.model import Level, Reading
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.pages import plain_page, unhealthy
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.words import Message
 
 
 def test_metrics_show_the_last_snapshot(serve):
@@ -124,7 +125,7 @@ def test_the_plain_page_shows_memory_sources_and_links_that_work(serve):
 
 def opened(headline="RAM full in ~4 min", **more):
     facts = {"level": Level.CRITICAL, "opened_wall": 1_800_000_000.0, "id": 12, **more}
-    incident = SimpleNamespace(headline=headline, **facts)
+    incident = SimpleNamespace(message=Message(headline), **facts)
     return SimpleNamespace(incident=incident, acknowledged=False, silenced_until_wall=None)
 
 
