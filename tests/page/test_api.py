@@ -23,6 +23,7 @@ from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.steps import step_for
+from wslgpud.words import Message
 
 HEADLINES = {"en": "Memory is fine", "zh": "内存状况良好"}
 RAM = "wslgpud_memory_available_bytes"
@@ -359,7 +360,11 @@ def test_what_is_no_moment_is_refused(text):
 
 
 def test_what_is_worse_counts_for_least(stage):
-    stage.say(Transition(stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, "a note"))
+    stage.say(
+        Transition(
+            stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, Message("a note")
+        )
+    )
     stage.store.flush()
 
     assert ask(stage, "incidents")[2]["total"] == 1
