@@ -219,7 +219,8 @@ class Nightly:
             log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
             for finding in result.findings:
                 log.warning("stress run of gpu%d: %s", result.gpu, finding.text)
-            (old, _), (new, headline) = level_of(told), level_of([*earlier, result])
+            (old, _), (new, said) = level_of(told), level_of([*earlier, result])
+            headline = str(said)
             if old != new:
                 wall, mono = self._host.clock.wall(), self._host.clock.mono()
                 changes.append(

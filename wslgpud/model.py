@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.metrics import MetricSpec
+from wslgpud.words import Said
 
 Number = int | float
 
@@ -385,7 +386,7 @@ class Finding(NamedTuple):
     """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
 
     kind: FindingKind
-    text: str
+    text: Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +404,7 @@ class StressResult:
     gpu: int
     name: str
     verdict: StressVerdict
-    reason: str = ""
+    reason: Said = ""
     findings: tuple[Finding, ...] = ()
     key: Mapping[str, str] = field(default_factory=_nothing)
     values: Mapping[str, Number] = field(default_factory=_nothing)

@@ -21,7 +21,9 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.risk.wording import headline
+from wslgpud.running.headline import headline as running_headline
 from wslgpud.sources import windows
+from wslgpud.stress import history
 from wslgpud.stress.tested import Held
 
 
@@ -65,8 +67,8 @@ def status(  # noqa: PLR0913 - what a document is made of
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot) for r in snapshot.reports],
             "incidents": [standing(s) for s in incidents],
-            "running": [dict(one) for one in running],
-            "locks": [dataclasses.asdict(held) for held in locks] or None,
+            "running": [{**one, "headline": str(running_headline(one))} for one in running],
+            "locks": [{**dataclasses.asdict(held), "note": str(held.note)} for held in locks] or None,
             "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
@@ -108,7 +110,8 @@ def night(run: StressResult) -> dict[str, Any]:
             "uuid": run.uuid,
             "verdict": run.verdict,
             "usable_bytes": run.values.get("usable_bytes"),
-            "note": "; ".join(f.text for f in run.findings) or run.reason or None,
+            "headline": str(history.night(run)),
+            "note": str(history.note(run)) or None,
         }
     )
 

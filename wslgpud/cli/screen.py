@@ -223,45 +223,10 @@ def _work(document: Mapping[str, Any]) -> RenderableType:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for one in document.get("running", ()):
-        table.add_row("runs now", told(one))
+        table.add_row("runs now", one["headline"])
     for run in document.get("stress", ()):
-        table.add_row("stress run", last_night(run, document["at"]))
+        table.add_row("stress run", Text(run["headline"], VERDICT_COLOURS[run["verdict"]]))
     return table
-
-
-#: how a word of a note is written for people, see ``wslgpud.stress.worker`` and ``wslgpud.cli.guard``
-PHASES = {
-    "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
-    "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
-    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
-    "": "beginning", "runs": "", "waits": "",
-}  # fmt: skip
-
-
-def told(one: Mapping[str, Any]) -> Text:
-    """Write what runs, how far it is, and how long it may still take."""
-    text = Text(f"{'stress run of ' if one['kind'] == 'stress' else 'guard: '}{one['what']}")
-    share, left = one.get("done_ratio"), one.get("left_seconds")
-    parts = [PHASES.get(one["phase"], one["phase"])]
-    parts += [] if share is None else [f"{share:.0%}"]
-    parts.append(f"for {duration(one['elapsed_seconds'])}")
-    if left is not None:
-        parts.append(
-            f"~{duration(left)} left" if one["kind"] == "stress" else f"time is up in {duration(left)}"
-        )
-    if one.get("peak_bytes"):
-        parts.append(f"peak {size(one['peak_bytes'])}")
-    if one.get("waiting"):
-        parts.append(f"{one['waiting']} compilers wait")
-    return text.append("  " + " · ".join(filter(None, parts)), style="dim")
-
-
-def last_night(run: Mapping[str, Any], now: str) -> Text:
-    """Write how the last stress run of a card ended."""
-    text = Text().append(f"GPU {run['gpu']} {run['verdict']}", VERDICT_COLOURS[run["verdict"]])
-    usable = f", {size(run['usable_bytes'])} usable" if "usable_bytes" in run else ""
-    text.append(f" {_since(run['at'], now)} UTC{usable}")
-    return text.append(f": {run['note']}" if "note" in run else "", "dim")
 
 
 def _since(at: str, now: str) -> str:

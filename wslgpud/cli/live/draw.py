@@ -15,7 +15,7 @@ from rich.text import Text
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import calm, last_night, told
+from wslgpud.cli.screen import VERDICT_COLOURS, calm
 from wslgpud.palette import TERMINAL_LEVELS
 from wslgpud.units import duration, resource_name, size, speed
 
@@ -385,12 +385,12 @@ def _work(look: Look) -> Iterator[Text]:
         if share is None and left is not None:
             share = elapsed / max(elapsed + left, 1e-9)
         yield _text((" ▶ ", "bold cyan"), bar(share, share, 12, "cyan") if share is not None else "",
-                    " " * (share is not None), told(one))  # fmt: skip
+                    " " * (share is not None), one["headline"])  # fmt: skip
 
 
 def _nights(look: Look) -> Iterator[Text]:
     for run in look.document.get("stress", ()):
-        yield _text((" stress run: ", "bright_black"), last_night(run, look.document["at"]))
+        yield _text((" stress run: ", "bright_black"), (run["headline"], VERDICT_COLOURS[run["verdict"]]))
 
 
 def cycled(shown: Shown) -> Shown:

@@ -1,0 +1,14 @@
+"""What an error says, whatever kind of error it is."""
+
+from __future__ import annotations
+
+from wslgpud.units import one_line
+from wslgpud.words.failure import Told, failure
+from wslgpud.words.message import Said
+
+
+def cause(error: BaseException) -> Said:
+    """Return the message that an error was raised with, the system's reason, or else its text in one line."""
+    if isinstance(error, Told):
+        return error.said
+    return failure(error) if isinstance(error, OSError) else one_line(str(error))
