@@ -189,8 +189,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     except LockedError:
         leave(folder, result)
     except (StoreError, OSError) as error:
-        why = current().text(cause(error))
-        typer.echo(f"wslgpud: {t('the run was not kept: {why}', why=why)}", err=True)
+        typer.echo("wslgpud: " + t("the run was not kept: {why}", why=cause(error)), err=True)
 
 
 def _anothers(folder: Path) -> bool:

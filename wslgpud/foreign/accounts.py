@@ -35,7 +35,7 @@ def account_for(python: Path) -> Account | None:
     account = account_of(owner(chain, known_members(chain)))
     if path := unreachable(chain, account):
         said = say(
-            "{path} cannot be read by {account}, as whom root runs it: make an environment elsewhere,"
+            "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
             " such as /opt/torch, and name its Python as stress.python",
             path=path,
             account=account.name,

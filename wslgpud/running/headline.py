@@ -49,5 +49,10 @@ def _details(document: Mapping[str, Any], *, stress: bool) -> Iterator[Said]:
         )
     if peak := document.get("peak_bytes"):
         yield say("peak {peak_bytes}", peak_bytes=peak)
-    if waiting := document.get("waiting"):
-        yield says("{count} compiler waits", "{count} compilers wait", count=int(waiting))
+    if compilers := document.get("waiting"):
+        yield waiting(int(compilers))
+
+
+def waiting(compilers: int) -> Message:
+    """Say how many compilers wait for memory."""
+    return says("{count} compiler waits", "{count} compilers wait", count=compilers)
