@@ -36,7 +36,7 @@ from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
-from wslgpud.words import chosen, of, reason, say, tongue
+from wslgpud.words import cause, chosen, failure, say, tongue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,7 +108,7 @@ class Daemon:
                 self._open(stack)
                 self._resources = stack.pop_all()
         except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
-            raise StartError(of(error)) from error
+            raise StartError(cause(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +124,7 @@ class Daemon:
                 say(
                     "cannot make the folder {folder}: {reason}; choose another with --state",
                     folder=str(self._folder),
-                    reason=reason(error),
+                    reason=failure(error),
                 )
             ) from error
         target = self._config.store.path or str(self._folder / "wslgpud.db")
@@ -202,7 +202,7 @@ class Daemon:
                 say(
                     "cannot write into the folder {folder}: {reason}; choose another with --state",
                     folder=str(self._folder),
-                    reason=reason(error),
+                    reason=failure(error),
                 )
             ) from error
         stack.callback(note.unlink, missing_ok=True)

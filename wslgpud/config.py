@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config_key import ENVIRONMENT_PREFIX, ConfigError, Key, checked, key
-from wslgpud.words import Message, of, reason, say
+from wslgpud.words import Message, cause, failure, say
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -307,9 +307,11 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
-        raise ConfigError(say("{file}: {reason}", file=str(file), reason=reason(error))) from error
+        raise ConfigError(say("{file}: {reason}", file=str(file), reason=failure(error))) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(say("{file}: not valid TOML: {error}", file=str(file), error=of(error))) from error
+        raise ConfigError(
+            say("{file}: not valid TOML: {error}", file=str(file), error=cause(error))
+        ) from error
     known_sections = list(sections())
     found = []
     for section, content in document.items():

@@ -14,7 +14,7 @@ from typing import NoReturn
 from wslgpud import config, logs, secrecy, words
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host, RecordedHost
-from wslgpud.words import of, say, t
+from wslgpud.words import cause, say, t
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
@@ -66,7 +66,7 @@ def main(order: str) -> int:
             print("\n".join(told), flush=True)  # noqa: T201 - for who started it
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
-        told_error = words.current().text(words.of(error))
+        told_error = words.current().text(words.cause(error))
         print(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {told_error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
@@ -87,6 +87,6 @@ def host_at(folder: Path | None) -> Host:
             say(
                 "{folder} is not a machine recorded by 'wslgpud capture': {error}",
                 folder=str(folder),
-                error=of(error),
+                error=cause(error),
             )
         ) from error

@@ -31,7 +31,7 @@ from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
 from wslgpud.stress_unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
-from wslgpud.words import of, say
+from wslgpud.words import cause, say
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def trigger(settings: Stress) -> Any:
             say(
                 'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
                 schedule=repr(settings.schedule),
-                error=of(error),
+                error=cause(error),
             )
         ) from error
 

@@ -398,7 +398,7 @@ class Finding(NamedTuple):
     """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
 
     kind: FindingKind
-    text: str
+    text: Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +416,7 @@ class StressResult:
     gpu: int
     name: str
     verdict: StressVerdict
-    reason: str = ""
+    reason: Said = ""
     findings: tuple[Finding, ...] = ()
     key: Mapping[str, str] = field(default_factory=_nothing)
     values: Mapping[str, Number] = field(default_factory=_nothing)

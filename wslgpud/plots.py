@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult, Transition
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.words import current, of, reason, say
+from wslgpud.words import cause, current, failure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -454,7 +454,7 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
             say(
                 "cannot write {file}: {reason}",
                 file=str(path),
-                reason=reason(error) if isinstance(error, OSError) else of(error),
+                reason=failure(error) if isinstance(error, OSError) else cause(error),
             )
         ) from error
 

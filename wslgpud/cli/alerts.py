@@ -29,7 +29,7 @@ from wslgpud.cli.help import padded
 from wslgpud.cli.incidents import local, recent
 from wslgpud.cli.moments import seconds
 from wslgpud.client import answering
-from wslgpud.words import Message, current, of, reason, t
+from wslgpud.words import Message, cause, current, failure, t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
@@ -142,7 +142,7 @@ def try_channels(config: ConfigOption = None) -> None:
         channels = build.channels(settings, Host(), os.environ)
         levels = build.levels(settings, [channel.name for channel in channels])
     except ConfigError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
     message = {
@@ -159,7 +159,7 @@ def try_channels(config: ConfigOption = None) -> None:
             print(f"{channel.name:<28}  {told}")
         except DeliveryError as error:
             failed = True
-            told = t("failed: {reason}", reason=of(error))
+            told = t("failed: {reason}", reason=cause(error))
             print(f"{channel.name:<28}  {told}")
     if failed:
         raise typer.Exit(1)
@@ -247,5 +247,5 @@ def _write(file: ControlFile, change: Callable[[Control], Control]) -> None:
         file.change(change)
     except OSError as error:
         raise Fault(
-            "cannot write {file}: {reason}; is it another user's?", file=str(file.path), reason=reason(error)
+            "cannot write {file}: {reason}; is it another user's?", file=str(file.path), reason=failure(error)
         ) from error

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, loaded
-from wslgpud.words import reason, t
+from wslgpud.words import failure, t
 
 
 def capture(
@@ -28,7 +28,7 @@ def capture(
     try:
         files = write_capture(Host(), folder, loaded(config).config)
     except OSError as error:
-        raise Fault("cannot write {file}: {reason}", file=str(folder), reason=reason(error)) from error
+        raise Fault("cannot write {file}: {reason}", file=str(folder), reason=failure(error)) from error
     told = t(
         "wrote {count} files in {folder}: look through them before you pass them on",
         count=len(files),

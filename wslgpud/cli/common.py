@@ -14,7 +14,7 @@ from wslgpud import daemon, logs
 from wslgpud.cli.commands import TERMINAL, language
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
-from wslgpud.words import Fact, Message, Said, current, of, use
+from wslgpud.words import Fact, Message, Said, cause, current, use
 
 if TYPE_CHECKING:
     from wslgpud.store import Reader
@@ -113,7 +113,7 @@ def loaded(file: Path | None) -> configuration.Loaded:
     try:
         return configuration.load(file, os.environ)
     except ConfigError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def host_at(folder: Path | None) -> Host:
@@ -125,7 +125,7 @@ def host_at(folder: Path | None) -> Host:
     try:
         return daemon.host_at(folder)
     except daemon.NoRecording as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def state_folder(state: Path | None) -> Path:
@@ -162,4 +162,4 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
     try:
         return Reader(database_of(config, state))
     except StoreError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error

@@ -14,7 +14,7 @@ from wslgpud.cli.commands import App
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, warn
 from wslgpud.config_key import ConfigError
 from wslgpud.masking import visible
-from wslgpud.words import of, reason, t
+from wslgpud.words import cause, failure, t
 
 app = App(help="Show, check or write the configuration.")
 
@@ -61,7 +61,7 @@ def check(config: ConfigOption = None) -> None:
     try:
         daemon.check(found.config)
     except ConfigError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
     print(t("{file}: good", file=str(found.file)) if found.file else t("no file, only defaults: good"))
 
 
@@ -83,7 +83,7 @@ def init(
     except FileExistsError:
         raise Fault("{file} exists already; it is left as it is", file=str(target)) from None
     except OSError as error:
-        raise Fault("cannot write {file}: {reason}", file=str(target), reason=reason(error)) from error
+        raise Fault("cannot write {file}: {reason}", file=str(target), reason=failure(error)) from error
     print(t("wrote {file}", file=str(target)))
 
 

@@ -25,7 +25,7 @@ from wslgpud.cli.common import (
 from wslgpud.cli.help import padded
 from wslgpud.cli.progress import bar
 from wslgpud.units import size
-from wslgpud.words import of, t
+from wslgpud.words import cause, t
 
 app = App(help="Inspect, check, back up or compact the history's database.")
 _DAY = 86400.0
@@ -38,7 +38,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 @app.command()

@@ -26,7 +26,7 @@ from wslgpud.cli.common import (
 )
 from wslgpud.cli.moments import moment, seconds
 from wslgpud.cli.progress import bar
-from wslgpud.words import of, reason, t
+from wslgpud.words import cause, failure, t
 
 if TYPE_CHECKING:
     from wslgpud.export import Progress, Wanted
@@ -91,9 +91,9 @@ def export(
             with _written(file, force=force) as path:
                 _write(reader, wanted, chosen, path, extra, lambda: shown(next(done), wanted.size))
     except (StoreError, ExportError) as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
     except OSError as error:
-        raise Fault("cannot write {file}: {reason}", file=str(file), reason=reason(error)) from error
+        raise Fault("cannot write {file}: {reason}", file=str(file), reason=failure(error)) from error
     if str(file) != "-":
         told = t(
             "{file}: {size_bytes}, {count} series",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
@@ -24,6 +25,7 @@ from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.metrics import LEARNED
 from wslgpud.sources.wsl import generation
 from wslgpud.units import size
+from wslgpud.words import Message, Said, current, say, t, template
 
 if TYPE_CHECKING:
     from wslgpud.advise.fit.estimate import Estimate, Plan
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from wslgpud.model import GpuSample
     from wslgpud.store import Reader
 
+_MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 _USED = "gpu_memory_used_bytes"
 _DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
@@ -41,7 +44,7 @@ class Usable(NamedTuple):
     """How much VRAM there is for a program, and how that is known."""
 
     bytes: int
-    how: str
+    how: Message
 
 
 def fit(
@@ -102,7 +105,7 @@ def fit(
     try:
         shape = of(model)
     except ShapeError as error:
-        raise Fault(str(error)) from error
+        raise Fault(current().text(error.said)) from error
     precision = precision or shape.stored or "bf16"
     for name, value, known in (
         ("mode", mode, estimates.MODES),
@@ -110,11 +113,18 @@ def fit(
         ("optimizer", optimizer, estimates.OPTIMIZERS),
     ):
         if value not in known:
-            raise Fault(f"--{name} {value}: there are {', '.join(known)}")
+            raise Fault(
+                t("--{option} {value}: there are {known}", option=name, value=value, known=tuple(known))
+            )
     if mode == "training" and precision in estimates.QUANTIZED:
-        raise Fault(f"weights in {precision} cannot be trained in full: use --mode lora")
+        raise Fault(t("{precision} weights cannot be trained in full: use --mode lora", precision=precision))
     if mode == "lora" and precision in estimates.GGUF:
-        raise Fault(f"no adapters are trained on {precision}, a format of llama.cpp: take int4, gptq or awq")
+        raise Fault(
+            t(
+                "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
+                precision=precision,
+            )
+        )
     plan = estimates.Plan(
         cast("estimates.Mode", mode), cast("estimates.Precision", precision), batch, context,
         cast("estimates.Optimizer", optimizer), checkpointing, rank, "all" if all_linear else "attention",
@@ -123,7 +133,7 @@ def fit(
     room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
     help_ = estimates.knobs(shape, plan, room.bytes) if room and found.total_bytes > room.bytes else []
     if as_json:
-        print(json.dumps(_document(shape, plan, found, room, help_), indent=2))
+        print(json.dumps(_document(shape, plan, found, room, help_), indent=2, ensure_ascii=False))
     else:
         _print(shape, plan, found, room, help_)
     raise typer.Exit(int(room is not None and found.total_bytes > room.bytes))
@@ -133,9 +143,9 @@ def _given(text: str) -> Usable:
     number = text.upper().removesuffix("IB").removesuffix("B")
     scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
     try:
-        return Usable(int(float(number[:-1]) * scale) if scale else int(number), "as you say")
+        return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
     except (ValueError, OverflowError) as error:
-        raise Fault(f"--usable {text}: write it like 14.5GB") from error
+        raise Fault(t("--usable {text}: write it like 14.5GiB", text=text)) from error
 
 
 def _usable(settings: Config, database: str, index: int) -> Usable | None:
@@ -151,7 +161,7 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
         source.close()
     card = next((g for g in gpus if g.index == index), None)
     if card is None:
-        raise Fault(f"there is no GPU {index}")
+        raise Fault(t("there is no GPU {gpu}", gpu=index))
     known = _from_history(database, card, time.time())
     if known is not None:
         return known
@@ -159,7 +169,7 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
         return None
     room = gpu_room(card, wsl=generation(Host()) == 2)
     left = room.headroom if room else card.free_bytes
-    return Usable(left, f"free on {card.name} now; wslgpud stress would know it better")
+    return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
 
 
 def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
@@ -173,7 +183,7 @@ def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
             runs = [run for _, run in reader.stress_runs() if run.uuid == card.uuid and run.complete]
             for run in reversed(runs):
                 if "usable_bytes" in run.values:
-                    return Usable(int(run.values["usable_bytes"]), "verified by the last stress run")
+                    return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
             return _from_daily_use(reader, card, now)
     except StoreError:
         return None
@@ -192,16 +202,18 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
             limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
     if limits:
         left = max(0, round(limits[-1]) - card.used_bytes)
-        return Usable(left, "an allocation has failed here above that; from history, less what is used now")
+        how = say("above that an allocation has failed here before; less what is in use now")
+        return Usable(left, how)
     room = gpu_room(card, wsl=generation(Host()) == 2)
     most = round(max(days, default=0))
     if room is not None and most > room.capacity:
-        return Usable(max(0, most - card.used_bytes), "so much has been used here; less what is used now")
+        how = say("so much has been in use here before; less what is in use now")
+        return Usable(max(0, most - card.used_bytes), how)
     return None
 
 
 def _document(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
 ) -> dict[str, object]:
     from wslgpud.advise.fit.estimate import estimate, unmeasured  # noqa: PLC0415
 
@@ -211,15 +223,18 @@ def _document(
         "parts_bytes": found.parts,
         "total_bytes": found.total_bytes,
         "usable_bytes": room.bytes if room else None,
-        "usable_by": room.how if room else None,
+        "usable_by": current().text(room.how) if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
-        "unmeasured": unmeasured(shape, plan),
-        "knobs": [{"turn": t, "total_bytes": estimate(shape, p).total_bytes} for t, p in help_],
+        "unmeasured": [current().text(only) for only in unmeasured(shape, plan)],
+        "knobs": [
+            {"turn": current().text(turn), "total_bytes": estimate(shape, changed).total_bytes}
+            for turn, changed in help_
+        ],
     }
 
 
 def _print(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
 ) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -229,40 +244,52 @@ def _print(
     from wslgpud.cli.rows import bar  # noqa: PLC0415
 
     console = Console()
-    how = f"{plan.mode}, {plan.precision}, batch {plan.batch}, context {plan.context}"
-    more = f", {plan.optimizer}" if plan.mode != "inference" else ""
-    more += ", checkpointing" if plan.checkpointing else ""
     console.print(
-        Text.assemble((f"{shape.name or 'model'}", "bold"), f"  {shape.size / 1e9:.2f} B: {how}{more}")
+        Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan)))
     )
     whole = max(found.total_bytes, room.bytes if room else 0)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
     for part, taken in found.parts.items():
-        table.add_row(part, size(taken), bar(taken / whole, 24, "cyan"))
+        table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
     over = room is not None and found.total_bytes > room.bytes
-    table.add_row(Text("at its peak", "bold"), Text(size(found.total_bytes), "bold"),
+    table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"),
                   bar(found.total_bytes / whole, 24, "red" if over else "green"))  # fmt: skip
     if room:
-        table.add_row("usable", size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
+        table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
     console.print(table)
     if room is None:
-        console.print("No GPU answers here: give what is usable as --usable 14.5GB.")
+        console.print(t("No GPU answers here: say how much is usable with --usable 14.5GiB."))
         return
     left = room.bytes - found.total_bytes
     if not over:
-        console.print(Text(f"It fits, with {size(left)} to spare ({room.how}).", "bold green"))
+        good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
+        console.print(Text(good, "bold green"))
         _say_how_sure(console, shape, plan)
         return
-    console.print(Text(f"It does not fit: {size(-left)} too much ({room.how}).", "bold red"))
+    bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
+    console.print(Text(bad, "bold red"))
     for turn, changed in help_:
-        console.print(f"  → {turn}: {size(estimate(shape, changed).total_bytes)}")
+        console.print(f"  → {current().text(turn)}: {size(estimate(shape, changed).total_bytes)}")
     if not help_:
-        console.print("  No knob brings it in: take a smaller model or a bigger card.")
+        console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
     _say_how_sure(console, shape, plan)
+
+
+def _how(shape: Shape, plan: Plan) -> Iterator[Said]:
+    yield say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}")
+    yield Message(_MODES[plan.mode])
+    yield plan.precision
+    yield say("batch {count}", count=plan.batch)
+    yield say("context {count}", count=plan.context)
+    if plan.mode != "inference":
+        yield plan.optimizer
+    if plan.checkpointing:
+        yield say("gradient checkpointing")
 
 
 def _say_how_sure(console: Console, shape: Shape, plan: Plan) -> None:
     from wslgpud.advise.fit.estimate import unmeasured  # noqa: PLC0415
 
     if only := unmeasured(shape, plan):
-        console.print(f"Only computed, never held against a real card: {', '.join(only)}.", style="dim")
+        said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
+        console.print(said, style="dim")

@@ -28,7 +28,7 @@ from wslgpud.cli.common import (
     warn,
 )
 from wslgpud.cli.moments import seconds, span
-from wslgpud.words import of, template
+from wslgpud.words import cause, template
 
 if TYPE_CHECKING:
     from wslgpud.curves import Curve
@@ -102,7 +102,7 @@ def history(
             else:
                 _draw(reader, wanted, across, rate=rate is not False, file=file)
     except StoreError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
@@ -154,7 +154,7 @@ def _print(
         else:
             _print_json(pieces, wanted)
     except (export.ExportError, OSError) as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
@@ -218,7 +218,7 @@ def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, fil
     try:
         plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
     except PlotError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _say_tiers(reader: Reader, start: float, step: float) -> None:

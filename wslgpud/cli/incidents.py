@@ -26,7 +26,7 @@ from wslgpud.cli.common import (
 )
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
-from wslgpud.words import of, t
+from wslgpud.words import cause, t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -237,7 +237,7 @@ def _draw(shown: Report, path: Path) -> None:
     try:
         plot_incident(panels, drawn, path, title, _readable(shown, charts=False))
     except PlotError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def local(at: str, characters: int = 19) -> str:

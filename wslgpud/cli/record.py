@@ -15,7 +15,7 @@ import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, host_at, loaded
 from wslgpud.cli.moments import seconds
-from wslgpud.words import reason, t
+from wslgpud.words import failure, t
 
 
 def record(
@@ -66,7 +66,7 @@ def record(
     except OSError as error:
         raise Fault(
             "cannot write {file}: {reason}; {count} samples came before that",
-            file=str(file), reason=reason(error), count=count,
+            file=str(file), reason=failure(error), count=count,
         ) from error  # fmt: skip
     finally:
         monitor.close()
@@ -81,4 +81,4 @@ def _created(file: Path) -> IO[str]:
     except FileExistsError as error:
         raise Fault("{file} exists already; it is left as it is", file=str(file)) from error
     except OSError as error:
-        raise Fault("cannot write {file}: {reason}", file=str(file), reason=reason(error)) from error
+        raise Fault("cannot write {file}: {reason}", file=str(file), reason=failure(error)) from error

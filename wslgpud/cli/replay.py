@@ -33,7 +33,7 @@ from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
-from wslgpud.words import current, of, reason, say, t
+from wslgpud.words import cause, current, failure, say, t
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
@@ -100,11 +100,11 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except (TraceError, TruthError, PlotError) as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
     except OSError as error:
         if error.filename is None:  # somebody has read enough of our output
             raise
-        raise Fault("{file}: {reason}", file=str(error.filename), reason=reason(error)) from error
+        raise Fault("{file}: {reason}", file=str(error.filename), reason=failure(error)) from error
 
 
 def _draw(results: Sequence[Replay], truths: Mapping[str, Truth | None], file: Path) -> None:
@@ -118,7 +118,7 @@ def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
 
     def say(cut: TraceError) -> None:
         if said is None or cut.path not in said:
-            warn("{what}; replayed up to there", what=of(cut))
+            warn("{what}; replayed up to there", what=cause(cut))
         if said is not None:
             said.add(cut.path)
 
@@ -135,9 +135,9 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
     except (TraceError, OSError) as error:
         broken.append(error)
         what = (
-            of(error)
+            cause(error)
             if isinstance(error, TraceError)
-            else say("{file}: {reason}", file=str(path), reason=reason(error))
+            else say("{file}: {reason}", file=str(path), reason=failure(error))
         )
         warn(say("{what}; replayed up to there", what=what) if samples else what)
 
@@ -153,7 +153,7 @@ def _replay_history(start: float, stop: float, database: str) -> Replay:
             result = replay("history", seen)
             result.start_wall = start
     except StoreError as error:
-        raise Fault(of(error)) from error
+        raise Fault(cause(error)) from error
     if not result.samples:
         raise Fault("{database} holds no samples between these moments", database=shown(database))
     return result

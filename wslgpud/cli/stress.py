@@ -34,6 +34,7 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.stress.look import Recent
 from wslgpud.stress.plan import Mode
+from wslgpud.words import Said, cause, current, t
 
 app = App(no_args_is_help=False)
 
@@ -74,7 +75,7 @@ def stress(
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-        print(json.dumps(to_json(result), indent=2))
+        print(json.dumps(to_json(result, current().text), indent=2, ensure_ascii=False))
     else:
         from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415 - rich only when somebody looks
 
@@ -115,11 +116,11 @@ def _run(
     host, recent, done = Host(), Recent(), threading.Event()
     source = GpuSource(host, settings)
 
-    def look() -> str:
+    def look() -> Said:
         try:
             sample = source.read()
         except (NoData, SourceError) as error:
-            return str(error)
+            return cause(error)
         recent.note(host.clock.mono(), sample.gpus or (), sample.readings)
         return ""
 
@@ -148,7 +149,7 @@ def _run(
         signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
         watcher.start()
         with Progress(silent=silent) as progress:
-            progress.tell("waiting for the GPU to settle")
+            progress.tell(t("waiting for the GPU to settle"))
             runner.stop.wait(settle)
             result = runner.run(sample, mode, progress.line)
     finally:
@@ -159,12 +160,17 @@ def _run(
     return result
 
 
-def _gpu(recent: Recent, index: int, error: str) -> GpuSample:
+def _gpu(recent: Recent, index: int, error: Said) -> GpuSample:
     if error:
-        raise Fault(error)
+        raise Fault(current().text(error))
     known = {sample.index: sample for sample in recent.gpus()}
     if index not in known:
-        raise Fault(f"there is no GPU {index}; there are {', '.join(map(str, known)) or 'none'}")
+        names = tuple(f"GPU {one}" for one in known)
+        raise Fault(
+            t("there is no GPU {gpu}; there is {known}", gpu=index, known=names)
+            if names
+            else t("there is no GPU {gpu}, and no other", gpu=index)
+        )
     return known[index]
 
 
@@ -198,7 +204,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     except LockedError:
         leave(folder, result)
     except (StoreError, OSError) as error:
-        typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
+        typer.echo("wslgpud: " + t("the run was not kept: {why}", why=cause(error)), err=True)
 
 
 def _anothers(folder: Path) -> bool:
@@ -235,9 +241,9 @@ def history(
             plot_stress([run for _, run in runs], file)
         except PlotError as error:
             raise Fault(str(error)) from error
-        typer.echo(f"drawn: {file}", err=True)
+        typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        print(json.dumps([_summary(number, run) for number, run in runs], indent=2))
+        print(json.dumps([_summary(*one) for one in runs], indent=2, ensure_ascii=False))
         return
     from wslgpud.cli.stress_screen import print_curves, print_history  # noqa: PLC0415
 
@@ -249,7 +255,7 @@ def history(
 def _summary(number: int, run: StressResult) -> dict[str, Any]:
     from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-    document = to_json(run)
+    document = to_json(run, current().text)
     del document["detail"]
     return {"id": number, **document}
 
@@ -270,7 +276,8 @@ def show(
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-        print(json.dumps({"id": number, **to_json(run)}, indent=2))
+        document = {"id": number, **to_json(run, current().text)}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
         return
     from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415
 
@@ -280,7 +287,7 @@ def show(
 def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
     found = next((run for known, run in runs if known == number), None)
     if found is None:
-        raise Fault(f"there is no stress run {number}; 'wslgpud stress history' lists them")
+        raise Fault(t("there is no stress run {number}; wslgpud stress history lists them", number=number))
     return found
 
 

@@ -26,6 +26,7 @@ from wslgpud.cli.common import (
 from wslgpud.cli.moments import seconds
 from wslgpud.host import Host
 from wslgpud.units import size
+from wslgpud.words import current, t
 
 if TYPE_CHECKING:
     from wslgpud.advise.guard.watch import VramWatch
@@ -54,6 +55,9 @@ def sweep(
     from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
     from wslgpud.advise.sweep import too_much  # noqa: PLC0415
 
+    if "{}" not in command:
+        shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
+        raise Fault(t("the command does not say where the value goes: write {command}", command=shown))
     host, settings = Host(), loaded(config).config
     limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
@@ -67,22 +71,24 @@ def sweep(
             free = left.available_bytes - plan.reserve(left.total_bytes)
             reason = too_much(steps, value, free, vram.free_bytes(gpu))
             if reason and not anyway:
-                what, need, there = reason
-                end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
+                end = current().text(reason)
                 break
             with tempfile.TemporaryFile(buffering=0) as log:
                 step, interrupted = _step(command, value, limit, host, vram, gpu, log)
                 steps.append(step)
                 if interrupted:  # also where the command then ended well: who presses Ctrl-C wants an end
-                    end = f"interrupted at {value}"
+                    end = t("interrupted at {value}", value=value)
                     break
                 if step.code:
-                    end = f"{value} ended with status {steps[-1].code}\n{_tail(log)}"
+                    end = (
+                        t("{value} ended with status {code}", value=value, code=step.code) + f"\n{_tail(log)}"
+                    )
                     break
         finally:
             vram.stop()
     if as_json:
-        print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
+        document = {"steps": [dataclasses.asdict(s) for s in steps], "end": end}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print(steps, end)
     if (file := picture(plot)) is not None:
@@ -98,7 +104,7 @@ def _step(
     from wslgpud.advise.guard.runner import Order, Run  # noqa: PLC0415
     from wslgpud.advise.sweep import Step  # noqa: PLC0415
 
-    line = command.replace("{}", shlex.quote(value)) if "{}" in command else f"{command} {shlex.quote(value)}"
+    line = command.replace("{}", shlex.quote(value))
     order = Order(["/bin/sh", "-c", line], dict(os.environ), seconds)
     with Relay(log, live=True, quiet=True) as relay:
         relay.show(f"[sweep] {line}"[:79])
@@ -136,15 +142,15 @@ def _print(steps: list[Step], end: str) -> None:
     taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
     most = max((t for t in taken if t is not None), default=0) or 1
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("value", "time", "peak RAM", *(["peak VRAM"] if on_card else [])):
+    for heading in (t("value"), t("time"), t("peak RAM"), *([t("peak VRAM")] if on_card else [])):
         table.add_column(heading, justify="right")
     table.add_column("")
     for step, its in zip(steps, taken, strict=True):
         shown = [step.ram_bytes, *([step.vram_bytes] if on_card else [])]
         cells: list[str | Text] = [
             Text(step.value),
-            f"{step.seconds:.1f} s",
-            *("n/a" if s is None else size(s) for s in shown),
+            t("{number} s", number=f"{step.seconds:.1f}"),
+            *(t("not seen") if s is None else size(s) for s in shown),
         ]
         colour = "red" if step.code else "cyan"
         table.add_row(*cells, "" if its is None else bar(its / most, 30, colour))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wslgpud.model import Level
-from wslgpud.words import of, say
+from wslgpud.words import cause, say
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = 15.0
@@ -78,7 +78,7 @@ def read_truth(path: Path) -> Truth:
                 "{path}: not a truth file ({kind}: {error})",
                 path=str(path),
                 kind=type(error).__name__,
-                error=of(error),
+                error=cause(error),
             )
         ) from error
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from wslgpud.model import Observation
 from wslgpud.risk.rows import observation_from_row, row_from_observation, section
-from wslgpud.words import Said, of, say
+from wslgpud.words import Said, cause, say
 
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
@@ -114,7 +114,7 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
                     continue
                 observation = _next(row, last, wsl=wsl)
             except ValueError as error:
-                raise TraceError(path, number, of(error)) from error
+                raise TraceError(path, number, cause(error)) from error
             last = observation.t
             yield observation
     except EOFError as error:
@@ -124,7 +124,7 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
         on_cut(cut)
     except (zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(
-            path, number + 1, say("the compressed data is damaged ({error})", error=of(error))
+            path, number + 1, say("the compressed data is damaged ({error})", error=cause(error))
         ) from error
     if number == 0:
         raise TraceError(path, 1, say("the file is empty"))

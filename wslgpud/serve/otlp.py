@@ -20,7 +20,7 @@ from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.units import one_line
-from wslgpud.words import of, say
+from wslgpud.words import cause, say
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
@@ -61,7 +61,7 @@ class Collector:
             self._address = outgoing.parsed(settings.endpoint)
         except ValueError as error:
             raise ConfigError(
-                say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=of(error))
+                say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
             ) from error
         self.place = self._address.place
         self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}

@@ -22,7 +22,7 @@ from wslgpud.serve.http import App, Route
 from wslgpud.serve.listener import Listener
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.webconfig import WebConfigFile
-from wslgpud.words import Message, reason, say
+from wslgpud.words import Message, failure, say
 
 _BACKLOG = 1024
 #: The kernel takes twice as much, and up to 4 MiB a connection if it may choose (tcp_wmem).
@@ -163,7 +163,7 @@ def bind(address: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise ServeError(
-            say("server.address {address}: {reason}", address=address, reason=reason(error))
+            say("server.address {address}: {reason}", address=address, reason=failure(error))
         ) from error
     sock = socket.socket(family, kind, protocol)
     try:

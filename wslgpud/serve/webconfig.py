@@ -19,7 +19,7 @@ from typing import Any
 from wslgpud import documents
 from wslgpud.config_key import ConfigError
 from wslgpud.serve import tls
-from wslgpud.words import Message, reason, say
+from wslgpud.words import Message, failure, say
 
 _KEYS: dict[str, tuple[str, ...]] = {
     "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
@@ -193,7 +193,7 @@ def _parse(path: Path) -> Any:
         return yaml.safe_load(text)
     except OSError as error:
         raise ConfigError(
-            say("server.web_config_file: {path}: {reason}", path=str(path), reason=reason(error))
+            say("server.web_config_file: {path}: {reason}", path=str(path), reason=failure(error))
         ) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.

@@ -38,7 +38,7 @@ from wslgpud.store.errors import (
     UnsuitableFolderError,
     UnwritableError,
 )
-from wslgpud.words import of, reason, say
+from wslgpud.words import cause, failure, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
 APPLICATION_ID = 0x57475055
@@ -145,7 +145,7 @@ def prepare_folder(path: Path) -> None:
             say(
                 "{folder}: cannot be created ({reason}); name another folder in store.path",
                 folder=str(folder),
-                reason=reason(error),
+                reason=failure(error),
             )
         ) from error
     existing = path if path.exists() else folder
@@ -203,7 +203,7 @@ class WriterLock:
             )
         except OSError as error:
             raise UnwritableError(
-                say("{path}: {reason}; make the folder writable", path=str(self._path), reason=reason(error))
+                say("{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error))
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -273,7 +273,7 @@ def _server_engine(target: str, **options: Any) -> Engine:
                 "{database}: {error}; an address such as postgresql+psycopg://user@host/database "
                 "needs psycopg: {remedy}",
                 database=shown(target),
-                error=of(error),
+                error=cause(error),
                 remedy=extras.remedy("postgresql"),
             )
         ) from error

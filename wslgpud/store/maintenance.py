@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import LockedError, StoreError, UnwritableError
-from wslgpud.words import of, reason, say
+from wslgpud.words import cause, failure, say
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -84,7 +84,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             os.fsync(written.fileno())
         part.rename(copy)
     except (sqlite3.Error, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
+        why = failure(error) if isinstance(error, OSError) else str(error)
         raise UnwritableError(
             say("{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why)
         ) from error
@@ -173,7 +173,7 @@ def _compact(path: Path, target: str) -> Compaction:
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
         raise UnwritableError(
-            say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=of(error))
+            say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
         ) from error
     finally:
         lock.release()

@@ -8,7 +8,7 @@ blank is the name of a fact, and its ending tells the unit (``left_bytes``, ``et
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Union
@@ -49,6 +49,15 @@ def say(template: str, /, **facts: Fact) -> Message:
 def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
     """Return a message that counts: ``one`` is the template for a ``count`` of 1."""
     return Message(one, {"count": count, **facts}, many)
+
+
+def clauses(parts: Iterable[Said]) -> Said:
+    """Return several things that are said of one matter as one message."""
+    found = [part for part in parts if part]
+    whole: Said = found.pop() if found else ""
+    while found:
+        whole = say("{first}; {rest}", first=found.pop(), rest=whole)
+    return whole
 
 
 def template(text: str) -> str:
@@ -105,32 +114,3 @@ def _fact(value: Any) -> Fact:
     if isinstance(value, list):
         return tuple(map(_fact, value))
     return from_json(value)
-
-
-def of(error: BaseException) -> Said:
-    """Return what an error says: the message that it was raised with, else its text."""
-    first = error.args[0] if error.args else ""
-    return first if isinstance(first, Message) else str(error)
-
-
-def reason(error: OSError) -> Said:
-    """Return why the system refused something."""
-    return Message(error.strerror) if error.strerror else str(error)
-
-
-#: what the system says most often
-_REASONS = (
-    template("No such file or directory"),
-    template("Permission denied"),
-    template("Operation not permitted"),
-    template("No space left on device"),
-    template("Read-only file system"),
-    template("Is a directory"),
-    template("Not a directory"),
-    template("File exists"),
-    template("File name too long"),
-    template("Too many levels of symbolic links"),
-    template("Input/output error"),
-    template("Connection refused"),
-    template("Address already in use"),
-)

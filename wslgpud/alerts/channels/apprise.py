@@ -20,7 +20,7 @@ from wslgpud.alerts.channels.postoffice import OFFICE
 from wslgpud.alerts.message import MOST_CHARACTERS, body
 from wslgpud.config_key import ConfigError
 from wslgpud.units import one_line
-from wslgpud.words import of, say
+from wslgpud.words import cause, say
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -40,7 +40,7 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
         lines = documents.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            say("alerts.urls_file: cannot read {file}: {error}", file=str(file), error=of(error))
+            say("alerts.urls_file: cannot read {file}: {error}", file=str(file), error=cause(error))
         ) from error
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
