@@ -37,6 +37,7 @@ from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
+from wslgpud.words import Said
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -322,14 +323,12 @@ class Daemon:
         """Return what this machine's own commands may know where the HTTP server asks for a password."""
         return {**self.status(), "metrics": self._publisher.text(CLASSIC).decode()}
 
-    def checkup(self) -> list[dict[str, Any]]:
-        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
-
-        What people read is there in Chinese, too: the page has a language of its own.
-        """
+    def checkup(self) -> list[dict[str, Said]]:
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
         from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
 
-        return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
+        found = doctor.run(self._host, self._config, None, str(self._folder))
+        return [finding.document() for finding in found]
 
     def now(self) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from wslgpud.patterns import shell_pattern
 from wslgpud.serve.http import Problem
+from wslgpud.words import ENGLISH, LANGUAGES
 
 #: more parameters than any question needs
 _MOST_PARAMETERS = 100
@@ -77,6 +78,10 @@ class Query:
         if given is not None and given not in choices:
             raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
         return default if given is None else given
+
+    def language(self) -> str:
+        """Return the code of the language that is asked for with ``lang``; English by default."""
+        return self.choice("lang", LANGUAGES, ENGLISH.code)
 
     def whole(self, name: str, low: int, high: int) -> int | None:
         """Return a whole number within bounds (both included); None when it is absent."""

@@ -6,6 +6,7 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 
 from __future__ import annotations
 
+from wslgpud.words.failure import Told, failure
 from wslgpud.words.message import (
     Fact,
     Message,
@@ -21,8 +22,9 @@ from wslgpud.words.message import (
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Tongue", "chosen", "current", "facts_from_json",
-    "facts_to_json", "from_json", "say", "says", "t", "template", "to_json", "tongue", "use",
+    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "chosen", "current",
+    "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t", "template", "to_json",
+    "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH
