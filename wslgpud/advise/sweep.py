@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wslgpud.words import Message, say
+
 #: What is predicted is taken with so much on top: allocators take memory in steps.
 CAUTION = 1.05
 
@@ -49,7 +51,7 @@ def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
 
 def too_much(
     steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None
-) -> tuple[str, int, int] | None:
+) -> tuple[Message, int, int] | None:
     """Tell whether the next value will not fit.
 
     Returns:
@@ -62,7 +64,7 @@ def too_much(
     ram = predict([(x, ram) for x, ram, _ in good if x is not None and ram is not None], new)
     vram = predict([(x, vram) for x, _, vram in good if x is not None and vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
-        return "VRAM", vram, vram_room_bytes
+        return say("VRAM"), vram, vram_room_bytes
     if ram is not None and ram * CAUTION > ram_room_bytes:
-        return "RAM", ram, ram_room_bytes
+        return say("RAM"), ram, ram_room_bytes
     return None

@@ -11,6 +11,7 @@ from wslgpud.words.message import (
     Fact,
     Message,
     Said,
+    all_of,
     facts_from_json,
     facts_to_json,
     from_json,
@@ -22,7 +23,7 @@ from wslgpud.words.message import (
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "chosen", "current",
+    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "chosen", "current",
     "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t", "template", "to_json",
     "tongue", "use",
 ]  # fmt: skip

@@ -6,7 +6,6 @@ import re
 
 from wslgpud.advise.doctor.findings import (
     Outcome,
-    all_of,
     check,
     could_not_tell,
     good,
@@ -19,7 +18,7 @@ from wslgpud.advise.doctor.findings import (
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
-from wslgpud.words import Message, Said, say, template
+from wslgpud.words import Message, Said, all_of, say, template
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from wslgpud import documents, secrecy
 from wslgpud.advise.doctor.findings import (
     Outcome,
-    all_of,
     check,
     could_not_tell,
     good,
@@ -18,7 +17,7 @@ from wslgpud.advise.drives import READERS, open_there
 from wslgpud.host import NoData, SourceError
 from wslgpud.sources.disk import holder
 from wslgpud.sources.text import whole
-from wslgpud.words import say, template
+from wslgpud.words import all_of, say, template
 
 GIB = 1 << 30
 #: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.

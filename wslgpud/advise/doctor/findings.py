@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -109,8 +109,3 @@ def in_wslconfig(setting: str) -> Message:
 def shows_who(command: str) -> Message:
     """Return a command that names the culprit."""
     return say("{command}   # shows who", command=command)
-
-
-def all_of(parts: Iterable[Said]) -> Message:
-    """Return an enumeration as one message."""
-    return say("{all}", all=tuple(parts))

@@ -18,6 +18,7 @@ from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.screen import calm, last_night, told
 from wslgpud.palette import TERMINAL_LEVELS
 from wslgpud.units import duration, resource_name, size, speed
+from wslgpud.words import current
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
@@ -341,8 +342,9 @@ def _processes(rows: Iterable[Mapping[str, Any]], lines: int) -> Table:
 
 def _advice(look: Look, trail: Trail) -> Iterator[Text]:
     for hint in hints(look, trail):
-        yield _text((" ➜ " if hint.act else " ✓ ", "bold yellow" if hint.act else "green"), hint.text,
-                    (f"  ({hint.evidence})" if hint.evidence else "", "bright_black"))  # fmt: skip
+        text, evidence = current().text(hint.text), current().text(hint.evidence)
+        yield _text((" ➜ " if hint.act else " ✓ ", "bold yellow" if hint.act else "green"), text,
+                    (f"  ({evidence})", "bright_black"))  # fmt: skip
     for source in look.document["sources"]:
         if source["health"] in ("failed", "late"):
             yield _text((f" ! {source['name']}: {source.get('error', source['health'])}", "yellow"))
