@@ -342,9 +342,9 @@ def _processes(rows: Iterable[Mapping[str, Any]], lines: int) -> Table:
 
 def _advice(look: Look, trail: Trail) -> Iterator[Text]:
     for hint in hints(look, trail):
-        text, evidence = current().text(hint.text), current().text(hint.evidence)
-        yield _text((" ➜ " if hint.act else " ✓ ", "bold yellow" if hint.act else "green"), text,
-                    (f"  ({evidence})", "bright_black"))  # fmt: skip
+        mark = (" ➜ ", "bold yellow") if hint.act else (" ✓ ", "green")
+        text, evidence = map(current().text, (hint.text, hint.evidence))
+        yield _text(mark, text, (f"  ({evidence})", "bright_black"))
     for source in look.document["sources"]:
         if source["health"] in ("failed", "late"):
             yield _text((f" ! {source['name']}: {source.get('error', source['health'])}", "yellow"))
