@@ -14,6 +14,7 @@ from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from wslgpud.advise.sweep import Step, predict, too_much
 from wslgpud.cli.sweep import _print
+from wslgpud.words import say
 
 MIB, GIB = 1 << 20, 1 << 30
 SWEEP = [sys.executable, "-m", "wslgpud", "sweep"]
@@ -43,7 +44,7 @@ def test_a_prediction_for_more_is_never_less(points, value):
 
 def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3, 5), "4", 50 * GIB, 16 * GIB) is None
-    assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) == ("VRAM", 17 * GIB, 16 * GIB)
+    assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) == (say("VRAM"), 17 * GIB, 16 * GIB)
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
     for word in ("large", "inf", "nan"):
         assert too_much(steps(3, 5, 9), word, 50 * GIB, 16 * GIB) is None
