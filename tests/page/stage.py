@@ -46,7 +46,7 @@ from wslgpud.status import status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
-from wslgpud.words import Message
+from wslgpud.words import Message, Said
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -137,9 +137,9 @@ class Stage:
         self.server.stop()
         self.store.close()
 
-    def checkup(self) -> list[dict[str, Any]]:
+    def checkup(self) -> list[dict[str, Said]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return doctor.document(doctor.run(machine, config.Config()))
+        return [finding.document() for finding in doctor.run(machine, config.Config())]
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
