@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from wslgpud import client
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.fit import shape
 from wslgpud.advise.guard import ledger
@@ -26,7 +27,6 @@ from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.stopped import FILE as STOPPED
 from wslgpud.alerts.stopped import StoppedFile
-from wslgpud import client
 from wslgpud.cli import common, moments
 from wslgpud.config import Alerts, Stress
 from wslgpud.config_key import ConfigError

@@ -26,7 +26,7 @@ from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.past import Past
 from wslgpud.cli.live.trail import Trail
-from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.client import Daemon, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -179,9 +179,8 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
     ids=["another program", "cut off", "a page", "other JSON", "no metrics"],
 )  # fmt: skip
 def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
-    with answering(answer) as url:
-        with pytest.raises(Unanswered, match=url):
-            DaemonFeed(Daemon(url)).look()
+    with answering(answer) as url, pytest.raises(Unanswered, match=url):
+        DaemonFeed(Daemon(url)).look()
 
 
 def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:

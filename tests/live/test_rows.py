@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import time
 from dataclasses import replace
@@ -27,10 +26,11 @@ from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.rows import LEVELS, Shown, spark
+from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen, print_look, print_status
 from wslgpud.client import Daemon
 from wslgpud.host import RecordedHost
+from wslgpud.words.names import LEVELS
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 NAMES = sorted(folder.name for folder in HOSTS.iterdir() if (folder / "host.json").exists())
@@ -236,7 +236,7 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
 
 def test_what_runs_what_is_locked_and_how_the_last_night_went_are_shown() -> None:
     document = calm(
-        running=[{"kind": "stress", "pid": 1, "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
+        running=[{"kind": "stress", "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
         locks=[{"note": "GPU 0 is locked by make"}],
         stress=[{"at": "2026-11-21T03:00:00+00:00", "verdict": "passed", "headline": "GPU 0 passed"}],
     )  # fmt: skip
