@@ -36,7 +36,7 @@ from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
-from wslgpud.words import chosen, tongue
+from wslgpud.words import Said, cause, chosen, failure, say, tongue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -108,7 +108,7 @@ class Daemon:
                 self._open(stack)
                 self._resources = stack.pop_all()
         except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
-            raise StartError(str(error)) from error
+            raise StartError(cause(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,7 +121,11 @@ class Daemon:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StartError(
-                f"cannot make the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot make the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=failure(error),
+                )
             ) from error
         target = self._config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
@@ -195,7 +199,11 @@ class Daemon:
             inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
-                f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot write into the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=failure(error),
+                )
             ) from error
         stack.callback(note.unlink, missing_ok=True)
 
@@ -320,14 +328,12 @@ class Daemon:
             return self.now(language)
         return self._status(state, language, self._recent(state.snapshot.wall - RECENT_SECONDS))
 
-    def checkup(self) -> list[dict[str, Any]]:
-        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
-
-        What people read is there in Chinese, too: the page has a language of its own.
-        """
+    def checkup(self) -> list[dict[str, Said]]:
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
         from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
 
-        return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
+        found = doctor.run(self._host, self._config, None, str(self._folder))
+        return [finding.document() for finding in found]
 
     def now(self, language: str) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""

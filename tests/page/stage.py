@@ -46,6 +46,7 @@ from wslgpud.status import status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
+from wslgpud.words import Message, Said
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -136,9 +137,9 @@ class Stage:
         self.server.stop()
         self.store.close()
 
-    def checkup(self) -> list[dict[str, Any]]:
+    def checkup(self) -> list[dict[str, Said]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return doctor.document(doctor.run(machine, config.Config()))
+        return [finding.document() for finding in doctor.run(machine, config.Config())]
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
@@ -341,8 +342,8 @@ def past_incidents(stage: Stage) -> None:
         (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GiB left"),
     ):
         began = now - 86400 * days
-        stage.say(Transition(began, mono, resource, rule, Level.OK, level, text))
-        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, f"over: {text}"))
+        stage.say(Transition(began, mono, resource, rule, Level.OK, level, Message(text)))
+        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, Message(f"over: {text}")))
 
 
 def year(database: Path, now: float, days: int = 365, minute_days: int = 60) -> None:

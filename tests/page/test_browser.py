@@ -26,6 +26,7 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.sources.memory import MEMINFO
+from wslgpud.words import Message
 
 # one browser for all of them
 pytestmark = pytest.mark.xdist_group("browser")
@@ -269,7 +270,9 @@ EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`${7*7}"
 def test_names_that_are_markup_stay_text(stage, look):
     process = ProcessSample(66, 1, EVIL, GIB, 0, roles=frozenset({"gpu"}), command=EVIL)
     card = GpuSample(0, EVIL, EVIL, 16 * GIB, 4 * GIB, processes=(GpuProcess(66, EVIL, None),))
-    stage.say(Transition(stage.clock.wall(), 0.0, f"cgroup:/{EVIL}", EVIL, Level.OK, Level.WARNING, EVIL))
+    stage.say(
+        Transition(stage.clock.wall(), 0.0, f"cgroup:/{EVIL}", EVIL, Level.OK, Level.WARNING, Message(EVIL))
+    )
     number = next(iter(stage.ledger.open.values())).id
     machine(stage, gpus=[card], processes=[process], error=EVIL)
     spec = catalogue()["program_resident_bytes"]

@@ -66,7 +66,7 @@ class Second:
 
 def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:
     """Return a program as the sources see one."""
-    name = command.split()[0]
+    name = command.split(maxsplit=1)[0]
     return ProcessSample(pid, pid, name, rss, 0, 1000, frozenset({"training"}), command, group)
 
 
@@ -81,7 +81,7 @@ class Sensors:
         self.second = 0
         self._story = KernelStory()
 
-    def tick(self, *, fast: bool, planned_seconds: float) -> Snapshot:  # noqa: ARG002 - as the sampler is asked
+    def tick(self, *, fast: bool, planned_seconds: float) -> Snapshot:
         """Return the second that it is now."""
         now = self.script(self.second)
         mono, wall = self.clock.mono(), self.clock.wall()
@@ -115,7 +115,8 @@ class Sensors:
                 Reading(spec, value, (path,))
                 for path, group in now.groups.items()
                 for spec, value in (
-                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used), (cgroups.OOM_KILLS, group.kills),
+                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used),
+                    (cgroups.OOM_KILLS, group.kills),
                 )
             ]  # fmt: skip
             yield "cgroups", Sample(tuple(readings))
@@ -155,7 +156,7 @@ class Played:
         """Let the story go on to a second of it."""
         while self.sensors.second <= second:
             self.clock.mono_now += 1.0
-            self.daemon._tick()  # noqa: SLF001 - the loop around it only waits
+            self.daemon._tick()
             self.sensors.second += 1
 
 
@@ -168,8 +169,8 @@ def played(script: Script, folder: Path, *, settings: configuration.Config | Non
     host = RecordedHost(HOSTS / "bare-linux", clock)
     with Daemon(config, host, folder / "state", {"HOME": str(folder)}) as daemon:
         sensors = Sensors(script, clock)
-        daemon._monitor._sampler.close()  # noqa: SLF001
-        daemon._monitor._sampler = sensors  # type: ignore[assignment]  # noqa: SLF001
+        daemon._monitor._sampler.close()
+        daemon._monitor._sampler = sensors  # type: ignore[assignment]
         yield Played(daemon, sensors, clock)
 
 
@@ -178,8 +179,9 @@ def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...
     constraint = "CONSTRAINT_MEMCG" if group else "CONSTRAINT_NONE"
     where = f"oom_memcg={group},task_memcg={group}" if group else "global_oom,task_memcg=/"
     what = "Memory cgroup out of memory" if group else "Out of memory"
+    why = f"constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{where}"
+    size = f"total-vm:{held // 512}kB, anon-rss:{held // 1024}kB, file-rss:0kB, shmem-rss:0kB"
     return (
-        f"oom-kill:constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{where},task={name},pid={pid},uid=1000",
-        f"{what}: Killed process {pid} ({name}) total-vm:{held // 512}kB, anon-rss:{held // 1024}kB, "
-        f"file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:0kB oom_score_adj:0",
+        f"oom-kill:{why},task={name},pid={pid},uid=1000",
+        f"{what}: Killed process {pid} ({name}) {size}, UID:1000 pgtables:0kB oom_score_adj:0",
     )

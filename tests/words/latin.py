@@ -16,6 +16,7 @@ from pathlib import Path
 import typer.main
 
 from wslgpud.advise.wslconfig.keys import KEYS
+from wslgpud.advise.wslconfig.presets import PRESETS
 from wslgpud.cli import app
 
 #: one a line: units, products, formats, acronyms, and words that users of PyTorch leave in English
@@ -24,23 +25,25 @@ _CHINESE = r"\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"
 #: programs whose arguments may be words; the line up to Chinese, two spaces or a comment is theirs
 _PROGRAMS = (
     "apt", "apt-get", "cat", "cd", "cp", "curl", "dmesg", "docker", "dockerd", "du", "echo", "git",
-    "journalctl", "make", "mkdir", "nvidia-smi", "pip", "pipx", "printf", "python", "python3", "rm", "rsync", "sh", "sudo",
+    "journalctl", "make", "mkdir", "nvidia-smi", "pip", "pipx", "printf", "python", "python3", "rm",
+    "rsync", "sh", "sudo",
     "systemctl", "tar", "uv", "uvx", "wsl", "wsl.exe",
 )  # fmt: skip
 _COMMAND = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(_PROGRAMS, key=len, reverse=True)))})"
     rf"(?![\w.-])[^\n{_CHINESE}]*?(?=[ ]{{2,}}|[ ]#|\n|[{_CHINESE}]|$)"
 )
-#: paths, addresses, options, blanks, and words with a digit, a point, a sign within: code, versions, files
+#: paths, addresses, options, blanks, words with a digit, a sign or a capital within: code, versions, files
 _CODE = re.compile(
     r"https?://[^\s" + _CHINESE + r"]+"
     r"|(?<!\w)~?/[^\s" + _CHINESE + r",;)]+"
     r"|(?<![\w-])--?[A-Za-z][\w-]*"
     r"|\{\w+\}"
     r"|\[/?[a-z0-9]+\]"
-    r"|%?\w*[\w%][=:.\\/_@#%+][\w\\][\w\\/=:.,_@#%+-]*"
+    r"|%?[\w-]*[\w%][=:.\\/_@#%+][\w\\][\w\\/=:.,_@#%+-]*"
     r"|\w*\d\w*(?:-\w+)*"
     r"|\.[A-Za-z]\w*"
+    r"|[a-z]+[A-Z]\w*"
 )
 _WORD = re.compile(r"[A-Za-z]+(?:['\u2019-][A-Za-z]+)*")
 
@@ -64,7 +67,7 @@ def latin_words(text: str, names: Iterable[str] = ()) -> list[str]:
 def _settings() -> frozenset[str]:
     """Return the names of .wslconfig's keys, their sections and their words."""
     names = {name for key in KEYS for name in (key.name, key.section, *key.choices)}
-    return frozenset(names | {"automount", "dropCache", "gradual", "true", "false"})
+    return frozenset(names | {name.lower() for name in names} | {"automount", "dropCache", "true", "false"})
 
 
 @cache
@@ -74,6 +77,8 @@ def _own_commands() -> re.Pattern[str]:
 
     def walk(command: object, words: str) -> None:
         found.append(words)
+        if words.endswith((" apply", " preset")):
+            found.extend(f"{words} {name}" for name in PRESETS)
         for name, below in getattr(command, "commands", {}).items():
             walk(below, f"{words} {name}")
 

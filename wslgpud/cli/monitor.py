@@ -20,25 +20,33 @@ from wslgpud.cli.common import (
     loaded,
     warn,
 )
+from wslgpud.cli.moments import seconds
 
 if TYPE_CHECKING:
     from wslgpud.cli.live.looks import Feed
 
+_LEAST_SECONDS = 0.2
+
 
 def monitor(
     config: ConfigOption = None,
-    once: Annotated[bool, typer.Option("--once", "-o", help="look once and print it")] = False,
-    url: Annotated[str | None, typer.Option(help="a daemon elsewhere, such as http://trainer:9655")] = None,
-    interval: Annotated[float, typer.Option(help="seconds between looks", min=0.2)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", "-o", help="print one look and end")] = False,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="a daemon elsewhere, such as http://trainer:9655"),
+    ] = None,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
+    ] = "1s",
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Watch the machine in this terminal: through the running daemon, else by looks of its own.
+    """Watch the machine live in this terminal, through the running daemon, else sampled on the spot.
 
     Examples:
         wslgpud monitor
         wslgpud monitor --once  # one look, printed
-        wslgpud monitor --url http://trainer:9655  # another machine
+        wslgpud monitor --url http://trainer:9655 --interval 5s  # another machine
     """
     from wslgpud.cli.live.looks import DaemonFeed, feed_of  # noqa: PLC0415 - only when somebody looks
     from wslgpud.client import Daemon, Unanswered  # noqa: PLC0415
@@ -62,7 +70,7 @@ def monitor(
             return
         from wslgpud.cli.live.app import Live  # noqa: PLC0415 - 0.3 s
 
-        Live(feed, interval).run()
+        Live(feed, max(_LEAST_SECONDS, seconds(interval))).run()
 
 
 def _print_once(feed: Feed) -> None:

@@ -53,7 +53,7 @@ def status(
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Show how things stand: from the running daemon, else from a look of its own.
+    """Show the state of this machine, from the running daemon, else sampled on the spot.
 
     Examples:
         wslgpud status
