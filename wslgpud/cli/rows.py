@@ -186,7 +186,7 @@ def verdict(view: View) -> Iterator[Text]:
         more = current().text(says("and {count} more is open", "and {count} more are open", count=also))
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
-        line.append(f"  {t('{age_seconds} old', age_seconds=age)}", "yellow")
+        line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
     yield line
     if advice := said.get("advice"):
         yield words(f" {advice}")
@@ -233,7 +233,7 @@ def incidents(view: View) -> Iterator[RenderableType]:
     if others:
         yield table
     if more := len(others[MOST_INCIDENTS:]):
-        yield words((f" {t('and {number} more: wslgpud alerts list', number=more)}", "bright_black"))
+        yield words((" " + t("and {number} more: wslgpud alerts list", number=more), "bright_black"))
 
 
 def memory(view: View) -> Table:

@@ -84,7 +84,7 @@ def _processor(view: View) -> Text:
     waits = {t("memory"): "memory", t("CPU"): "cpu", t("I/O"): "io"}
     known = {name: trail.last(Key("waiting", what)) for name, what in waits.items()}
     if waits_for := [f"{name} {share(part)}" for name, part in known.items() if part and part >= 0.01]:
-        line.append(f"  {t('waits for')} ", "bold").append(current().listed(waits_for))
+        line.append("  " + t("waits for") + " ", "bold").append(current().listed(waits_for))
     return line
 
 
