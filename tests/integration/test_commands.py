@@ -84,7 +84,7 @@ def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: 
     shown = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
 
     assert "NVIDIA GeForce RTX 5070 Ti" in shown
-    assert "gpu, training" in shown
+    assert "GPU, training" in shown
     assert "a recorded machine" in shown
 
 
