@@ -30,7 +30,14 @@ def memory(forecast: Forecast, headline: str = "RAM full in ~4 min") -> Transiti
 def killed(victim: str) -> Transition:
     fields = oom_kill(victim).fields
     return Transition(
-        START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, "", facts={**fields, "text": victim}
+        START,
+        1,
+        "ram",
+        "oom_kill",
+        Level.OK,
+        Level.CRITICAL,
+        "",
+        facts={**fields, "text": victim, "who": f"{victim} (pid 7)"},
     )
 
 
