@@ -65,10 +65,7 @@ def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
 
 
 def test_what_somebody_has_acknowledged_is_no_news():
-    assert (
-        decide([ROOMY], [standing("read_only_disk", "disk:/", acknowledged=True)]).level
-        == Level.OK
-    )
+    assert decide([ROOMY], [standing("read_only_disk", "disk:/", acknowledged=True)]).level == Level.OK
 
 
 @pytest.mark.parametrize("rule", sorted(OVER))
