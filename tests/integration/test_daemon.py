@@ -216,7 +216,14 @@ def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
     kept = len(samples_in(running.database))
     replayed = wslgpud("replay", "--since", "1h", "--state", str(running.state), home=tmp_path)
     nothing = wslgpud(
-        "replay", "--since", "2020-01-01", "--until", "2020-01-02", "--state", str(running.state), home=tmp_path
+        "replay",
+        "--since",
+        "2020-01-01",
+        "--until",
+        "2020-01-02",
+        "--state",
+        str(running.state),
+        home=tmp_path,
     )
 
     found = re.match(r"history: (\d+) samples", replayed.stdout)
