@@ -398,8 +398,13 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
             drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
-        why = reason(error) if isinstance(error, OSError) else of(error)
-        raise PlotError(say("cannot write {file}: {reason}", file=str(path), reason=why)) from error
+        raise PlotError(
+            say(
+                "cannot write {file}: {reason}",
+                file=str(path),
+                reason=reason(error) if isinstance(error, OSError) else of(error),
+            )
+        ) from error
 
 
 def _page(title: str, drawing: str, text: str) -> str:
