@@ -124,12 +124,12 @@ def _order(
         }
         _say(
             t(
-                "jobs: {jobs} of {processors}, with {free_bytes} free and {job_bytes} measured for each",
+                "jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each",
                 **facts,
             )
             if remembered
             else t(
-                "jobs: {jobs} of {processors}, with {free_bytes} free and {job_bytes} expected for each", **facts
+                "jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each", **facts
             )
         )
     return Order(command, environment, seconds, pause, number, expected)
@@ -206,10 +206,10 @@ def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
     if run.stopped:
         parts.append(current().text(waiting(run.stopped)))
     try:
-        width = os.get_terminal_size(2).columns
+        width = os.get_terminal_size(2).columns or 80  # a terminal that nobody has given a size has 0
     except OSError:
         width = 80
-    return chop_cells(f"[guard] {' · '.join(parts)}", max(1, width - 1))[0]
+    return chop_cells(f"[guard] {' · '.join(parts)}", width - 1)[0]
 
 
 def _sum_up(account: Account, order: Order, file: Path) -> None:
