@@ -209,7 +209,7 @@ def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
         width = os.get_terminal_size(2).columns or 80  # a terminal that nobody has given a size has 0
     except OSError:
         width = 80
-    return chop_cells(f"[guard] {' · '.join(parts)}", width - 1)[0]
+    return chop_cells(f"[guard] {' · '.join(parts)}", max(1, width - 1))[0]
 
 
 def _sum_up(account: Account, order: Order, file: Path) -> None:
