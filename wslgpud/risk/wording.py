@@ -21,6 +21,8 @@ PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
 STEADY = 0.002
 #: what has not grown for less than this still grows, only more slowly
 STILL_SECONDS = 10.0
+#: causes that tell how the room came back
+ENDINGS = frozenset({"killed", "refused", "freed"})
 _BLANK = re.compile(r"\{(\w+)\}")
 
 #: first lines by what points to exhaustion, from best known to least; ``rest`` is one of ``_RESTS``
@@ -37,7 +39,19 @@ _STARTS: Final[Mapping[str, tuple[str, ...]]] = {
         template("{resource} full in about {eta_seconds} ({range}): {rest}"),
         template("{resource} full in about {eta_seconds}: {rest}"),
     ),
-    "full": (template("{resource} is full: {rest}"),),
+    "full": (
+        template("{resource} is full; {spilled_bytes} lie in Windows' RAM: slow"),
+        template("{resource} is full: {rest}"),
+    ),
+    "killed": (
+        template("{who} was killed {ago_seconds} ago; {room_bytes} free again"),
+        template("A process was killed {ago_seconds} ago; {room_bytes} free again"),
+    ),
+    "refused": (template("An allocation on {resource} failed {ago_seconds} ago; {room_bytes} free again"),),
+    "freed": (
+        template("{who} ended {ago_seconds} ago; {room_bytes} free again"),
+        template("{resource} is fine again: {room_bytes} free"),
+    ),
     "nearly full": (template("{resource} is nearly full: {rest}"),),
     "low": (template("{resource} is running low: {rest}"),),
     "expected": (template("{resource} may not suffice: {rest}"),),
@@ -70,6 +84,10 @@ _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "stall": (template("The machine stood still under memory pressure."),),
     "limit": (template("{resource} keeps running into its limit."),),
     "oom": (template("An allocation on {resource} has just failed, or a process was killed for it."),),
+    "full": (
+        template("{resource} is full, and {spilled_bytes} lie in Windows' RAM, which is many times slower."),
+        template("{resource} is full: what is asked for next does not fit."),
+    ),
     "expected": (
         template(
             "In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} is left for the rest."
@@ -80,6 +98,7 @@ _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _WHO = (template("Growing: {who}."),)
+_HOLDER = (template("Most of it is held by {who}."),)
 _FIRST = (template("{resource} has not grown like this since wslgpud started: it may stop by itself."),)
 
 #: what to do, by cause, by who is to blame, or by where
@@ -129,8 +148,7 @@ def headline(forecast: Forecast) -> Message:
     """
     facts, shortest = _facts(forecast), NOTHING_SAID
     for start in _known(_STARTS[_kind(forecast)], {**facts, "rest": ""}):
-        for rest in _rests(facts) if "rest" in start.facts else ("",):
-            shortest = Message(start.template, {**start.facts, "rest": rest} if rest else start.facts)
+        for shortest in _said(start, facts):
             if len(str(shortest)) <= HEADLINE_CHARACTERS:
                 return shortest
     return shortest
@@ -138,7 +156,7 @@ def headline(forecast: Forecast) -> Message:
 
 def outlook(forecast: Forecast) -> Message:
     """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
-    if _share(forecast) <= FULL:
+    if _share(forecast) <= FULL or forecast.cause == "full":
         return say("full")
     eta, rate = forecast.eta_seconds, _rate(forecast)
     if _is_countdown(forecast) and eta is not None and forecast.level >= Level.WARNING:
@@ -198,25 +216,36 @@ def _is_known(fact: Fact) -> bool:
     return bool(fact) if isinstance(fact, (str, Message)) else True
 
 
-def _rests(facts: Mapping[str, Fact]) -> Iterator[Message]:
+def _said(start: Message, facts: Mapping[str, Fact]) -> Iterator[Message]:
+    """Yield ever shorter ways to go on after a beginning."""
+    if "rest" not in start.facts:
+        yield from _told(start)
+        return
     for rest in _known(_RESTS, facts):
-        if "who" not in rest.facts:
-            yield rest
-            continue
-        for who in briefer(rest.facts["who"]):  # type: ignore[arg-type]
-            yield Message(rest.template, {**rest.facts, "who": who})
+        for told in _told(rest):
+            yield Message(start.template, {**start.facts, "rest": told})
+
+
+def _told(message: Message) -> Iterator[Message]:
+    """Yield a message with who it is told ever more briefly."""
+    who = message.facts.get("who")
+    if not isinstance(who, (str, Message)):
+        yield message
+        return
+    for said in briefer(who):
+        yield Message(message.template, {**message.facts, "who": said})
 
 
 def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
     """Return which of the first lines is true."""
     share, cause = _share(forecast), forecast.cause
-    if cause == "gone":
+    if cause == "gone" or cause in ENDINGS:
         return cause
     if forecast.level == Level.OK:
         return "fine" if share >= PLENTY else "over"
     if cause == "paused":
         return cause if (forecast.window_seconds or 0.0) >= STILL_SECONDS else "slower"
-    if share <= FULL:
+    if share <= FULL or cause == "full":
         return "full"
     if _is_countdown(forecast):
         if forecast.level < Level.WARNING:
@@ -253,7 +282,10 @@ def _facts(forecast: Forecast) -> dict[str, Fact]:
         "who": forecast.who,
     }
     if window is not None:
-        facts["still_seconds" if forecast.cause == "paused" else "window_seconds"] = round(window, 1)
+        name = "ago" if forecast.cause in ENDINGS else "still" if forecast.cause == "paused" else "window"
+        facts[f"{name}_seconds"] = round(window, 1)
+    if forecast.spilled_bytes:
+        facts["spilled_bytes"] = forecast.spilled_bytes
     if eta is not None:
         facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
     if forecast.cause == "expected":  # what grows now may be something else
@@ -286,7 +318,7 @@ def _why(forecast: Forecast) -> tuple[Message, ...]:
         causes = causes[1:]
     parts = [filled(causes, facts)]
     if "share_ratio" not in parts[0].facts and cause not in {"expected", "paused", "slower"}:
-        parts.append(filled(_WHO, facts))
+        parts.append(filled(_HOLDER if cause == "full" else _WHO, facts))
     if forecast.may_stop:
         parts.append(filled(_FIRST, facts))
     return tuple(part for part in parts if part)
