@@ -112,6 +112,21 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
     assert len(RuleEngine(since_wall=START - 100).observe(tick(1, events=(old,)))) == 1
 
 
+def test_who_was_killed_is_named_by_the_script_that_it_ran_where_it_was_seen_alive() -> None:
+    def told(victim: str, *seen: ProcessSample) -> str:
+        engine = RuleEngine()
+        engine.observe(tick(1, processes=seen))
+        engine.observe(tick(2, processes=(ProcessSample(9, 1, "other", 0, 0),)))
+        (change,) = engine.observe(tick(3, events=(oom_kill(victim, 8932),)))
+        row = Transition(START, 1, change.resource, change.rule, change.old, change.new, facts=change.facts)
+        return str(compose(row).headline)
+
+    script = ProcessSample(8932, 1, "python3", GIB, 0, command="python3 train.py")
+    assert told("python3", script) == "Killed for lack of memory: python3 train.py (pid 8932, 5.0 GiB)"
+    assert told("python3") == "Killed for lack of memory: python3 (pid 8932, 5.0 GiB)"
+    assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932, 5.0 GiB)"
+
+
 def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)
