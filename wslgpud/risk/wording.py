@@ -247,8 +247,6 @@ def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
     share, cause = _share(forecast), forecast.cause
     if cause == "gone" or cause in ENDINGS:
         return cause
-    if forecast.level == Level.OK and cause in ENDINGS:
-        return cause
     if forecast.level == Level.OK:
         return "fine" if share >= PLENTY else "over"
     if cause == "paused":
