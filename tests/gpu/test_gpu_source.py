@@ -145,9 +145,7 @@ def test_a_hang_ends_within_its_time_and_is_over_when_the_driver_is_back(machine
     source = open_source(Host(clock=machine.clock), timeout_seconds=2.0, library=machine.library)
     source.read()
     machine.set(hang="DeviceGetMemoryInfo_v2")
-    with pytest.raises(
-        SourceError, match=r"NVML probe did not answer within 2 s and was killed; (check|run) "
-    ):
+    with pytest.raises(SourceError, match=r"did not answer within 2 s and was killed; (check|run) "):
         source.read()
     assert {r.spec.name: r.value for r in source.own()}["gpu_probe_hangs"] == 1
     machine.set(hang=None)
