@@ -9,7 +9,7 @@ from typing import NamedTuple
 from wslgpud.serve.api_live import packed
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.http import Request, Response, dumps
-from wslgpud.words.tongue import translations
+from wslgpud.words.tongue import tongue, translations
 
 #: where a template must stand to be the page's, see the references in the catalogue
 PAGE = "serve/static/"
@@ -32,5 +32,6 @@ def answer(request: Request) -> Response:
 
 @cache
 def _words(language: str) -> _Words:
+    tongue(language)  # on a thread that may wait: the next answers are worded on the server's own
     body = dumps(translations(language, PAGE))
     return _Words(f'"{hashlib.sha256(body).hexdigest()[:20]}"', body)
