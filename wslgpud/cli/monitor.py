@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import ConfigOption, Fault, HostOption, StateOption, host_at, loaded, state_folder
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    HostOption,
+    IntervalOption,
+    StateOption,
+    host_at,
+    loaded,
+    state_folder,
+)
 from wslgpud.cli.moments import seconds
 
 if TYPE_CHECKING:
@@ -31,9 +40,7 @@ def monitor(
         str | None,
         typer.Option("--url", metavar="URL", help="a daemon elsewhere, such as http://trainer:9655"),
     ] = None,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
-    ] = "1s",
+    interval: IntervalOption = "1s",
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
