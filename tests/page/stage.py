@@ -42,11 +42,12 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.serve import Publisher, Server, api, routes
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.status import status
+from wslgpud.status import State, judged, status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
-from wslgpud.words import Message, Said
+from wslgpud.verdict import NEWS_SECONDS, WAITING, blindness, decide
+from wslgpud.words import Message, Said, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -143,10 +144,9 @@ class Stage:
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            verdict = {"level": "unknown", "headline": "The daemon has just started"}
+            verdict = judged(WAITING, tongue(language))
             return {"version": "0.1.0", "waiting": "for the first sample", "verdict": verdict}
         document = self.known(language)
-        document |= {"verdict": judged(document)}
         if language in self.verdict:
             document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
         if self.ticking:
@@ -163,11 +163,13 @@ class Stage:
         keep: bool = True,
     ) -> None:
         """Show a moment, and keep it in the history."""
-        forecasts, recent = tuple(forecasts), self.said[:-11:-1]
+        state = State(snapshot, observation, tuple(forecasts), self.running)
         standing = [Standing(i, False, None) for i in self.ledger.open.values()]
-        stress, running = [run for _, run in self.store.stress_runs()], self.running
-        self.known = lambda _: status(
-            snapshot, observation, forecasts, recent, standing, stress=stress, running=running
+        recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
+        lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
+        verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
+        self.known = lambda language: status(
+            state, verdict, tongue(language), recent=recent, incidents=standing, stress=stress
         )
         self.publisher.publish(snapshot)
         if keep:
@@ -195,7 +197,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                what = (c.resource, "memory_exhaustion", c.old, c.new, c.headline, c.forecast)
+                what = (c.resource, "memory_exhaustion", c.old, c.new, c.message, c.forecast)
                 self.say(Transition(snapshot.wall, snapshot.mono, *what))
             last = number == len(seen) - 1
             if last or number % thin == 0:
@@ -235,12 +237,6 @@ def moved(snapshot: Snapshot, wall: float, mono: float, sequence: int) -> Snapsh
 
 def spec_named(name: str) -> MetricSpec:
     return catalogue()[name]
-
-
-def judged(document: dict[str, Any]) -> dict[str, Any]:
-    """Stand in for the daemon's verdict, which ``status`` does not know yet."""
-    words = {"level": document["level"], "headline": document.get("headline", "Memory is fine")}
-    return words if "ram" in document else {"level": "unknown", "headline": "Memory cannot be read"}
 
 
 def readings_of(observation: Observation) -> Iterator[Reading]:
