@@ -133,15 +133,16 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
 def test_what_runs_and_what_else_is_wrong_are_shown() -> None:
     extra = {
         "running": [{"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "fill", "elapsed_seconds": 3.0,
-                     "done_ratio": 0.5}],
+                     "done_ratio": 0.5, "headline": "stress run of GPU 0: filling, 50 % done, for 3 s"}],
         "incidents": [{"id": 9, "rule": "disk_full", "level": "warning", "headline": "Disk / will be full"}],
-        "stress": [{"at": "2026-11-21T03:00:00+00:00", "gpu": 0, "uuid": "u", "verdict": "passed"}],
+        "stress": [{"at": "2026-11-21T03:00:00+00:00", "gpu": 0, "uuid": "u", "verdict": "passed",
+                    "headline": "GPU 0: passed, 2026-11-21 03:00:00"}],
     }  # fmt: skip
     text = drawn(Look(0.0, WARNING | extra, {}, "daemon"))
 
-    assert "▶ ━━━━━━────── stress run of GPU 0  filling · 50% · for 3 s" in text
+    assert "▶ ━━━━━━────── stress run of GPU 0: filling, 50 % done, for 3 s" in text
     assert "warning   Disk / will be full  (incident 9)" in text
-    assert "stress run: GPU 0 passed" in text
+    assert "stress run: GPU 0: passed, 2026-11-21 03:00:00" in text
 
 
 def test_markup_in_the_name_of_a_program_is_text() -> None:
@@ -244,7 +245,8 @@ def test_a_card_that_waits_is_told_for_what(seconds: tuple[Look, Trail], says: s
 
 def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
     look, trail = training(cpu=1.05 / 8)
-    run = {"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "soak", "elapsed_seconds": 3.0}
+    run = {"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "soak", "elapsed_seconds": 3.0,
+           "headline": "stress run of GPU 0: soaking, for 3 s"}  # fmt: skip
     card = {**look.document["gpus"][0], "used_bytes": 15 << 30, "total_bytes": 16 << 30}
     look = replace(look, document={**look.document, "running": [run], "gpus": [card]})
 

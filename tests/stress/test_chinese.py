@@ -36,7 +36,18 @@ from wslgpud.words import Message, say
 
 GIB = 1 << 30
 #: what only these tests call their own
-NAMES = ("NVIDIA GeForce RTX 5070 Ti", "make", "cc1plus", "train.py", "flock", "KV", "QLoRA", "LoRA", "MoE", "root")
+NAMES = (
+    "NVIDIA GeForce RTX 5070 Ti",
+    "make",
+    "cc1plus",
+    "train.py",
+    "flock",
+    "KV",
+    "QLoRA",
+    "LoRA",
+    "MoE",
+    "root",
+)
 
 
 @pytest.fixture(autouse=True)
