@@ -111,6 +111,10 @@ ADVICE: Final[Mapping[str, str]] = {
     "expected": template(
         "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch; or stop it."
     ),
+    "pressure": template(
+        "Pause or stop the largest program (kill -STOP keeps its work), then run fewer jobs at once. More swap "
+        "does not help; more RAM does (memory= in .wslconfig)."
+    ),
     "group": template(
         "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs its "
         "own memory."
@@ -190,7 +194,7 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
     if jobs := filled((ADVICE["jobs"],), facts or {}):
         return jobs
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
-    cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
+    cause = forecast.cause if forecast.cause in {"paused", "expected", "pressure"} else ""
     found = next((key for key in (cause, forecast.who_kind, place) if key in ADVICE), "ram")
     return Message(ADVICE[found])
 
