@@ -134,7 +134,9 @@ def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it
     quiet.acknowledged, quiet.silenced_until_wall = True, 1_800_003_600.0
     page = plain_page(snapshot(), "", [opened(), quiet])
 
-    assert re.search(r'class="critical">critical</th><td>RAM full in about 4 min<br>.*since 2027-01-15 ', page)
+    assert re.search(
+        r'class="critical">critical</th><td>RAM full in about 4 min<br>.*since 2027-01-15 ', page
+    )
     assert re.search(r"acknowledged, silenced until 2027-01-15 .*, wslgpud incidents 13", page)
     assert "<script" not in page
     assert "Open incidents" not in plain_page(snapshot(), "")

@@ -112,8 +112,8 @@ ADVICE: Final[Mapping[str, str]] = {
         "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch; or stop it."
     ),
     "pressure": template(
-        "Pause or stop the largest program (kill -STOP keeps its work), then run fewer jobs at once. More swap "
-        "does not help; more RAM does (memory= in .wslconfig)."
+        "Pause or stop the largest program (kill -STOP keeps its work), then run fewer jobs at once. More "
+        "swap does not help; more RAM does (memory= in .wslconfig)."
     ),
     "group": template(
         "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs its "
