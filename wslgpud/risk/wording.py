@@ -193,8 +193,10 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
         return NOTHING_SAID
     if jobs := filled((ADVICE["jobs"],), facts or {}):
         return jobs
+    if forecast.cause == "pressure":
+        return Message(ADVICE["pressure"])
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
-    cause = forecast.cause if forecast.cause in {"paused", "expected", "pressure"} else ""
+    cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
     found = next((key for key in (cause, forecast.who_kind, place) if key in ADVICE), "ram")
     return Message(ADVICE[found])
 
