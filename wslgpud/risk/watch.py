@@ -278,6 +278,7 @@ class Watch:
             # What was moved away has passed the end: a countdown to it means nothing any more.
             if level > want or (level == want and spilled):
                 told, want = danger, level
+                self.hysteresis.settle()
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
