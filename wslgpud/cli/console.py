@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -36,3 +37,9 @@ class Console(rich_console.Console):
     ) -> Iterable[Segment]:
         """Render as Rich does, made printable; every print, bar and table passes here."""
         return harmless(super().render(renderable, options))
+
+    def on_broken_pipe(self) -> None:
+        """End in silence once nobody reads any more; Rich would ask ``sys.stdout`` for its descriptor."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1)
