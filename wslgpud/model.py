@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from wslgpud.metrics import MetricSpec
+from wslgpud.words import Said
 
 Number = int | float
 
@@ -125,7 +126,7 @@ class SourceReport:
     sample: Sample
     mono: float
     duration_seconds: float
-    error: str = ""
+    error: Said = ""
     last_success_wall: float | None = None
     failures_total: int = 0
     fresh: bool = True
