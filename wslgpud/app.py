@@ -202,7 +202,7 @@ class Daemon:
     def _routes(self, place: Place) -> list[Route]:
         publisher = self._publisher
         archive = Archive(lambda: self._store.reader, place.host, place.language)
-        present = api.Present(self.now, self._store.stats, self.checkup)
+        present = api.Present(lambda _: self.now(), self._store.stats, self.checkup)
         return [
             *routes(publisher, self.status, self.now),
             *api.routes(publisher, catalogue(), archive, present),

@@ -83,19 +83,21 @@ class Archive:
         curves = [{**c, "levels": levels[c["resource"]]} for c in found.document.get("headroom", ())]
         return {**found.document, "headroom": curves}
 
-    def stress_runs(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+    def stress_runs(self, language: str, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
         """Return the newest stress runs without the rows behind their figures, and how many there are."""
         reader = self._reader()
         found = reader.stress_runs(brief=True, before=before, newest=limit)
-        plain = [_run(number, result) for number, result in reversed(found)]
+        plain = [_run(number, result, language) for number, result in reversed(found)]
         return [{k: v for k, v in run.items() if k != "detail"} for run in plain], reader.count_stress_runs()
 
-    def stress_run(self, number: int) -> dict[str, Any] | None:
+    def stress_run(self, number: int, language: str) -> dict[str, Any] | None:
         """Return one stress run with all its rows; None when there is none of that number."""
         found = self._reader().stress_run(number)
-        return None if found is None else _run(number, found)
+        return None if found is None else _run(number, found, language)
 
 
-def _run(number: int, result: StressResult) -> dict[str, Any]:
-    plain = {**asdict(result), "findings": [finding._asdict() for finding in result.findings]}
+def _run(number: int, result: StressResult, language: str) -> dict[str, Any]:
+    word = tongue(language).text
+    findings = [{**finding._asdict(), "text": word(finding.text)} for finding in result.findings]
+    plain = {**asdict(result), "findings": findings, "reason": word(result.reason)}
     return {"id": number, "at": iso(plain.pop("wall")), **plain}

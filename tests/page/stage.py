@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import count
@@ -42,10 +42,12 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.serve import Publisher, Server, api, routes
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.status import status
+from wslgpud.status import State, judged, status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
+from wslgpud.verdict import WAITING, decide
+from wslgpud.words import say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -107,7 +109,10 @@ class Stage:
         self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
         self.machine = "no-gpu"
-        self.known: dict[str, Any] | None = None
+        #: how things stand, in a language
+        self.known: Callable[[str], dict[str, Any]] | None = None
+        #: what the daemon would decide, by language; its own verdict where a test says nothing
+        self.verdict: dict[str, dict[str, Any]] = {}
         self.reopen(port or free_port())  # it may be left and taken again
 
     def reopen(self, port: int = 0) -> None:
@@ -137,13 +142,17 @@ class Stage:
         machine = RecordedHost(HOSTS / self.machine)
         return doctor.document(doctor.run(machine, config.Config()))
 
-    def now(self) -> dict[str, Any]:
+    def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            return {"version": "0.1.0", "waiting": "for the first sample"}
-        if not self.ticking:
-            return self.known
-        at = datetime.fromtimestamp(self.clock.wall(), timezone.utc).isoformat(timespec="milliseconds")
-        return {**self.known, "at": at}
+            verdict = judged(WAITING, tongue(language))
+            return {"version": "0.1.0", "waiting": "for the first sample", "verdict": verdict}
+        document = self.known(language)
+        if language in self.verdict:
+            document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
+        if self.ticking:
+            at = datetime.fromtimestamp(self.clock.wall(), timezone.utc)
+            document |= {"at": at.isoformat(timespec="milliseconds")}
+        return document
 
     def publish(
         self,
@@ -154,14 +163,14 @@ class Stage:
         keep: bool = True,
     ) -> None:
         """Show a moment, and keep it in the history."""
-        self.known = status(
-            snapshot,
-            observation,
-            forecasts,
-            self.said[:-11:-1],
-            [Standing(i, False, None) for i in self.ledger.open.values()],
-            stress=[run for _, run in self.store.stress_runs()],
-            running=self.running,
+        state = State(snapshot, observation, tuple(forecasts), self.running)
+        standing = [Standing(i, False, None) for i in self.ledger.open.values()]
+        memory = next((report for report in snapshot.reports if report.name == "memory"), None)
+        blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
+        verdict = decide(state.forecasts, standing, self.said, now_wall=snapshot.wall, blind=blind)
+        recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
+        self.known = lambda language: status(
+            state, verdict, tongue(language), recent=recent, incidents=standing, stress=stress
         )
         self.publisher.publish(snapshot)
         if keep:
@@ -189,7 +198,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                what = (c.resource, "memory_exhaustion", c.old, c.new, c.headline, c.forecast)
+                what = (c.resource, "memory_exhaustion", c.old, c.new, c.message, c.forecast)
                 self.say(Transition(snapshot.wall, snapshot.mono, *what))
             last = number == len(seen) - 1
             if last or number % thin == 0:
@@ -317,21 +326,17 @@ def nights(stage: Stage, many: int = 30) -> None:
 def past_incidents(stage: Stage) -> None:
     """Record what went wrong in the last days."""
     now, mono = stage.clock.wall(), stage.clock.mono()
-    for days, resource, rule, level, text in (
-        (
-            9.2,
-            "daemon",
-            "unclean_end",
-            Level.WARNING,
-            "wslgpud was killed at 03:12:08; python (pid 812) grew",
-        ),
-        (6.1, "gpu0", "vram_stress", Level.WARNING, "GPU 0: write bandwidth fell by 11.0 % at once"),
-        (3.4, "ram", "oom_kill", Level.CRITICAL, "Killed for lack of memory: cc1plus (pid 20231, 11 GiB)"),
-        (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GiB left"),
+    killed = {"who": "cc1plus (pid 20231)", "victim": "cc1plus", "pid": 20231, "size_bytes": 11 << 30}
+    slow = say("write bandwidth fell by {fallen_ratio}", fallen_ratio=0.11)
+    for days, resource, rule, level, facts in (
+        (9.2, "daemon", "unclean_end", Level.WARNING, {"killed_wall": now - 86400 * 9.2}),
+        (6.1, "gpu0", "vram_stress", Level.WARNING, {"text": slow}),
+        (3.4, "ram", "oom_kill", Level.CRITICAL, killed),
+        (1.3, "disk:/", "read_only_disk", Level.WARNING, {}),
     ):
         began = now - 86400 * days
-        stage.say(Transition(began, mono, resource, rule, Level.OK, level, text))
-        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, f"over: {text}"))
+        stage.say(Transition(began, mono, resource, rule, Level.OK, level, facts=facts))
+        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, facts=facts))
 
 
 def year(database: Path, now: float, days: int = 365, minute_days: int = 60) -> None:

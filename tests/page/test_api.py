@@ -16,13 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.page.stage import Stage, nights, past_incidents, trace
+from tests.words.catalogue import templates
 from wslgpud.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
 from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.steps import step_for
+from wslgpud.words import Message
 
+HEADLINES = {"en": "Memory is fine", "zh": "内存状况良好"}
 RAM = "wslgpud_memory_available_bytes"
 
 
@@ -107,6 +110,7 @@ def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, p
         ("incidents/x", {}, "must be a number"),
         ("processes", {"start": 0}, "a week"),
         ("stress", {"limit": [1, 2]}, "only once"),
+        ("stress", {"lang": "fr"}, "lang must be one of: en, zh"),
     ],
 )
 def test_a_bad_question_gets_a_problem_that_says_what_would_be_right(stage, path, query, said):
@@ -227,6 +231,35 @@ def test_live_costs_nothing_while_nothing_is_new(stage):
     assert float(again["Wslgpud-Age"]) < 30 <= float(later["Wslgpud-Age"])
 
 
+def test_live_and_status_are_worded_in_the_language_asked_for_and_each_is_made_once(stage):
+    stage.play(trace("ram-leak_linear-1"), 60)
+    stage.verdict = {code: {"level": "ok", "headline": words} for code, words in HEADLINES.items()}
+    asked = []
+    known = stage.known
+    stage.known = lambda language: asked.append(language) or known(language)
+    headlines = [ask(stage, "live", lang=code)[2]["status"]["verdict"]["headline"] for code in HEADLINES]
+    _, english, _ = ask(stage, "live")
+    _, chinese, _ = ask(stage, "live", lang="zh")
+
+    assert headlines == list(HEADLINES.values())
+    assert asked == ["en", "zh"]
+    assert english["ETag"] != chinese["ETag"]
+    assert ask(stage, "live", {"If-None-Match": chinese["ETag"]}, lang="zh")[0] == 304
+    assert ask(stage, "live", lang="fr")[0] == 400
+
+
+def test_the_words_of_the_page_are_told_once_and_then_only_that_they_are_the_same(stage):
+    status, headers, words = ask(stage, "words", lang="zh")
+    again, _, nothing = ask(stage, "words", {"If-None-Match": headers["ETag"]}, lang="zh")
+    said = {text for text, (_, files) in templates().items() if any("serve/static/" in f for f in files)}
+
+    assert (status, again, nothing) == (200, 304, None)
+    assert words.keys() == said
+    assert words["Overview"] == "总览"
+    assert ask(stage, "words")[2] == {}
+    assert ask(stage, "words", lang="fr")[0] == 400
+
+
 def test_before_the_first_sample_live_says_so_and_latest_asks_to_come_back(stage):
     _, _, live = ask(stage, "live")
     status, _, problem = ask(stage, "latest")
@@ -279,7 +312,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    served = {r.path for r in api.routes(_NoPublisher(), [], None, api.Present(dict, dict, list))}
+    served = {r.path for r in api.routes(_NoPublisher(), [], None, api.Present(lambda _: {}, dict, list))}
 
     assert described == served | {"/api/v1/status"}
 
@@ -327,7 +360,11 @@ def test_what_is_no_moment_is_refused(text):
 
 
 def test_what_is_worse_counts_for_least(stage):
-    stage.say(Transition(stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, "a note"))
+    stage.say(
+        Transition(
+            stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, Message("a note")
+        )
+    )
     stage.store.flush()
 
     assert ask(stage, "incidents")[2]["total"] == 1

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from tests.words.catalogue import templates
 from wslgpud.serve import static
 
 FILES = sorted(path for path in static.FOLDER.iterdir() if path.suffix in static.TYPES)
@@ -63,19 +64,19 @@ def test_our_scripts_make_no_markup_and_can_be_read(path):
     assert "https://" not in text
 
 
-def test_texts_of_the_page_are_all_there_in_both_languages_and_all_used():
-    catalogue = (static.FOLDER / "i18n.js").read_text()
-    known = dict(re.findall(r'\b(\w+): \["((?:[^"\\]|\\.)*)",\s*"(?:[^"\\]|\\.)*"\]', catalogue))
-    code = "".join(path.read_text() for path in OURS if path.name != "i18n.js")
-    asked = set(re.findall(r'\bt\("(\w+)"', code))
+@pytest.mark.parametrize("path", OURS, ids=lambda path: path.name)
+def test_every_text_of_the_page_is_found_by_translators_tools(path):
+    said = re.findall(r'\b(?:t|template)\("((?:[^"\\]|\\.)*)"', path.read_text())
 
-    assert asked <= known.keys(), asked - known.keys()
-    quoted = set(re.findall(r'["`](\w+)["`]', code))
-    made = (
-        "level_", "verdict_", "health_", "role_", "board_", "tier_", "state_", "notice_", "learned_",
-        "phase_", "figure_", "throttle_", "help_", "work_",
-    )  # fmt: skip
-    assert [n for n in known if n not in asked | quoted and not n.startswith(made)] == []
+    assert [text for text in said if text not in templates()] == []
+
+
+def test_all_that_boards_show_is_explained():
+    history, labels = ((static.FOLDER / name).read_text() for name in ("history.js", "labels.js"))
+    metrics = re.findall(r'"(\w+)"', history[history.index("BOARDS = {") : history.index("};")])
+
+    assert len(metrics) > 20
+    assert [name for name in metrics if f"{name}: template(" not in labels] == []
 
 
 def test_a_browser_that_has_a_file_already_is_told_so_in_a_few_bytes(stage):
@@ -96,25 +97,3 @@ def test_a_client_without_gzip_gets_the_same(stage):
 @pytest.mark.parametrize("name", ["openapi.json", "README.md", "..%2fapi.py", "%2e%2e", "nothing.js"])
 def test_no_other_file_is_given_away(stage, name):
     assert fetch(stage, f"/static/{name}").status == 404
-
-
-def test_every_text_is_there_in_chinese():
-    catalogue = (static.FOLDER / "i18n.js").read_text()
-    pairs = re.findall(r'\b(\w+): \["((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)"\]', catalogue)
-    alike = {"pid", "gpus", "role_gpu", "board_gpu", "language"}
-
-    assert len(pairs) > 300
-    for key, english, chinese in pairs:
-        assert chinese
-        assert key in alike or re.search(r"[\u4e00-\u9fff]", chinese), f"{key}: {chinese}"
-        if english:  # the daemon says the rest in English
-            assert set(re.findall(r"\{(\w+)\}", english)) == set(re.findall(r"\{(\w+)\}", chinese)), key
-
-
-def test_all_that_boards_show_is_explained_in_chinese():
-    history = (static.FOLDER / "history.js").read_text()
-    metrics = re.findall(r'"(\w+)"', history[history.index("BOARDS = {") : history.index("};")])
-    catalogue = (static.FOLDER / "i18n.js").read_text()
-
-    assert len(metrics) > 20
-    assert [name for name in metrics if f"help_{name}:" not in catalogue] == []

@@ -6,6 +6,7 @@ translation, one that nobody says any more goes.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import polib
@@ -15,13 +16,17 @@ from wslgpud.words.tongue import TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None}
-METHODS = [("**.py", "python")]
+METHODS = [("**.py", "python"), ("**.min.js", "ignore"), ("**.js", "javascript")]
+OPTIONS = {"**.js": {"parse_template_string": True}}
 
 
+@cache
 def templates() -> dict[str, tuple[str, set[str]]]:
     """Return each template with its plural form (empty for most) and the files that say it."""
     found: dict[str, tuple[str, set[str]]] = {}
-    for file, _, words, _, _ in extract_from_dir(PRODUCT, METHODS, keywords=KEYWORDS, comment_tags=()):
+    for file, _, words, _, _ in extract_from_dir(
+        PRODUCT, METHODS, OPTIONS, keywords=KEYWORDS, comment_tags=()
+    ):
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)

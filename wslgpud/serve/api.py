@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import heapq
 import platform
 import threading
@@ -15,14 +16,13 @@ from typing import Any, NamedTuple, Protocol
 from wslgpud import __version__
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number
-from wslgpud.serve import api_series, own
+from wslgpud.serve import api_series, api_words, own
 from wslgpud.serve.api_live import Live, packed, values
-from wslgpud.serve.api_query import PATTERN_MAX, Query
+from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
 from wslgpud.steps import step_for
 
-LANGUAGES = ("en", "zh")
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries of one answer by default, and at most
 PAGE, MOST = 50, 500
@@ -68,21 +68,22 @@ class Past(Protocol):
     def incident(self, number: int, language: str | None) -> dict[str, Any] | None:
         """Return the report of an incident."""
 
-    def stress_runs(self, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
+    def stress_runs(self, language: str, before: int | None, limit: int) -> tuple[list[dict[str, Any]], int]:
         """Return the newest ``limit`` stress runs numbered lower than ``before``, and how many there are."""
 
-    def stress_run(self, number: int) -> dict[str, Any] | None:
+    def stress_run(self, number: int, language: str) -> dict[str, Any] | None:
         """Return one stress run with all its rows."""
 
 
 class Present(NamedTuple):
     """Whom to ask how things are now.
 
-    ``status`` must not wait for anything; ``store`` gives a dataclass of the store's figures about itself;
-    ``doctor`` gives what the doctor finds, and may take seconds.
+    ``status`` words how things stand in a language and must not wait for anything; ``store`` gives a
+    dataclass of the store's figures about itself; ``doctor`` gives what the doctor finds, and may take
+    seconds.
     """
 
-    status: Callable[[], Mapping[str, Any]]
+    status: Callable[[str], Mapping[str, Any]]
     store: Callable[[], Any]
     doctor: Callable[[], list[dict[str, Any]]]
 
@@ -111,6 +112,7 @@ def routes(
         Route("/api/v1/stress/{id}", api.stress_run, heavy=True),
         Route("/api/v1/doctor", api.doctor, waits=True),
         Route("/api/v1/self", api.own, waits=True),
+        Route("/api/v1/words", api_words.answer, heavy=True),
         Route("/api/v1/openapi.json", lambda request: packed(request, OPENAPI.read_bytes())),
     ]
 
@@ -254,7 +256,7 @@ class _Api:
         """What went wrong, the newest first."""
         query = Query(request.query, ("limit", "before", "least", "lang"))
         least = query.choice("least", LEVELS, "info")
-        language = _language(query)
+        language = query.language()
         return _page(
             request, query, "incidents",
             lambda before, limit: self._past.incidents(least, language, before, limit),
@@ -262,22 +264,19 @@ class _Api:
 
     def incident(self, request: Request) -> Response:
         """All that is known of one incident."""
-        query = Query(request.query, ("lang",))
-        found = self._past.incident(_number(request), _language(query))
+        found = self._past.incident(_number(request), language_of(request))
         if found is None:
             raise Problem(404, "there is no such incident; /api/v1/incidents lists them")
         return packed(request, dumps(found))
 
     def stress_runs(self, request: Request) -> Response:
         """Stress runs, the newest first, without the rows behind their figures."""
-        query = Query(request.query, ("limit", "before"))
-        return _page(request, query, "runs", self._past.stress_runs)
+        query = Query(request.query, ("limit", "before", "lang"))
+        return _page(request, query, "runs", functools.partial(self._past.stress_runs, query.language()))
 
     def stress_run(self, request: Request) -> Response:
         """One stress run with all its rows."""
-        Query(request.query, ())
-        number = _number(request)
-        found = self._past.stress_run(number)
+        found = self._past.stress_run(_number(request), language_of(request))
         if found is None:
             raise Problem(404, "there is no such stress run; /api/v1/stress lists them")
         return packed(request, dumps(found))
@@ -357,10 +356,6 @@ def grown(points: Iterable[Any]) -> list[dict[str, Any]]:
             "grown_bytes": held - first_held.setdefault(which, held),
         }
     return sorted(seen.values(), key=lambda p: -p["peak_bytes"])
-
-
-def _language(query: Query) -> str | None:
-    return query.choice("lang", LANGUAGES, "") or None
 
 
 def _number(request: Request) -> int:

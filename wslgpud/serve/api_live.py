@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from wslgpud.model import Reading
+from wslgpud.serve.api_query import language_of
 from wslgpud.serve.api_series import name_of
 from wslgpud.serve.exposition import accepts_gzip
 from wslgpud.serve.http import Request, Response, dumps
@@ -48,17 +49,18 @@ def packed(request: Request, body: bytes) -> Response:
 class Live:
     """Answers ``/api/v1/live``; a client that has the last sample already gets an empty 304."""
 
-    def __init__(self, publisher: Publisher, status: Callable[[], Mapping[str, Any]]) -> None:
-        """Serve ``status`` (which must not block) and the values of the publisher's last snapshot."""
+    def __init__(self, publisher: Publisher, status: Callable[[str], Mapping[str, Any]]) -> None:
+        """Serve ``status`` in a language (it must not block) and the values of the last snapshot."""
         self._publisher = publisher
         self._status = status
         #: of this life of the daemon: the page learns from it that there was a restart
         self._instance = secrets.token_hex(8)
-        self._rendered: _Rendered | None = None
+        #: by language; one that nobody asks for costs nothing
+        self._rendered: dict[str, _Rendered] = {}
 
     def answer(self, request: Request) -> Response:
         """Answer; runs on the server's thread, like a scrape."""
-        known = self._current()
+        known = self._current(language_of(request))
         # In a header, so that one text serves all; by the monotonic clock, because WSL's wall clock drifts
         # from that of the Windows browser that asks.
         headers = {
@@ -72,14 +74,15 @@ class Live:
             return Response(200, known.zipped, "application/json", {**headers, "Content-Encoding": "gzip"})
         return Response(200, known.plain, "application/json", headers)
 
-    def _current(self) -> _Rendered:
+    def _current(self, language: str) -> _Rendered:
         latest = self._publisher.latest
         sequence = -1 if latest is None else latest.sequence
-        if self._rendered is None or self._rendered.sequence != sequence:
+        known = self._rendered.get(language)
+        if known is None or known.sequence != sequence:
             document: dict[str, Any] = {
                 "instance": self._instance,
                 "host": socket.gethostname(),
-                "status": self._status(),
+                "status": self._status(language),
             }
             if latest is not None:
                 document |= {
@@ -90,5 +93,6 @@ class Live:
                 }
             plain = dumps(document)
             zipped = gzip.compress(plain, compresslevel=1, mtime=0)
-            self._rendered = _Rendered(sequence, f'"{self._instance}-{sequence}"', plain, zipped)
-        return self._rendered
+            known = _Rendered(sequence, f'"{self._instance}-{sequence}-{language}"', plain, zipped)
+            self._rendered[language] = known
+        return known

@@ -88,6 +88,10 @@ class Query:
             raise Problem(400, f"{name} must be one of: {', '.join(choices)}")
         return default if given is None else given
 
+    def language(self) -> str:
+        """Return the code of the language that is asked for with ``lang``; English by default."""
+        return self.choice("lang", LANGUAGES, "en")
+
     def whole(self, name: str, low: int, high: int) -> int | None:
         """Return a whole number within bounds (both included); None when it is absent."""
         given = self.text(name)

@@ -153,12 +153,21 @@ def tongue(code: str) -> Tongue:
         return ENGLISH
     if code not in TRANSLATIONS:
         raise KeyError(code)
+    return Tongue(code, translations(code))
+
+
+def translations(code: str, said_in: str = "") -> dict[str, str]:
+    """Return a language's translation of each template that is said in files below ``said_in``."""
+    if code == ENGLISH.code:
+        return {}
     import polib  # noqa: PLC0415 - only who reads a translation pays for it
 
     entries = polib.pofile(str(Path(__file__).with_name(f"{code}.po")), encoding="utf-8")
-    return Tongue(
-        code, {e.msgid: e.msgstr or e.msgstr_plural.get(0, "") or e.msgid for e in entries if not e.obsolete}
-    )
+    return {
+        e.msgid: e.msgstr or e.msgstr_plural.get(0, "") or e.msgid
+        for e in entries
+        if not e.obsolete and any(file.startswith(said_in) for file, _ in e.occurrences)
+    }
 
 
 def chosen(setting: str, environ: Mapping[str, str]) -> str:

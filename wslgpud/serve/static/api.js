@@ -32,10 +32,11 @@ const LEAST_MS = 1000, MOST_MS = 10_000, PATIENCE_MS = 15_000;
 
 /**
  * Calls `onSample({document, age})` with each new sample and `onTrouble(error)` when there is none. `document`
- * is null when nothing is newer than the last. Stops while the page is hidden.
+ * is null when nothing is newer than the last; `query()` says how it is asked for. Stops while the page is hidden.
  */
 export class Live {
-  constructor(onSample, onTrouble) {
+  constructor(onSample, onTrouble, query) {
+    this.query = query;
     this.onSample = onSample;
     this.onTrouble = onTrouble;
     this.tag = null;
@@ -61,7 +62,7 @@ export class Live {
     let wait;
     try {
       const headers = this.tag ? { "If-None-Match": this.tag } : {};
-      const { answer, document: found } = await get("live", {}, { headers, signal: abort.signal });
+      const { answer, document: found } = await get("live", this.query(), { headers, signal: abort.signal });
       const age = Number(answer.headers.get("Wslgpud-Age") ?? 0);
       this.tag = answer.headers.get("ETag");
       this.failures = 0;

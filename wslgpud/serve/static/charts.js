@@ -2,7 +2,7 @@
 /* global uPlot */
 
 import { h } from "./dom.js";
-import { amount, bandwidth, clock, count, day, size } from "./format.js";
+import { amount, bandwidth, clock, count, day, inUnits, size } from "./format.js";
 import { t } from "./i18n.js";
 import { gapOf } from "./sample.js";
 
@@ -56,10 +56,10 @@ function label(value, unit, rate, finest) {
   if (unit === "bandwidth") return bandwidth(value);
   if (unit === "seconds" && !rate) {
     // All in the unit of the steps: rounded each by itself, two would read the same.
-    const [scale, name] = [[86400, "d"], [3600, "h"], [60, "min"], [0, "s"]].find(([least]) => finest >= least);
-    return `${count(value / (scale || 1))} ${t(name)}`;
+    const unit = [86400, 3600, 60].find((one) => finest >= one) ?? 1;
+    return inUnits(count(value / unit), unit);
   }
-  return unit === "bytes" ? size(value, finest) + (rate ? `/${t("s")}` : "") : amount(value, unit, rate);
+  return unit === "bytes" ? (rate ? t("{amount}/s", { amount: size(value, finest) }) : size(value, finest)) : amount(value, unit, rate);
 }
 
 /** Keeps charts beside the elements that `show` keeps: by key, made anew when their shape changes. */

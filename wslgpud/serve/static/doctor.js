@@ -4,8 +4,8 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { moment } from "./format.js";
 import { lang, t } from "./i18n.js";
+import { label } from "./labels.js";
 import { chip, empty, pending } from "./parts.js";
-import { said } from "./told.js";
 
 const LEVEL = { problem: "warning", note: "info", "could not tell": "unknown", good: "ok", "not applicable": "unknown" };
 const ORDER = Object.keys(LEVEL);
@@ -20,7 +20,7 @@ export const doctor = {
   },
 
   render(ctx) {
-    const title = h("h1", { class: "unseen" }, t("doctor"));
+    const title = h("h1", { class: "unseen" }, t("Doctor"));
     if (!this.found?.document) return [title, pending(this.found, () => this.enter(ctx))];
     const { wall } = this.found.document;
     const findings = this.found.document.findings.map(spoken);
@@ -28,21 +28,21 @@ export const doctor = {
     const grave = ORDER.filter((state) => AT_LENGTH.has(state)).flatMap(of);
     return [title, h("div", { class: "stack" },
       h("section", { class: "card" },
-        h("div", { class: "head" }, h("h2", {}, grave.length ? t("doctor_found") : t("doctor_fine")), h("span", { class: "dim small" }, t("checked_at", { time: moment(wall) }))),
-        grave.length ? h("ul", { class: "plain-list" }, grave.map(atLength)) : empty(t("doctor_fine"))),
+        h("div", { class: "head" }, h("h2", {}, grave.length ? t("What could be better") : t("Nothing to fix")), h("span", { class: "dim small" }, t("checked at {time}", { time: moment(wall) }))),
+        grave.length ? h("ul", { class: "plain-list" }, grave.map(atLength)) : empty(t("Nothing to fix"))),
       ORDER.filter((state) => !AT_LENGTH.has(state)).map((state) => briefly(state, of(state))))];
   },
 };
 
 const spoken = (finding) => (lang === "zh" ? { ...finding, ...finding.zh } : finding);
 
-const word = (state) => t(`state_${state.replaceAll(" ", "_")}`);
+const word = (state) => label("finding", state);
 
 const atLength = (finding) => h("li", {},
-  h("div", {}, chip(LEVEL[finding.state], word(finding.state)), " ", h("strong", {}, said(finding.title))),
-  h("p", {}, said(finding.found)), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("remedy"), ": "), h("code", {}, finding.remedy)) : null,
-  h("p", { class: "dim small" }, said(finding.why)));
+  h("div", {}, chip(LEVEL[finding.state], word(finding.state)), " ", h("strong", {}, finding.title)),
+  h("p", {}, finding.found), finding.remedy ? h("p", {}, h("span", { class: "dim" }, t("Remedy"), ": "), h("code", {}, finding.remedy)) : null,
+  h("p", { class: "dim small" }, finding.why));
 
 const briefly = (state, findings) => (findings.length ? h("details", { class: "card", "data-key": `state-${state}` },
   h("summary", {}, word(state), h("span", { class: "dim small" }, ` ${findings.length}`)),
-  h("ul", { class: "plain-list" }, findings.map((finding) => h("li", {}, said(finding.title), h("span", { class: "dim" }, " – ", said(finding.found)))))) : null);
+  h("ul", { class: "plain-list" }, findings.map((finding) => h("li", {}, finding.title, h("span", { class: "dim" }, " – ", finding.found))))) : null);

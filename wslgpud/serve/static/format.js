@@ -1,47 +1,40 @@
-// Figures as people write them, the same way as in the terminal (wslgpud/units.py): GB are 2^30 bytes.
+// Figures as people write them, the same way as everywhere (wslgpud/units.py, wslgpud/words/tongue.py).
 
-import { lang, t } from "./i18n.js";
+import { lang, t, template } from "./i18n.js";
 
-const SIZES = [["TB", 2 ** 40], ["GB", 2 ** 30], ["MB", 2 ** 20], ["kB", 2 ** 10]];
+const SIZES = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 /** `finest` is a difference that must still be seen. */
 export function size(bytes, finest = Infinity) {
   if (!known(bytes)) return "–";
-  if (bytes < 0) return "−" + size(-bytes, finest);
-  if (bytes < 1024) return `${Math.round(bytes)} B`;
-  const [unit, scale] = SIZES.find(([, s]) => bytes >= s);
-  const value = bytes / scale;
-  const least = value < 10 && unit !== "kB" ? 1 : 0;
+  const [unit, scale] = SIZES.find(([, s]) => bytes >= s) ?? SIZES[3];
+  const value = Math.max(0, bytes) / scale;
+  const least = value < 10 && scale > 2 ** 20 ? 1 : 0;
   const digits = Math.max(least, Math.min(3, Math.ceil(-Math.log10(finest / scale) - 0.01)));
   return `${value.toFixed(digits)} ${unit}`;
 }
 
+/** A change with its sign: + is growth of use. */
+export const signed = (bytes) => (bytes < 0 ? "−" : "+") + size(Math.abs(bytes));
+
 /** Bandwidth as makers of cards write it: GB are 10^9 bytes. */
-export const bandwidth = (rate) => (known(rate) ? `${(rate / 1e9).toFixed(rate < 1e10 ? 1 : 0)} GB/${t("s")}` : "–");
+export const bandwidth = (rate) => (known(rate) ? perSecond(`${(rate / 1e9).toFixed(rate < 1e10 ? 1 : 0)} GB`) : "–");
+
+const perSecond = (amount) => t("{amount}/s", { amount });
 
 /** A rate so that it has a few digits before the point: +310 MiB/min. */
-export function speed(rate) {
-  const sign = rate < 0 ? "−" : "+";
-  const value = Math.abs(rate);
-  return value >= 50 * 2 ** 20 ? `${sign}${size(value)}/${t("s")}` : `${sign}${size(60 * value)}/${t("minute_short")}`;
-}
+export const speed = (rate) => (Math.abs(rate) >= 50 * 2 ** 20 ? perSecond(signed(rate)) : t("{amount}/min", { amount: signed(60 * rate) }));
+
+const SPANS = [[86400, template("{number} d")], [3600, template("{number} h")], [60, template("{number} min")], [0, template("{number} s")]];
+
+/** A span of time in a unit of so many seconds. */
+export const inUnits = (number, seconds) => t(SPANS.find(([unit]) => seconds >= unit)[1], { number });
 
 export function duration(seconds) {
   if (!known(seconds)) return "–";
-  if (seconds < 0) return "−" + duration(-seconds);
-  if (seconds < 90) return `${seconds < 10 && seconds % 1 ? seconds.toFixed(1) : Math.round(seconds)} ${t("s")}`;
-  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} ${t("min")}`;
-  if (seconds < 36 * 3600) return `${Math.round(seconds / 3600)} ${t("h")}`;
-  return `${Math.round(seconds / 86400)} ${t("d")}`;
-}
-
-/** A range of times to come in one unit: 4–9 min. */
-export function span(early, late) {
-  const unit = late < 90 ? 1 : late < 90 * 60 ? 60 : 3600;
-  const [low, high] = [early, late].map((s) => Math.max(1, Math.round(s / unit)));
-  const name = t({ 1: "s", 60: "min", 3600: "h" }[unit]);
-  return low < high ? `${low}–${high} ${name}` : `${high} ${name}`;
+  const unit = [86400, 3600, 60].find((one) => seconds >= 1.5 * one) ?? 1;
+  return inUnits(seconds < 10 && seconds % 1 ? seconds.toFixed(1) : Math.round(seconds / unit), unit);
 }
 
 export function percent(ratio, digits = 0) {
@@ -58,16 +51,16 @@ export function count(value) {
 /** A value of a metric in the unit of its declaration; `rate` is one a second of a counter. */
 export function amount(value, unit, rate = false) {
   if (!known(value)) return "–";
-  const per = rate ? `/${t("s")}` : "";
-  if (unit === "bytes") return size(value) + per;
-  if (unit === "bytes_per_second") return `${size(value)}/${t("s")}`;
+  const per = rate ? perSecond : (text) => text;
+  if (unit === "bytes") return per(size(value));
+  if (unit === "bytes_per_second") return perSecond(size(value));
   if (unit === "seconds") return rate ? percent(value, value < 0.1 ? 1 : 0) : duration(value);
   if (unit === "ratio") return percent(value, value > 0 && value < 0.1 ? 1 : 0);
   if (unit === "celsius") return `${count(value)} °C`;
   if (unit === "watts") return `${count(value)} W`;
   if (unit === "joules") return rate ? `${count(value)} W` : `${count(value)} J`;
   if (unit === "hertz") return value >= 1e9 ? `${(value / 1e9).toFixed(2)} GHz` : `${Math.round(value / 1e6)} MHz`;
-  return count(value) + per;
+  return per(count(value));
 }
 
 const two = (number) => String(number).padStart(2, "0");
@@ -89,10 +82,14 @@ export function moment(wall, now = Date.now() / 1000) {
 
 export const wallOf = (iso) => Date.parse(iso) / 1000;
 
+const KINDS = { disk: template("disk {name}"), source: template("source {name}"), clock: template("clock"), store: template("history"),
+  machine: template("machine"), windows: template("Windows") };
+
 export function resourceName(resource) {
-  if (resource === "ram") return t("ram");
+  if (resource === "ram") return t("RAM");
   if (/^gpu\d+$/.test(resource)) return `GPU ${resource.slice(3)}`;
-  if (!resource.startsWith("cgroup:")) return resource;
-  const path = resource.slice(7);
-  return `cgroup ${path.length <= 24 ? path : "…" + path.slice(-23)}`;
+  const [kind, ...rest] = resource.split(":");
+  const name = rest.join(":");
+  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.slice(-23) });
+  return Object.hasOwn(KINDS, kind) ? t(KINDS[kind], { name }).trim() : resource;
 }

@@ -4,13 +4,14 @@ import { get } from "./api.js";
 import { sparkline } from "./charts.js";
 import { h } from "./dom.js";
 import { amount, percent, size } from "./format.js";
-import { t, tMaybe } from "./i18n.js";
+import { t, template } from "./i18n.js";
+import { label } from "./labels.js";
 import { absent, vramBar } from "./overview.js";
-import { chip, empty, fact } from "./parts.js";
-import { name as named } from "./told.js";
+import { chip, empty, fact, named } from "./parts.js";
 
 const PAST = 600, MOST_CARDS = 20;
-const CURVES = [["utilization", "gpu_utilization_ratio", "ratio", 1], ["temperature", "gpu_temperature_celsius", "celsius", 100], ["power", "gpu_power_watts", "watts", 0]];
+const CURVES = [[template("utilization"), "gpu_utilization_ratio", "ratio", 1], [template("temperature"), "gpu_temperature_celsius", "celsius", 100],
+  [template("power"), "gpu_power_watts", "watts", 0]];
 
 const seeded = new Set();
 
@@ -27,9 +28,9 @@ export const gpus = {
 
   render(ctx) {
     const { sample } = ctx;
-    if (!sample || sample.waiting) return [h("h1", { class: "unseen" }, t("gpus")), empty(t("absent_yet"))];
+    if (!sample || sample.waiting) return [h("h1", { class: "unseen" }, t("GPUs")), empty(t("no data yet"))];
     const found = sample.status.gpus ?? [];
-    return [h("h1", { class: "unseen" }, t("gpus")), h("div", { class: "grid" }, found.map((gpu) => one(ctx, gpu)), absent(sample))];
+    return [h("h1", { class: "unseen" }, t("GPUs")), h("div", { class: "grid" }, found.map((gpu) => one(ctx, gpu)), absent(sample))];
   },
 };
 
@@ -56,7 +57,7 @@ function one(ctx, gpu) {
   const { sample } = ctx;
   const of = (metric, labels = {}) => sample.value(metric, { uuid: gpu.uuid, ...labels });
   // The card answers, hence what is missing is what its driver does not tell.
-  const why = { text: t("not_told"), more: t("not_told_why") };
+  const why = { text: t("N/A"), more: t("this driver does not report it") };
   const shown = (name, metric, unit, extra) => {
     const value = of(metric);
     return fact(name, value === undefined ? undefined : [amount(value, unit), extra], why);
@@ -69,29 +70,29 @@ function one(ctx, gpu) {
   return h("section", { class: "card fades", "data-key": `g-${gpu.uuid}` },
     h("div", { class: "head" }, h("h2", {}, `GPU ${gpu.index} `, named(gpu.name, { class: "dim" })), forecast ? chip(forecast.level) : null),
     gpu.total_bytes && gpu.used_bytes !== undefined
-      ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, `${t("vram")} ${t("used")}, ${t("of_all", { all: size(gpu.total_bytes) })} (${percent(gpu.used_bytes / gpu.total_bytes)})`)), vramBar(gpu, forecast?.level)]
-      : h("p", { class: "dim" }, t("vram"), ": ", h("span", { title: t("not_told_why") }, t("not_told"))),
+      ? [h("p", { class: "big" }, h("strong", {}, size(gpu.used_bytes)), h("span", { class: "dim" }, t("of {all} VRAM used ({share})", { all: size(gpu.total_bytes), share: percent(gpu.used_bytes / gpu.total_bytes) }))), vramBar(gpu, forecast?.level)]
+      : h("p", { class: "dim" }, t("VRAM"), ": ", h("span", { title: t("this driver does not report it") }, t("N/A"))),
     h("div", { class: "tiles" }, CURVES.map(([name, metric, unit, top]) => {
       const value = of(metric);
-      const label = `${t(name)}: ${value === undefined ? t("not_told") : amount(value, unit)}`;
+      const words = `${t(name)}: ${value === undefined ? t("N/A") : amount(value, unit)}`;
       return h("a", { class: "tile", href: `#/history?board=gpu` }, h("span", {}, t(name)),
-        h("strong", {}, value === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : amount(value, unit),
-          name === "power" && limit ? h("span", { class: "dim" }, ` ${t("of_limit", { limit: amount(limit, "watts") })}`) : null),
-        sparkline(ctx.recent.points(`${metric} ${gpu.uuid}`, sample.wall - PAST), { from: sample.wall - PAST, to: sample.wall, top: name === "power" ? limit ?? 0 : top, label }));
+        h("strong", {}, value === undefined ? h("span", { class: "dim", title: t("this driver does not report it") }, t("N/A")) : amount(value, unit),
+          unit === "watts" && limit ? h("span", { class: "dim" }, " ", t("of {all}", { all: amount(limit, "watts") })) : null),
+        sparkline(ctx.recent.points(`${metric} ${gpu.uuid}`, sample.wall - PAST), { from: sample.wall - PAST, to: sample.wall, top: unit === "watts" ? limit ?? 0 : top, label: words }));
     })),
     h("dl", { class: "facts" },
-      shown(t("memory_utilization"), "gpu_memory_utilization_ratio", "ratio"),
+      shown(t("memory traffic"), "gpu_memory_utilization_ratio", "ratio"),
       shown(t("fan"), "gpu_fan_speed_ratio", "ratio"),
-      fact(t("graphics_clock"), clockOf(of, "graphics"), why), fact(t("memory_clock"), clockOf(of, "memory"), why),
-      fact(t("pstate"), of("gpu_performance_state") === undefined ? undefined : `P${of("gpu_performance_state")}`, why),
-      fact(t("pcie"), link[0] === undefined ? undefined : `Gen ${link[0]} ×${link[1] ?? "?"}`, why),
+      fact(t("graphics clock"), clockOf(of, "graphics"), why), fact(t("memory clock"), clockOf(of, "memory"), why),
+      fact(t("performance state"), of("gpu_performance_state") === undefined ? undefined : `P${of("gpu_performance_state")}`, why),
+      fact(t("PCIe link"), link[0] === undefined ? undefined : `${link[0]}.0 ×${link[1] ?? "?"}`, why),
       shown(t("encoder"), "gpu_encoder_utilization_ratio", "ratio"), shown(t("decoder"), "gpu_decoder_utilization_ratio", "ratio"),
-      fact(t("throttle"), told ? (reasons.length ? reasons.map((r) => tMaybe(`throttle_${r}`) ?? r.replaceAll("_", " ")).join(", ") : t("none")) : undefined, why)),
-    h("h3", {}, t("gpu_processes")),
+      fact(t("limited by"), told ? (reasons.length ? reasons.map((r) => label("throttle", r)).join(", ") : t("nothing")) : undefined, why)),
+    h("h3", {}, t("programs using it")),
     gpu.processes?.length
       ? h("ul", { class: "plain-list" }, gpu.processes.map((p) => h("li", { "data-key": `gp${p.pid}` }, named(p.name), h("span", { class: "dim" }, ` (${p.pid}) `),
-        p.used_bytes === undefined ? h("span", { class: "dim", title: t("not_told_why") }, t("not_told")) : size(p.used_bytes))))
-      : h("p", { class: "dim" }, t("no_gpu_processes")),
+        p.used_bytes === undefined ? h("span", { class: "dim", title: t("this driver does not report it") }, t("N/A")) : size(p.used_bytes))))
+      : h("p", { class: "dim" }, t("none that the driver reports")),
     h("p", { class: "dim small foot" }, h("code", {}, gpu.uuid)));
 }
 

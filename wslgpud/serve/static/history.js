@@ -4,10 +4,10 @@ import { get } from "./api.js";
 import { axes, colours, faint, joined, LINES, readout } from "./charts.js";
 import { h, show } from "./dom.js";
 import { gestures } from "./gestures.js";
-import { amount, clock, day, duration } from "./format.js";
-import { lang, t, tMaybe } from "./i18n.js";
-import { name as named } from "./told.js";
-import { card, column, empty, pending, table } from "./parts.js";
+import { amount, clock, day, duration, inUnits } from "./format.js";
+import { lang, t } from "./i18n.js";
+import { known, label } from "./labels.js";
+import { column, empty, named, pending, table } from "./parts.js";
 import { gapOf, parsed, rates } from "./sample.js";
 
 const BOARDS = {
@@ -21,7 +21,7 @@ const BOARDS = {
   network: ["network_receive_bytes_total", "network_transmit_bytes_total"],
   programs: ["program_resident_bytes", "program_swap_bytes"],
 };
-const SPANS = [[900, 15, "min"], [3600, 1, "h"], [21600, 6, "h"], [86400, 24, "h"], [604800, 7, "d"], [2592000, 30, "d"], [31536000, 365, "d"]];
+const SPANS = [[900, 15, 60], [3600, 1, 3600], [21600, 6, 3600], [86400, 24, 3600], [604800, 7, 86400], [2592000, 30, 86400], [31536000, 365, 86400]];
 const TEN_YEARS = 3652 * 86400, LEAST_SPAN = 5;
 const MOST_PER_CHART = LINES, MOST_CHARTS = 8, MOST_FOUND = 60;
 
@@ -53,13 +53,13 @@ export const history = {
   },
 
   render(ctx) {
-    const title = h("h1", { class: "unseen" }, t("history"));
+    const title = h("h1", { class: "unseen" }, t("History"));
     if (!Array.isArray(state.series)) return [title, pending(state.series, () => this.enter(ctx))];
     return [title, h("div", { class: "stack", "data-key": "history", onkeydown: (event) => key(ctx, event) },
       h("section", { class: "card" }, machines(ctx), boards(ctx), picker(ctx), times(ctx)),
       state.panels.length
         ? h("div", { class: ["panels", state.panels.length > 1 && "two"] }, state.panels.map((panel) => chartCard(panel)))
-        : h("section", { class: "card" }, empty(state.loading ? t("loading") : t("nothing_then"))))];
+        : h("section", { class: "card" }, empty(state.loading ? t("Loading …") : t("Nothing was recorded in this period."))))];
   },
 
   drawn(ctx) {
@@ -177,10 +177,10 @@ function sharedLabels(list) {
   return found;
 }
 
-/** What a metric is: the page says it in Chinese of what its boards show, the daemon of everything in English. */
-function help(panel) {
-  const known = tMaybe(`help_${panel.metric.replace(/^wslgpud_/, "")}`);
-  return { text: known ?? panel.help, lang: lang === "zh" && !known ? "en" : null };
+/** What a metric is: the page says it of what its boards show, the daemon of everything in English. */
+function help({ metric, help: text }) {
+  const name = metric.replace(/^wslgpud_/, "");
+  return known("help", name) ? { text: label("help", name) } : { text, lang: lang === "en" ? null : "en" };
 }
 
 function chartCard(panel) {
@@ -190,15 +190,15 @@ function chartCard(panel) {
   const has = panel.series.some((s) => s.known);
   const words = help(panel);
   return h("section", { class: "card", "data-key": `${id}-card` },
-    h("div", { class: "head" }, h("h2", { title: panel.help }, named(name), panel.rate ? h("span", { class: "dim small" }, ` /${t("s")}`) : null),
-      h("span", { class: "dim small" }, `${t("each_point", { time: duration(panel.step || 1) })} · ${t(`tier_${panel.tier}`)}`)),
+    h("div", { class: "head" }, h("h2", {}, named(name), panel.rate ? h("span", { class: "dim small" }, ` ${t("{amount}/s", { amount: "" })}`) : null),
+      h("span", { class: "dim small" }, t("one point every {time}", { time: duration(panel.step || 1) }), " · ", label("tier", panel.tier))),
     h("p", { class: "dim small", lang: words.lang }, words.text),
-    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("nothing_then")),
+    has ? h("div", { class: "chart tall", "data-key": id, "data-keep": true, role: "img", "aria-label": words.text, lang: words.lang }) : empty(t("Nothing was recorded in this period.")),
     has ? h("p", { class: "readout", "data-key": `${id}-readout`, "data-keep": true }) : null,
-    has ? table(name, [column(t("series")), ...["least_value", "mean_value", "most_value", "last_value"].map((k) => column(t(k), "num"))],
+    has ? table(name, [column(t("Series")), [t("Least"), t("Mean"), t("Most"), t("Latest")].map((text) => column(text, "num"))],
       panel.series.map((s, n) => h("tr", {}, h("th", { scope: "row" }, h("span", { class: `swatch l${(n % LINES) + 1}` }), named(s.name)),
         [s.least, s.mean, s.most, s.last].map((value) => h("td", { class: "num" }, s.known ? amount(value, panel.unit, panel.rate) : "–"))))) : null,
-    panel.cut ? h("p", { class: "dim small" }, t("too_many", { n: MOST_PER_CHART })) : null);
+    panel.cut ? h("p", { class: "dim small" }, t("Only the first {n} series are drawn.", { n: MOST_PER_CHART })) : null);
 }
 
 function draw(ctx, panel) {
@@ -317,15 +317,15 @@ function key(ctx, event) {
 function machines(ctx) {
   if (state.hosts.length < 2) return null;
   const own = ctx.sample?.document.host;
-  return h("p", {}, h("label", { class: "dim" }, t("host"), " ", h("select", { id: "host", value: state.host ?? own, translate: "no",
+  return h("p", {}, h("label", { class: "dim" }, t("Machine"), " ", h("select", { id: "host", value: state.host ?? own, translate: "no",
     onchange: (event) => { Object.assign(state, { host: event.target.value, series: null, panels: [] }); writeAddress(); history.enter(ctx); } },
     state.hosts.map((host) => h("option", { value: host, selected: host === (state.host ?? own) }, host)))));
 }
 
 function boards(ctx) {
-  return h("div", { class: "tools", role: "group", "aria-label": t("boards") }, Object.keys(BOARDS).map((name) => {
+  return h("div", { class: "tools", role: "group", "aria-label": t("Boards") }, Object.keys(BOARDS).map((name) => {
     const there = state.series.some((s) => BOARDS[name].includes(s.metric.slice(8)));
-    return there ? h("button", { type: "button", "aria-pressed": String(state.board === name), onclick: () => { state.board = name; state.chosen = []; load(ctx); } }, t(`board_${name}`)) : null;
+    return there ? h("button", { type: "button", "aria-pressed": String(state.board === name), onclick: () => { state.board = name; state.chosen = []; load(ctx); } }, label("board", name)) : null;
   }));
 }
 
@@ -341,11 +341,11 @@ function picker(ctx) {
     load(ctx);
   };
   return h("details", { "data-key": "picker", ontoggle: (event) => { if (state.picking !== event.target.open) { state.picking = event.target.open; ctx.render(); } } },
-    h("summary", {}, t("choose"), h("span", { class: "dim small" }, ` ${current.size}`)),
-    state.picking ? [h("input", { type: "search", id: "series-filter", "aria-label": t("search_series"), placeholder: t("search_series"), value: state.needle,
+    h("summary", {}, t("Choose series"), h("span", { class: "dim small" }, ` ${current.size}`)),
+    state.picking ? [h("input", { type: "search", id: "series-filter", "aria-label": t("Search all series"), placeholder: t("Search all series"), value: state.needle,
       oninput: (event) => { state.needle = event.target.value; ctx.render(); } }),
-    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("series") }, all.slice(0, MOST_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help, translate: "no" },
-      h("input", { type: "checkbox", checked: current.has(s.name), onchange: () => toggle(s.name) }), seriesWords(s.name)))) : empty(t("none_match"))] : null);
+    all.length ? h("div", { class: "picker", tabindex: 0, role: "group", "aria-label": t("Series") }, all.slice(0, MOST_FOUND).map((s) => h("label", { "data-key": s.name, title: s.help, translate: "no" },
+      h("input", { type: "checkbox", checked: current.has(s.name), onchange: () => toggle(s.name) }), seriesWords(s.name)))) : empty(t("No match."))] : null);
 }
 
 function seriesWords(name) {
@@ -356,15 +356,15 @@ function seriesWords(name) {
 
 function times(ctx) {
   const here = state.to ? `${day(state.from)} ${clock(state.from)} – ${day(state.to)} ${clock(state.to)}` : "";
-  const step = (text, sign, does) => h("button", { type: "button", "aria-label": t(text), title: t(text), onclick: does }, sign);
+  const step = (text, sign, does) => h("button", { type: "button", "aria-label": text, title: text, onclick: does }, sign);
   return [h("div", { class: "tools" },
-    h("span", { class: "dim", id: "last-range" }, t("last_range")),
+    h("span", { class: "dim", id: "last-range" }, t("Last")),
     h("span", { class: "tools", role: "group", "aria-labelledby": "last-range" }, SPANS.map(([seconds, n, unit]) =>
-      h("button", { type: "button", "aria-pressed": String(state.last === seconds), onclick: () => lastSpan(ctx, seconds) }, `${n} ${t(unit)}`)),
-    h("button", { type: "button", onclick: () => allTime(ctx).catch(() => {}) }, t("all_time"))),
+      h("button", { type: "button", "aria-pressed": String(state.last === seconds), onclick: () => lastSpan(ctx, seconds) }, inUnits(n, unit))),
+    h("button", { type: "button", onclick: () => allTime(ctx).catch(() => {}) }, t("all"))),
     h("span", { class: "gap" }),
-    h("span", { class: "tools", role: "group", "aria-label": t("history") },
-      step("earlier", "←", () => pan(ctx, -0.5)), step("zoom_out", "−", () => zoomBy(ctx, 2)), step("zoom_in", "+", () => zoomBy(ctx, 0.5)), step("later", "→", () => pan(ctx, 0.5)),
-      h("button", { type: "button", onclick: () => lastSpan(ctx, state.to - state.from) }, t("to_now")))),
-  h("p", { class: "dim small", id: "range" }, here, h("span", { class: "wide" }, ` · ${t("chart_help")}`))];
+    h("span", { class: "tools", role: "group", "aria-label": t("History") },
+      step(t("Earlier"), "←", () => pan(ctx, -0.5)), step(t("Zoom out"), "−", () => zoomBy(ctx, 2)), step(t("Zoom in"), "+", () => zoomBy(ctx, 0.5)), step(t("Later"), "→", () => pan(ctx, 0.5)),
+      h("button", { type: "button", onclick: () => lastSpan(ctx, state.to - state.from) }, t("Now")))),
+  h("p", { class: "dim small", id: "range" }, here, h("span", { class: "wide" }, ` · ${t("Drag to zoom, drag with Shift to move, double-click to go back. Keys: + − ← → 0")}`))];
 }

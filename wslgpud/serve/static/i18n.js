@@ -1,200 +1,31 @@
-// One catalogue of all that the page says: [English, Chinese]. {name} is filled in.
+// The page's language. Texts stand in the code as English templates; their translations come from the daemon.
 
-const TEXTS = {
-  // units of time, and words for machines
-  s: ["s", "秒"], min: ["min", "分钟"], h: ["h", "小时"], d: ["d", "天"], minute_short: ["min", "分钟"],
-  ram: ["RAM", "内存"], ram_swap: ["RAM + swap", "内存 + 交换区"], swap: ["Swap", "交换区"],
-  // frame
-  skip: ["Skip to the content", "跳到正文"],
-  overview: ["Overview", "总览"], history: ["History", "历史"], gpus: ["GPUs", "GPU"],
-  processes: ["Processes", "进程"], incidents: ["Incidents", "事件"], stress: ["Stress nights", "夜间压测"],
-  doctor: ["Doctor", "体检"], daemon: ["Daemon", "守护进程"], sections: ["Sections", "栏目"],
-  theme: ["Light or dark", "浅色或深色"], language: ["中文", "English"],
-  live: ["live", "实时"], live_every: ["a sample every {time}", "每 {time}采样"],
-  stale: ["stale", "已过时"], lost: ["no connection", "无连接"], waiting: ["waiting", "等待中"],
-  notice_lost: ["The daemon does not answer since {time}. What is shown below is from then; trying again by itself.",
-    "守护进程自 {time} 起没有应答。下面是当时的数据；页面会自动重试。"],
-  notice_never: ["The daemon does not answer. Trying again by itself.", "守护进程没有应答，页面会自动重试。"],
-  notice_refused: ["The daemon asks for a user name and password: reload the page.", "守护进程要求用户名和密码：请刷新页面。"],
-  notice_stale: ["No sample for {time}: the daemon answers but does not sample. Values below are that old.",
-    "已 {time}没有新采样：守护进程有应答但没有在采样，下面的数值就是那时的。"],
-  notice_waiting: ["The daemon has just started: waiting for the first sample.", "守护进程刚启动：等待第一次采样。"],
-  notice_back: ["The daemon is back; it was restarted.", "守护进程已恢复（曾重启）。"],
-  loading: ["Loading …", "加载中…"], failed: ["Could not be loaded: {why}", "加载失败：{why}"],
-  again: ["Try again", "重试"],
-  // levels
-  level_ok: ["OK", "正常"], level_info: ["Info", "提示"], level_warning: ["Warning", "警告"],
-  level_critical: ["Critical", "严重"], level_emergency: ["Emergency", "紧急"], level_unknown: ["Unknown", "未知"],
-  // verdict
-  full: ["Full", "已满"], calm: ["Memory is fine", "内存状况良好"],
-  calm_more: ["Nothing points to exhaustion of RAM or VRAM.", "没有迹象表明内存或显存会耗尽。"],
-  full_more: ["Nothing grows that we can see, but nearly full: {what}.", "没有看到增长，但已接近用满：{what}。"],
-  verdict_eta: ["{what} runs out in {time}", "{what} 将在 {time}内耗尽"],
-  verdict_eta_who: ["{what} runs out in {time}: {who}", "{what} 将在 {time}内耗尽：{who}"],
-  verdict_low: ["{what}: {left} left", "{what}：剩余 {left}"],
-  verdict_low_who: ["{what}: {left} left, {who}", "{what}：剩余 {left}，{who}"],
-  verdict_past: ["How things stand is not known now", "当前状况未知"], verdict_was: ["{time} ago: {what}", "{time}前：{what}"],
-  verdict_none: ["No verdict yet", "尚无结论"],
-  verdict_blind: ["The machine's memory cannot be read", "无法读取本机内存"],
-  grows: ["shrinking by {rate}", "消耗速度 {rate}"], left_of: ["{left} left of {all}", "剩余 {left}，共 {all}"],
-  chance: ["{chance} within {time}", "{time}内概率 {chance}"],
-  also: ["Also: {what}", "另外：{what}"],
-  // resources
-  headroom: ["headroom", "余量"], free_to_take: ["can still be taken", "仍可使用"],
-  of_all: ["of {all}", "共 {all}"], time_left: ["time left", "剩余时间"], rate: ["rate", "变化"],
-  likely: ["likelihood", "概率"], no_exhaustion: ["no exhaustion in sight", "看不到耗尽的迹象"],
-  steady: ["steady", "平稳"],
-  held: ["Held for {time}: no new sample of this memory.", "已沿用 {time}：该项没有新采样。"],
-  capacity: ["real end", "实际上限"], learned_seen: ["learned: an allocation failed there", "已学到：曾在此处分配失败"],
-  learned_probable: ["probably learned", "可能已学到"],
-  windows_note: ["the host of this virtual machine", "本虚拟机的宿主"], committed: ["promised", "已提交"],
-  unreturned: ["not given back by WSL", "WSL 未归还"], spilled: ["GPU memory in RAM", "溢出到内存的显存"],
-  used: ["used", "已用"], cache: ["cache", "缓存"], free: ["free", "空闲"], reserved: ["reserved", "驱动保留"],
-  swapped: ["in swap", "已换出"],
-  fan_alt: ["{what}: {left} left of {all}. {eta}", "{what}：剩余 {left}，共 {all}。{eta}"],
-  no_resources: ["The memory of this machine is not known:", "本机内存未知："],
-  vitals: ["Vital signs", "生命体征"], cpu: ["CPU", "处理器"],
-  psi: ["memory stalls", "内存停顿"], swap_in: ["swap-in", "换入"], disk_busy: ["busiest disk", "最忙磁盘"],
-  net: ["network", "网络"], gpu_busy: ["GPU busy", "GPU 占用"],
-  vitals_note: ["last ten minutes", "最近十分钟"],
-  // absence
-  absent_yet: ["no data yet", "尚无数据"], not_told: ["N/A", "不支持"],
-  not_told_why: ["this driver does not tell", "该驱动不提供"], unknown: ["not known", "未知"],
-  no_gpu: ["No NVIDIA GPU here", "本机没有 NVIDIA GPU"],
-  no_gpu_more: ["RAM, swap and everything else is watched all the same.", "内存、交换区及其余一切照常监测。"],
-  gpu_silent: ["The GPU driver is silent", "GPU 驱动没有应答"], gpu_failed: ["The GPU cannot be read", "无法读取 GPU"],
-  gpu_lost: ["GPU {gpu} is lost", "GPU {gpu} 已丢失"],
-  gpu_lost_more: ["It was there before, and does not answer any more.", "之前可用，现在没有应答。"],
-  gpu_gone: ["not reported any more", "不再上报"], old: ["{time} old", "{time}前的值"],
-  // gpus
-  vram: ["VRAM", "显存"], utilization: ["utilization", "利用率"], memory_utilization: ["memory traffic", "显存读写"],
-  temperature: ["temperature", "温度"], power: ["power", "功率"], fan: ["fan", "风扇"],
-  graphics_clock: ["graphics clock", "核心时钟"], memory_clock: ["memory clock", "显存时钟"],
-  pstate: ["performance state", "性能状态"], pcie: ["PCIe link", "PCIe 链路"],
-  throttle: ["held back by", "受限原因"], none: ["nothing", "无"], of_limit: ["of {limit}", "上限 {limit}"],
-  gpu_processes: ["programs on it", "占用程序"], no_gpu_processes: ["none that the driver shows", "驱动未显示任何程序"],
-  encoder: ["encoder", "编码器"], decoder: ["decoder", "解码器"],
-  // processes
-  name: ["Name", "名称"], pid: ["PID", "PID"], memory: ["RAM", "内存"], total: ["Together", "合计"],
-  command: ["Command", "命令"], growth: ["Last 10 min", "近 10 分钟"],
-  filter: ["Filter", "筛选"], sort_by: ["Sort by {what}", "按{what}排序"],
-  role_gpu: ["GPU", "GPU"], role_training: ["training", "训练"], role_build: ["build", "编译"],
-  processes_now: ["The processes that matter, now", "当前重要进程"],
-  processes_past: ["The largest of the last 24 hours", "近 24 小时内最大的进程"],
-  peak: ["Peak", "峰值"], last_seen: ["Last seen", "最后出现"], grown: ["Grew by", "增长"],
-  no_processes: ["No processes are known.", "没有已知进程。"], none_match: ["None matches.", "没有匹配项。"],
-  all_processes: ["All processes", "全部进程"],
-  // incidents
-  began: ["Began", "开始"], lasted: ["Lasted", "持续"], worst: ["Worst", "最严重"], where: ["Where", "位置"], what: ["What", "内容"],
-  open: ["open", "进行中"], still_open: ["still open", "仍在进行"],
-  nothing_wrong: ["Nothing went wrong so far.", "至今一切正常。"],
-  least: ["At least", "至少"], older: ["Older ones", "更早的"], back: ["Back to the list", "返回列表"],
-  all_incidents: ["All incidents", "全部事件"], recent_incidents: ["Incidents", "事件"],
-  growing: ["Who grew", "谁在增长"], levels: ["Levels", "级别变化"], messages: ["Messages", "通知"],
-  events: ["Events", "发生的事"], kernel: ["Kernel, the boot before", "内核日志（上次启动）"],
-  dumps: ["Crash dumps of Windows", "Windows 崩溃转储"], advice: ["What to do", "怎么办"],
-  trouble: ["What it looks like", "看起来是"], sent: ["sent after {time}", "{time}后送达"],
-  not_sent: ["not sent yet", "尚未送达"], not_sent_why: ["not sent: {why}", "未送达：{why}"],
-  grew_by: ["+{size} in {time}", "{time}内 +{size}"], black_box: ["The minutes before it", "事发前几分钟"],
-  warned: ["First warning {time} before it.", "提前 {time} 首次警告。"],
-  not_warned: ["Not warned before it.", "事前没有警告。"],
-  false_alarm: ["Looks like a false alarm: nothing was killed and memory was never short.",
-    "看起来是误报：没有进程被杀，内存也从未紧张。"],
-  no_curves: ["No samples of that time are kept any more.", "那段时间的采样已不再保留。"],
-  no_such: ["There is no such incident any more.", "该事件已不存在。"], incident_n: ["Incident {id}", "事件 {id}"],
-  // stress
-  night: ["Night", "夜晚"], verdict: ["Verdict", "结论"], usable: ["Usable", "可用"], write: ["Write", "写"],
-  read: ["Read", "读"], errors: ["Errors", "错误"], took: ["Took", "耗时"],
-  verdict_passed: ["passed", "通过"], verdict_findings: ["found something", "发现问题"],
-  verdict_left: ["gave way", "已让出"], verdict_skipped: ["not run", "未运行"], verdict_failed: ["failed", "失败"],
-  no_stress: ["No stress run so far.", "还没有做过压测。"],
-  no_stress_more: ["It runs at night while nobody uses the GPU, or now: wslgpud stress",
-    "它会在夜间 GPU 空闲时运行；立即运行：wslgpud stress"],
-  usable_over: ["Usable VRAM over the nights", "历次可用显存"], speed_over: ["Bandwidth over the nights", "历次带宽"],
-  findings: ["Findings", "发现"], figures: ["Figures", "数据"], chunks: ["Bandwidth of each part of the memory", "各显存分段的带宽"],
-  // daemon
-  cost: ["What it costs", "它的开销"], cpu_now: ["processor, now", "处理器（当前）"],
-  cpu_mean: ["processor, since it started", "处理器（启动以来）"], of_core: ["{share} of one core", "单核的 {share}"],
-  own_memory: ["memory (PSS)", "内存 (PSS)"], running_for: ["running for", "已运行"],
-  database: ["Database", "数据库"], file: ["file", "文件"], queue: ["waiting to be written", "待写入"],
-  written_a_day: ["written a day", "每天写入"], ticks: ["{n} samples", "{n} 个采样"], dropped: ["given up", "已放弃"], last_commit: ["last written", "上次写入"],
-  write_error: ["cannot be written", "无法写入"], sources: ["Sources", "数据源"], source: ["Source", "数据源"],
-  health: ["Health", "状态"], health_ok: ["ok", "正常"], health_absent: ["not here", "本机没有"],
-  health_failed: ["failed", "失败"], health_late: ["late", "超时"], age: ["Age", "时效"], reading: ["Takes", "耗时"],
-  note: ["Note", "说明"], further: ["For programs", "供程序使用"], metrics_link: ["metrics for Prometheus", "Prometheus 指标"],
-  api_link: ["description of the API (OpenAPI)", "API 描述 (OpenAPI)"], status_link: ["all that is known now, as JSON", "当前全部状态 (JSON)"],
-  plain_link: ["this page without scripts", "无脚本页面"], licence_link: ["uPlot, which draws the curves (MIT)", "绘图库 uPlot (MIT)"],
-  child: ["child", "子进程"], main: ["daemon", "主进程"],
-  // what runs
-  runs_now: ["Running now", "正在运行"], work_stress: ["Stress run", "压测"], work_guard: ["Guard", "守护命令"],
-  for_time: ["for {time}", "已 {time}"], left_time: ["about {time} left", "约剩 {time}"], time_up: ["time is up in {time}", "{time}后到时限"],
-  peak_of: ["peak {size}", "峰值 {size}"], compilers_wait: ["{n} compilers wait", "{n} 个编译进程在等待"],
-  last_stress: ["Last stress run", "最近一次压测"], all_stress: ["All stress runs", "全部压测"],
-  phase_begin: ["waking the GPU", "唤醒 GPU"], phase_ladder: ["sizes", "逐级分配"], phase_fragmentation: ["fragments", "碎片"],
-  phase_fill: ["filling", "填充"], phase_bandwidth: ["speed of each chunk", "各段带宽"], phase_patterns: ["data", "数据校验"],
-  phase_beyond: ["past the limit", "超出上限"], phase_soak: ["going on for a while", "持续加压"], phase_release: ["giving back", "归还"],
-  // figures of a stress run; where the daemon's word will do in English there is none here
-  figure_usable_bytes: ["", "可用显存"], figure_free_bytes: ["", "空闲显存"], figure_total_bytes: ["", "驱动管理的显存"],
-  figure_spec_bytes: ["", "标称显存"], figure_visible_bytes: ["", "CUDA 可见"], figure_reserved_bytes: ["", "驱动保留"],
-  figure_foreign_bytes: ["", "他人占用"], figure_context_bytes: ["", "CUDA 上下文"], figure_allocated_bytes: ["", "压测占用"],
-  figure_verified_bytes: ["", "已校验"], figure_checked_bytes: ["", "累计检查"], figure_spilled_bytes: ["", "溢出到共享内存"],
-  figure_spill_start_bytes: ["", "开始溢出处"], figure_leak_bytes: ["", "未归还"], figure_left_behind_bytes: ["", "遗留占用"],
-  figure_shared_grown_bytes: ["", "共享内存增长"], figure_errors: ["", "错误字数"], figure_duration_seconds: ["", "耗时"], figure_seconds: ["", "耗时"],
-  figure_write_median: ["", "写带宽（中位）"], figure_read_median: ["", "读带宽（中位）"], figure_change_median: ["", "读写带宽（中位）"],
-  figure_write_min: ["", "写带宽（最低）"], figure_read_min: ["", "读带宽（最低）"], figure_change_min: ["", "读写带宽（最低）"],
-  figure_peak_bandwidth: ["", "理论带宽"], figure_rungs: ["", "分配级数"], figure_degraded_chunks: ["", "变慢的段"], figure_contended: ["", "有争用"],
-  figure_moved_chunks: ["", "移动的段"], figure_temperature_max_celsius: ["", "最高温度"], figure_power_max_watts: ["", "最大功率"],
-  figure_memory_clock_hertz: ["", "显存时钟"], figure_slowed_ratio: ["", "降频占比"], figure_ecc_corrected: ["", "ECC 已纠正"],
-  figure_ecc_uncorrected: ["", "ECC 未纠正"], figure_remapped_rows: ["", "弃用行数"],
-  // why a card holds back
-  throttle_gpu_idle: ["", "空闲"], throttle_applications_clocks_setting: ["", "应用时钟设置"], throttle_sw_power_cap: ["", "功率上限"],
-  throttle_hw_slowdown: ["", "硬件降速"], throttle_sync_boost: ["", "同步加速"], throttle_sw_thermal_slowdown: ["", "温度过高（软件）"],
-  throttle_hw_thermal_slowdown: ["", "温度过高（硬件）"], throttle_hw_power_brake_slowdown: ["", "电源制动"], throttle_display_clock_setting: ["", "显示时钟设置"],
-  // what the boards' metrics are; in English the daemon says it
-  help_headroom_bytes: ["", "还能占用多少内存"], help_time_to_exhaustion_seconds: ["", "预计多久耗尽"],
-  help_memory_available_bytes: ["", "无需换页即可使用的内存"], help_memory_anon_bytes: ["", "程序自己的内存"], help_memory_cached_bytes: ["", "文件缓存"],
-  help_swap_free_bytes: ["", "空闲的交换区"], help_gpu_memory_used_bytes: ["", "已用显存"], help_gpu_memory_free_bytes: ["", "空闲显存"],
-  help_gpu_utilization_ratio: ["", "GPU 忙碌时间占比"], help_gpu_temperature_celsius: ["", "GPU 温度"], help_gpu_power_watts: ["", "GPU 功率"],
-  help_gpu_clock_hertz: ["", "GPU 时钟频率"], help_pressure_stalled_seconds_total: ["", "所有任务都在等待的时间"],
-  help_swap_in_bytes_total: ["", "从交换区读回的数据"], help_page_major_faults_total: ["", "需要读盘的缺页"],
-  help_memory_alloc_stalls_total: ["", "分配内存时被迫等待的次数"], help_cpu_seconds_total: ["", "处理器各状态的时间"],
-  help_load1: ["", "一分钟平均负载"], help_processes_running: ["", "正在运行的进程数"], help_disk_read_bytes_total: ["", "从磁盘读取"],
-  help_disk_written_bytes_total: ["", "写入磁盘"], help_disk_io_time_seconds_total: ["", "磁盘忙碌时间"],
-  help_network_receive_bytes_total: ["", "网络接收"], help_network_transmit_bytes_total: ["", "网络发送"],
-  help_program_resident_bytes: ["", "重要程序占用的内存"], help_program_swap_bytes: ["", "重要程序被换出的内存"],
-  host: ["Machine", "机器"],
-  // history
-  series: ["Series", "序列"], choose: ["Choose series", "选择序列"], search_series: ["Search all series", "搜索全部序列"],
-  boards: ["Boards", "面板"], last_range: ["Last", "最近"], all_time: ["all", "全部"],
-  zoom_in: ["Zoom in", "放大"], zoom_out: ["Zoom out", "缩小"], earlier: ["Earlier", "更早"], later: ["Later", "更晚"],
-  to_now: ["Now", "现在"], each_point: ["a point every {time}", "每 {time} 一个点"],
-  tier_samples: ["samples", "原始采样"], tier_minutes: ["minute summaries", "分钟汇总"], tier_hours: ["hour summaries", "小时汇总"],
-  least_value: ["Least", "最小"], mean_value: ["Mean", "平均"], most_value: ["Most", "最大"], last_value: ["Last", "最新"],
-  nothing_then: ["Nothing was recorded in this time.", "这段时间没有记录。"],
-  chart_help: ["Drag to zoom, drag with Shift to move, double-click to go back. Keys: + − ← → 0",
-    "拖动放大，按住 Shift 拖动平移，双击返回。按键：+ − ← → 0"],
-  board_memory: ["Memory", "内存"], board_headroom: ["Headroom", "余量"], board_vram: ["VRAM", "显存"],
-  board_gpu: ["GPU", "GPU"], board_pressure: ["Pressure", "压力"], board_cpu: ["CPU", "处理器"],
-  board_disk: ["Disk", "磁盘"], board_network: ["Network", "网络"], board_programs: ["Programs", "程序"],
-  too_many: ["Only the first {n} series are drawn.", "只绘制前 {n} 个序列。"],
-  doctor_fine: ["Nothing to mend", "没有需要修的"], doctor_found: ["What could be better", "可以改进的地方"],
-  remedy: ["Remedy", "解决办法"], checked_at: ["checked at {time}", "检查于 {time}"],
-  state_problem: ["problem", "问题"], state_note: ["note", "提示"], state_good: ["Good", "良好"],
-  state_could_not_tell: ["Could not tell", "无法判断"], state_not_applicable: ["Does not apply here", "不适用于本机"],
-};
+import { get } from "./api.js";
 
-const asked = new URLSearchParams(location.search).get("lang");
-let kept = null;
-try { kept = localStorage.getItem("wslgpud.lang"); } catch { /* a browser that keeps nothing */ }
-const wanted = [asked, kept, ...(navigator.languages ?? [navigator.language])].filter(Boolean);
+const PATIENCE_MS = 5000;
+
+/** The language that is spoken now; see `speak`. */
+export let lang = "en";
+let words = {};
+
+/** Mark a text that stands in a table, for translators' tools: `t` words it later. */
+export const template = (text) => text;
+
+/** Word an English template in the page's language; `{name}` is filled in. */
+export const t = (text, facts = {}) => (words[text] ?? text).replace(/\{(\w+)\}/g, (blank, name) => facts[name] ?? blank);
 
 /** "en" or "zh": the first of what was asked for, chosen before, and what the browser prefers. */
-export const lang = wanted.map((tag) => tag.slice(0, 2).toLowerCase()).find((tag) => tag === "en" || tag === "zh") ?? "en";
+export function preferred() {
+  const asked = new URLSearchParams(location.search).get("lang");
+  let kept = null;
+  try { kept = localStorage.getItem("wslgpud.lang"); } catch { /* a browser that keeps nothing */ }
+  const tags = [asked, kept, ...(navigator.languages ?? [navigator.language])].filter(Boolean);
+  return tags.map((tag) => tag.slice(0, 2).toLowerCase()).find((tag) => tag === "en" || tag === "zh") ?? "en";
+}
 
-/** The text of a key that is made of what the daemon says; null where there is none, or English has a better one. */
-export const tMaybe = (key) => TEXTS[key]?.[lang === "zh" ? 1 : 0] || null;
-
-export function t(key, facts = {}) {
-  const text = TEXTS[key]?.[lang === "zh" ? 1 : 0] ?? key;
-  return text.replace(/\{(\w+)\}/g, (blank, name) => facts[name] ?? blank);
+/** Change the language; it stays as it is where the daemon does not answer. */
+export async function speak(code) {
+  words = code === "en" ? {} : (await get("words", { lang: code }, { cache: "no-cache", signal: AbortSignal.timeout(PATIENCE_MS) })).document;
+  lang = code;
+  document.documentElement.lang = code === "zh" ? "zh-CN" : "en";
 }

@@ -5,8 +5,8 @@ import { axes, colours, faint, foretold, mark, shadeLevels, upright } from "./ch
 import { h } from "./dom.js";
 import { duration, resourceName, size, wallOf } from "./format.js";
 import { t } from "./i18n.js";
-import { name as named, said } from "./told.js";
-import { at, card, chip, column, empty, keys, pending, table } from "./parts.js";
+import { label } from "./labels.js";
+import { at, card, chip, column, empty, keys, named, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 
 const REFRESH_MS = 15_000;
@@ -55,13 +55,13 @@ export const incidents = {
     const { list, next } = this.found;
     const choice = h("label", { class: "dim" }, t("At least"), " ", h("select", { value: this.least, id: "least",
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
-      LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, t(`level_${level}`)))));
+      LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, label("level", level)))));
     const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", { class: "wide" }, chip(i.worst_level)),
       h("td", { class: "wide" }, named(resourceName(i.resource))),
       h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, chip(i.worst_level), " ", named(resourceName(i.resource))),
-        h("a", { href: `#/incidents/${i.id}` }, said(i.headline)), i.outcome ? h("p", { class: "outcome" }, said(i.outcome)) : null)));
+        h("a", { href: `#/incidents/${i.id}` }, i.headline), i.outcome ? h("p", { class: "outcome" }, i.outcome) : null)));
     return card(t("Incidents"), choice, rows.length
       ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
       next === undefined ? null : h("p", { class: "empty" }, h("button", { type: "button", onclick: () => this.load(ctx, next) }, t("Older ones"))));
@@ -87,21 +87,21 @@ function marksOf(d) {
 function report(d) {
   const [own, ...others] = curvesOf(d);
   const told = [
-    d.trouble ? [t("Probable cause"), ": ", said(d.trouble)] : null,
+    d.trouble ? [t("Probable cause"), ": ", d.trouble] : null,
     d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
       h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened))),
-      h("h1", {}, said(d.headline)), d.outcome ? h("p", { class: "outcome" }, said(d.outcome)) : null, told.map((line) => h("p", {}, line)),
-      d.advice ? [h("h3", {}, t("What to do")), h("p", {}, said(d.advice))] : null),
+      h("h1", {}, d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
+      d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
     others.length ? h("details", { class: "card", "data-key": "others" }, h("summary", {}, t("Other resources meanwhile")),
       h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, leftOf(c)), chart(c))))) : null,
     h("div", { class: "grid" },
         part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{size} in {time}", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
-        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", said(l.headline)]),
-        part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", said(e.text)]),
+        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
+        part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
         part(t("Messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
         d.kernel?.length ? card(t("Kernel, previous boot"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
         part(t("Crash dumps of Windows"), d.crash_dumps, (line) => h("code", {}, line))),
@@ -114,7 +114,7 @@ const chart = (curve, kind) => h("div", { class: ["chart", kind], "data-key": `b
   "aria-label": `${leftOf(curve)}: ${size(curve.points[0][1])} → ${size(Math.min(...curve.points.map((p) => p[1])))}` });
 
 const legend = (d, own) => keys([
-  ...[...new Set(own.levels ?? [])].filter(Boolean).sort().map((level) => [LEVELS[level], t(`level_${LEVELS[level]}`)]),
+  ...[...new Set(own.levels ?? [])].filter(Boolean).sort().map((level) => [LEVELS[level], label("level", LEVELS[level])]),
   d.forecast?.eta_seconds ? ["eta", t("forecast when the warning left")] : null,
 ]);
 

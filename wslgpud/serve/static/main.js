@@ -8,19 +8,23 @@ import { h, show } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { gpus, rememberGpus } from "./gpus.js";
 import { history } from "./history.js";
-import { lang, t } from "./i18n.js";
+import { lang, preferred, speak, t, template } from "./i18n.js";
 import { incidents } from "./incidents.js";
+import { label } from "./labels.js";
 import { overview, remember } from "./overview.js";
 import { processes } from "./processes.js";
-import { Recent, Sample, verdict } from "./sample.js";
+import { Recent, Sample } from "./sample.js";
 import { stress } from "./stress.js";
 
 const VIEWS = [overview, history, gpus, processes, incidents, stress, doctor, daemon];
+const TITLES = { overview: template("Overview"), history: template("History"), gpus: template("GPUs"), processes: template("Processes"),
+  incidents: template("Incidents"), stress: template("Stress nights"), doctor: template("Doctor"), daemon: template("Daemon") };
+const STATES = { live: template("live"), stale: template("stale"), lost: template("no connection"), waiting: template("waiting") };
 const STALE_SECONDS = 10, BACK_MS = 8000;
 const place = (id) => document.getElementById(id);
 
 const ctx = {
-  lang,
+  get lang() { return lang; },
   charts: new Charts(),
   recent: new Recent(),
   sample: null,
@@ -31,6 +35,7 @@ const ctx = {
 let view = null;
 /** When the last answer came (performance.now), and how old its sample was then. */
 let answered = null, age = 0, trouble = null, spoken = "", back = 0;
+let wanted = preferred(), changing = false;
 
 function route() {
   const [path] = location.hash.replace(/^#\/?/, "").split("?");
@@ -67,11 +72,11 @@ function connection() {
 
 function notice(state) {
   if (state === "lost") {
-    if (trouble.status === 401) return t("notice_refused");
-    return ctx.sample ? t("notice_lost", { time: clock(trouble.since) }) : t("notice_never");
+    if (trouble.status === 401) return t("The daemon asks for a user name and password: reload the page.");
+    return ctx.sample ? t("The daemon has not answered since {time}. What is shown below is from then; retrying.", { time: clock(trouble.since) }) : t("The daemon does not answer; retrying.");
   }
-  if (state === "stale") return t("notice_stale", { time: duration(Math.floor(currentAge())) });
-  return Date.now() < back ? t("notice_back") : null;
+  if (state === "stale") return t("No new sample for {time}: the daemon answers but does not sample. The values below are that old.", { time: duration(Math.floor(currentAge())) });
+  return Date.now() < back ? t("The daemon is back: it was restarted.") : null;
 }
 
 function render() {
@@ -86,39 +91,51 @@ function render() {
   view.drawn?.(ctx);
   const { status, waiting } = ctx.sample ?? {};
   const host = ctx.sample?.document.host ?? location.hostname;
-  const level = status && !waiting && state !== "lost" ? verdict(status).level : null;
-  document.title = `${level && level !== "ok" ? `${t(`level_${level}`)} – ` : ""}${t(view.key)} – wslgpud ${host}`;
+  const level = status && !waiting && state !== "lost" ? status.verdict.level : null;
+  document.title = `${level && level !== "ok" ? `${label("level", level)} – ` : ""}${t(TITLES[view.key])} – wslgpud ${host}`;
   announce(state);
 }
 
 /** Tell a screen reader of a change of level; not of each sample. */
 function announce(state) {
   if (state !== "live") return;
-  const { level, headline } = verdict(ctx.sample.status);
-  const text = `${t(`level_${level}`)}: ${headline}`;
-  if (spoken && spoken.split(":")[0] !== text.split(":")[0]) place("live").textContent = text;
-  spoken = text;
+  const { level, headline } = ctx.sample.status.verdict;
+  if (spoken && spoken !== level) place("live").textContent = `${label("level", level)}: ${headline}`;
+  spoken = level;
 }
 
 function top(state) {
-  const words = { live: ctx.sample?.document.interval_seconds ? t("live_every", { time: duration(ctx.sample.document.interval_seconds) }) : "",
-    stale: duration(Math.floor(currentAge())), lost: ctx.sample ? t("old", { time: duration(Math.floor(currentAge())) }) : "", waiting: "" }[state];
+  const words = { live: ctx.sample?.document.interval_seconds ? t("one sample every {time}", { time: duration(ctx.sample.document.interval_seconds) }) : "",
+    stale: duration(Math.floor(currentAge())), lost: ctx.sample ? t("{time} old", { time: duration(Math.floor(currentAge())) }) : "", waiting: "" }[state];
   return [h("div", { class: "bar" },
     h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/static/icon.svg", width: 24, height: 24, alt: "" }),
       h("span", {}, "wslgpud ", h("span", { class: "dim", translate: "no" }, ctx.sample?.document.host ?? location.hostname))),
-    h("span", { class: ["pulse", state] }, h("i"), t(state), words ? h("span", { class: "dim" }, words) : null),
+    h("span", { class: ["pulse", state] }, h("i"), t(STATES[state]), words ? h("span", { class: "dim" }, words) : null),
     h("span", { class: "switches" },
-      h("button", { type: "button", id: "theme", "aria-label": t("theme"), title: t("theme"), onclick: () => dispatchEvent(new Event("theme-wanted")) }, "◐"),
-      h("button", { type: "button", id: "language", lang: lang === "zh" ? "en" : "zh", onclick: switchLanguage }, t("language")))),
-  h("nav", { class: "tabs", "aria-label": t("sections") }, VIEWS.map((one) => h("a", { href: `#/${one.key}`, "aria-current": one === view ? "page" : null }, t(one.key))))];
+      h("button", { type: "button", id: "theme", "aria-label": t("Light or dark"), title: t("Light or dark"), onclick: () => dispatchEvent(new Event("theme-wanted")) }, "◐"),
+      h("button", { type: "button", id: "language", lang: lang === "zh" ? "en" : "zh", onclick: switchLanguage }, lang === "zh" ? "English" : "中文"))),
+  h("nav", { class: "tabs", "aria-label": t("Sections") }, VIEWS.map((one) => h("a", { href: `#/${one.key}`, "aria-current": one === view ? "page" : null }, t(TITLES[one.key]))))];
+}
+
+/** Speak the language that is wanted, as soon as the daemon has given the words; the next sample tries again. */
+async function change() {
+  if (lang === wanted || changing) return;
+  changing = true;
+  await speak(wanted).catch(() => {});
+  changing = false;
+  place("skip").textContent = t("Skip to the content");
+  ctx.charts.clear();
+  view?.enter?.(ctx, view.path);
+  if (view) live.poll();
 }
 
 function switchLanguage() {
-  const other = lang === "zh" ? "en" : "zh";
-  try { localStorage.setItem("wslgpud.lang", other); } catch { /* the address keeps it */ }
+  wanted = lang === "zh" ? "en" : "zh";
+  try { localStorage.setItem("wslgpud.lang", wanted); } catch { /* the address keeps it */ }
   const address = new URL(location.href);
-  address.searchParams.set("lang", other);
-  location.replace(address);
+  address.searchParams.set("lang", wanted);
+  window.history.replaceState(null, "", address);
+  change();
 }
 
 function onSample({ document: found, age: seconds }) {
@@ -131,13 +148,14 @@ function onSample({ document: found, age: seconds }) {
     ctx.sample = new Sample(found);
     const restarted = before && before.document.instance !== found.instance;
     if (restarted) back = Date.now() + BACK_MS;
-    live.every = ctx.sample.waiting || verdict(ctx.sample.status).level !== "ok" ? 1 : 2;
+    live.every = ctx.sample.status.verdict?.level === "ok" ? 2 : 1;
     if (!ctx.sample.waiting) {
       const joins = before && !before.waiting && !restarted;
       remember(ctx.recent, ctx.sample, joins ? before : null);
       rememberGpus(ctx.recent, ctx.sample);
       // What was missed meanwhile is in the database.
       if (restarted || wasLost) view.enter?.(ctx, view.path);
+      change();
       view.sampled?.(ctx);
     }
   }
@@ -150,13 +168,12 @@ function onTrouble(error) {
   ctx.render();
 }
 
-const live = new Live(onSample, onTrouble);
-document.documentElement.lang = lang === "zh" ? "zh-CN" : "en";
-place("skip").textContent = t("skip");
+const live = new Live(onSample, onTrouble, () => ({ lang }));
 addEventListener("hashchange", route);
 addEventListener("theme", () => { ctx.charts.clear(); ctx.render(); });
 // Age goes on when samples do not.
 setInterval(() => { if (!document.hidden && connection() !== "live") ctx.render(); }, 1000);
+await change();
 route();
 live.poll();
 

@@ -3,13 +3,13 @@
 import { get } from "./api.js";
 import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
-import { amount, duration, resourceName, size, speed, wallOf } from "./format.js";
-import { t } from "./i18n.js";
-import { at, card, chip, empty, fact, keys, layers, liveCard, sign, work } from "./parts.js";
-import { name as named, said } from "./told.js";
+import { amount, duration, percent, resourceName, size, speed, wallOf } from "./format.js";
+import { t, template } from "./i18n.js";
+import { label } from "./labels.js";
+import { at, card, chip, empty, fact, keys, layers, liveCard, named, sign, work } from "./parts.js";
 import { processTable } from "./processes.js";
+import { rates } from "./sample.js";
 import { NIGHT } from "./stress.js";
-import { chance, isFull, rates, timeLeft, verdict } from "./sample.js";
 
 const PAST = 900, VITALS = 600;
 /** Cgroups beyond these are in the history only: a machine may have hundreds. */
@@ -41,33 +41,31 @@ export const overview = {
 
   render(ctx) {
     const { sample } = ctx;
-    if (!sample) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("loading")] })];
-    if (sample.waiting) return [banner({ level: "unknown", headline: t("verdict_none"), details: [t("notice_waiting")] })];
+    if (!sample) return [banner({ level: "unknown", headline: t("No verdict yet"), advice: t("Loading …") })];
+    if (sample.waiting) return [banner(sample.status.verdict)];
     const { status } = sample;
     const forecasts = shownForecasts(status);
     return [h("div", { class: "stack" },
-      banner(ctx.state === "live" ? verdict(status) : past(ctx), ctx),
+      banner(ctx.state === "live" ? status.verdict : past(ctx)),
       work(status),
       h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), windows(status), absent(sample)),
       h("div", { class: "halves" },
-        h("div", { class: "stack" }, liveCard(t("vitals"), h("span", { class: "dim small" }, t("vitals_note")), tiles(ctx)),
-          liveCard(t("processes"), h("a", { href: "#/processes" }, t("all_processes")), processTable(ctx, { most: 6 }))),
-        h("div", { class: "stack" }, card(t("recent_incidents"), h("a", { href: "#/incidents" }, t("all_incidents")), this.list(status)), nights(status))))];
+        h("div", { class: "stack" }, liveCard(t("Vital signs"), h("span", { class: "dim small" }, t("last ten minutes")), tiles(ctx)),
+          liveCard(t("Processes"), h("a", { href: "#/processes" }, t("All processes")), processTable(ctx, { most: 6 }))),
+        h("div", { class: "stack" }, card(t("Incidents"), h("a", { href: "#/incidents" }, t("All incidents")), this.list(status)), nights(status))))];
   },
 
   list(status) {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
-    // The list has them in the reader's language.
-    const told = new Map((this.incidents ?? []).map((i) => [i.id, i.headline]));
     const entries = [
-      ...open.map((i) => [i.id, i.level, told.get(i.id) ?? i.headline, [t("still_open"), " · ", at(i.since)]]),
+      ...open.map((i) => [i.id, i.level, i.headline, [t("still open"), " · ", at(i.since)]]),
       ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
-    if (!entries.length) return empty(t("nothing_wrong"));
+    if (!entries.length) return empty(t("Nothing has gone wrong so far."));
     return h("ul", { class: "plain-list" }, entries.map(([id, level, headline, when]) => h("li", { "data-key": `i${id}` },
       h("div", {}, chip(level), " ", h("span", { class: "dim small" }, when)),
-      h("a", { href: `#/incidents/${id}` }, said(headline)))));
+      h("a", { href: `#/incidents/${id}` }, headline))));
   },
 
   drawn(ctx) {
@@ -86,49 +84,59 @@ export const overview = {
 /** How the last test of each card's memory ended. */
 function nights({ stress }) {
   if (!stress?.length) return null;
-  return card(t("last_stress"), h("a", { href: "#/stress" }, t("all_stress")), h("ul", { class: "plain-list" }, stress.map((run) => h("li", { "data-key": `n${run.uuid}` },
-    h("div", {}, `GPU ${run.gpu} `, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, " ", at(run.at),
-      run.usable_bytes === undefined ? null : ` · ${t("usable")} ${size(run.usable_bytes, 2 ** 24)}`)),
-    run.note ? h("p", { class: "dim small" }, said(run.note)) : null))));
+  return card(t("Last stress run"), h("a", { href: "#/stress" }, t("All stress runs")), h("ul", { class: "plain-list" }, stress.map((run) => h("li", { "data-key": `n${run.uuid}` },
+    h("div", {}, `GPU ${run.gpu} `, chip(NIGHT[run.verdict], label("night", run.verdict)), h("span", { class: "dim small" }, " ", at(run.at),
+      run.usable_bytes === undefined ? null : ` · ${t("Usable")} ${size(run.usable_bytes, 2 ** 24)}`)),
+    run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
 
 const shownForecasts = (status) => (status.forecasts ?? []).slice(0, MOST_RESOURCES);
 
 /** What was the verdict is none any more: it only says how things stood. */
 function past(ctx) {
-  const was = verdict(ctx.sample.status);
-  return { level: "unknown", headline: t("verdict_past"),
-    details: [t("verdict_was", { time: duration(Math.floor(ctx.age())), what: `${t(`level_${was.level}`)}, ${was.headline}` })] };
+  const { level, headline } = ctx.sample.status.verdict;
+  return { level: "unknown", headline: t("The current state is not known"),
+    advice: t("{time} ago: {what}", { time: duration(Math.floor(ctx.age())), what: `${label("level", level)}, ${headline}` }) };
 }
 
-function banner(found, ctx) {
-  const details = found.details.filter(Boolean);
-  const more = found.incident ?? (ctx?.sample.status.incidents ?? []).find((i) => i.resource === found.resource);
-  return h("section", { class: ["card verdict fades", found.level], "aria-label": t("verdict") },
-    sign(found.level), h("h1", {}, h("span", { class: "unseen" }, t(`level_${found.level}`), ": "), said(found.headline)),
-    h("p", {}, details.join(" · "), more ? [details.length ? " · " : "", h("a", { href: `#/incidents/${more.id}` }, t("incident_n", { id: more.id }))] : null));
+/** The daemon's verdict as it words it. */
+function banner({ level, headline, who, advice, incident, also }) {
+  const parts = [
+    who && !headline.includes(who) ? h("strong", { translate: "no" }, who) : null, advice,
+    incident ? h("a", { href: `#/incidents/${incident}` }, t("Incident {id}", { id: incident })) : null,
+    also ? h("a", { href: "#/incidents" }, t("and {n} more open", { n: also })) : null,
+  ].filter(Boolean);
+  return h("section", { class: ["card verdict fades", level], "aria-label": t("Verdict") },
+    sign(level), h("h1", {}, h("span", { class: "unseen" }, label("level", level), ": "), headline),
+    parts.length ? h("p", {}, parts.flatMap((part, n) => (n ? [" · ", part] : [part]))) : null);
+}
+
+/** The nearest horizon within which it is more likely than not, else the likeliest. */
+function chance({ probability_within_seconds: within = {} }) {
+  const known = Object.entries(within).filter(([, p]) => p >= 0.05);
+  const [time, p] = known.find(([, likely]) => likely >= 0.5) ?? known[known.length - 1] ?? [];
+  return time ? fact(t("likelihood"), t("{chance} within {time}", { chance: percent(p), time: duration(Number(time)) })) : null;
 }
 
 function resource(ctx, f) {
   const { status } = ctx.sample;
-  const name = f.resource === "ram" && status.swap?.total ? t("ram_swap") : resourceName(f.resource);
+  const name = f.resource === "ram" && status.swap?.total ? t("RAM + swap") : resourceName(f.resource);
   const gpu = (status.gpus ?? []).find((g) => `gpu${g.index}` === f.resource);
-  const time = timeLeft(f);
+  const [left, all] = [size(f.headroom_bytes), size(f.capacity_bytes)];
   const rate = f.rate_bytes_per_second;
-  const rest = rate === undefined ? null : rate > 0 ? speed(-rate) : rate < 0 ? speed(-rate) : t("steady");
-  const spoken = t("fan_alt", { what: name, left: size(f.headroom_bytes), all: size(f.capacity_bytes),
-    eta: time ? `${t("time_left")}: ${time}` : t("no_exhaustion") });
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null), held(f) ? chip("unknown", t("old", { time: duration(f.age_seconds) })) : f.level === "ok" && isFull(f) ? chip("info", t("full")) : chip(f.level)),
-    h("p", { class: "big" }, h("strong", {}, size(f.headroom_bytes)), h("span", { class: "dim" }, `${t("free_to_take")}, ${t("of_all", { all: size(f.capacity_bytes) })}`)),
+    h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
+      held(f) ? chip("unknown", t("{time} old", { time: duration(f.age_seconds) })) : chip(f.level)),
+    h("p", { class: "big" }, h("strong", {}, left), h("span", { class: "dim" }, t("left of {all}", { all })), h("span", { class: "outlook" }, f.outlook)),
+    f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,
     bar(f, status, gpu),
-    h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img", "aria-label": spoken }),
+    h("p", { class: "dim small axis" }, t("left, over time")),
+    h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
+      "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: name, left, all, outlook: f.outlook }) }),
     h("dl", { class: "facts" },
-      fact(t("time_left"), time, { text: t("no_exhaustion") }),
-      fact(t("rate"), Math.abs(rate) < 2 ** 20 / 60 ? t("steady") : rest),
-      chance(f) ? fact(t("likely"), chance(f)) : null,
-      f.capacity_learned ? fact(t("capacity"), t(`learned_${f.capacity_learned}`)) : null),
-    held(f) ? h("p", { class: "dim small" }, t("held", { time: duration(f.age_seconds) })) : null);
+      Math.abs(rate) >= 2 ** 20 / 60 ? fact(t("change of use"), speed(rate)) : null, chance(f),
+      f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
+    held(f) ? h("p", { class: "dim small" }, t("No new sample of this memory for {time}.", { time: duration(f.age_seconds) })) : null);
 }
 
 /** Nothing new came of this memory for longer than a tick or two: what is shown is how it was. */
@@ -143,7 +151,7 @@ function bar(f, status, gpu) {
     const cache = Math.max(0, ram.available - (ram.free ?? ram.available));
     const parts = [["a", used / all], ["c", swapped / all], ["b", cache / all]];
     return [layers(parts, f.level, `${t("used")} ${size(used)}`),
-      keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("swapped")} ${size(swapped)}`] : null,
+      keys([["a", `${t("used")} ${size(used)}`], swapped ? ["c", `${t("in swap")} ${size(swapped)}`] : null,
         ["b", `${t("cache")} ${size(cache)}`], ["", `${t("free")} ${size(Math.max(0, all - used - swapped - cache))}`]], f.level)];
   }
   if (gpu?.total_bytes && gpu.used_bytes !== undefined) return vramBar(gpu, f.level);
@@ -166,35 +174,36 @@ function windows({ windows: host }) {
   const { memory_total_bytes: all, memory_available_bytes: free, committed_bytes: promised, commit_limit_bytes: most } = host;
   const spilled = (host.gpus ?? []).map((gpu) => [gpu.adapter, gpu.shared_bytes]).filter(([, bytes]) => bytes !== undefined);
   return h("section", { class: "card resource fades", "data-key": "windows" },
-    h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("windows_note"))),
+    h("div", { class: "head" }, h("h2", {}, "Windows"), h("span", { class: "dim small" }, t("host of this virtual machine"))),
     free === undefined || all === undefined ? null : [
-      h("p", { class: "big" }, h("strong", {}, size(free)), h("span", { class: "dim" }, `${t("free")}, ${t("of_all", { all: size(all) })}`)),
+      h("p", { class: "big" }, h("strong", {}, size(free)), h("span", { class: "dim" }, t("left of {all}", { all: size(all) }))),
       layers([["a", (all - free - (host.vm_bytes ?? 0)) / all], ["b", (host.vm_bytes ?? 0) / all]], null, `${t("used")} ${size(all - free)}`),
       keys([["a", `${t("used")} ${size(Math.max(0, all - free - (host.vm_bytes ?? 0)))}`], host.vm_bytes === undefined ? null : ["b", `WSL ${size(host.vm_bytes)}`], ["", `${t("free")} ${size(free)}`]])],
     h("dl", { class: "facts" },
-      promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, ` ${t("of_all", { all: size(most) })}`)]),
-      host.vm_unreturned_bytes === undefined ? null : fact(t("unreturned"), size(host.vm_unreturned_bytes)),
-      spilled.map(([adapter, bytes]) => h("div", { title: adapter }, h("dt", {}, t("spilled")), h("dd", {}, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
+      promised === undefined ? null : fact(t("committed"), [size(promised), h("span", { class: "dim" }, " ", t("of {all}", { all: size(most) }))]),
+      host.vm_unreturned_bytes === undefined ? null : fact(t("not returned by WSL"), size(host.vm_unreturned_bytes)),
+      spilled.map(([adapter, bytes]) => h("div", {}, h("dt", {}, t("GPU memory in RAM")), h("dd", { title: adapter, translate: "no" }, size(bytes), spilled.length > 1 ? named(` ${adapter}`, { class: "dim small" }) : null)))));
 }
 
 /** What is missing, and why: a machine without a GPU is not one whose driver is silent. */
 export function absent(sample) {
   const found = [];
   if (!sample.source("memory") || sample.source("memory").health !== "ok") {
-    found.push(h("section", { class: "card", "data-key": "no-ram" }, h("div", { class: "head" }, h("h2", {}, t("ram")), chip("unknown", t("unknown"))),
-      h("p", { class: "dim" }, t("no_resources"), " ", said(sample.source("memory")?.error ?? "?"))));
+    found.push(h("section", { class: "card", "data-key": "no-ram" }, h("div", { class: "head" }, h("h2", {}, t("RAM")), chip("unknown", t("not known"))),
+      h("p", { class: "dim" }, t("The memory of this machine cannot be read:"), " ", sample.source("memory")?.error ?? "?")));
   }
   const gpu = sample.source("gpu");
   if (gpu && gpu.health !== "ok") {
     const none = gpu.health === "absent";
     found.push(h("section", { class: "card", "data-key": "no-gpu" },
-      h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", t(`health_${gpu.health}`))),
-      h("p", {}, t(none ? "no_gpu" : gpu.health === "late" ? "gpu_silent" : "gpu_failed")), h("p", { class: "dim small" }, said(gpu.error)), none ? h("p", { class: "dim small" }, t("no_gpu_more")) : null));
+      h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", label("health", gpu.health))),
+      h("p", {}, none ? t("No NVIDIA GPU here") : gpu.health === "late" ? t("The GPU driver does not answer") : t("The GPU cannot be read")), h("p", { class: "dim small" }, gpu.error), none ? h("p", { class: "dim small" }, t("RAM, swap and everything else are monitored all the same.")) : null));
   }
+  const lost = (sample.status.incidents ?? []).find((one) => one.rule === "gpu_lost")?.level ?? "unknown";
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
     found.push(h("section", { class: "card", "data-key": `lost-${labels.uuid}` },
-      h("div", { class: "head" }, h("h2", {}, t("gpu_lost", { gpu: labels.gpu })), chip("critical", t("gpu_gone"))),
-      h("p", { class: "dim" }, t("gpu_lost_more")), h("p", { class: "dim small" }, h("code", {}, labels.uuid))));
+      h("div", { class: "head" }, h("h2", {}, t("GPU {gpu} is lost", { gpu: labels.gpu })), chip(lost, t("no longer reported"))),
+      h("p", { class: "dim" }, t("It was there before and no longer answers.")), h("p", { class: "dim small" }, h("code", {}, labels.uuid))));
   }
   return found;
 }
@@ -203,13 +212,13 @@ export function absent(sample) {
 
 const sum = (values) => values.reduce((all, one) => all + one, 0);
 const VITAL = [
-  { key: "cpu", unit: "ratio", top: 1, board: "cpu", metric: "cpu_seconds_total", where: { mode: "idle" }, rate: true,
+  { key: "cpu", text: template("CPU"), unit: "ratio", top: 1, board: "cpu", metric: "cpu_seconds_total", where: { mode: "idle" }, rate: true,
     of: (values, sample) => Math.max(0, 1 - sum(values) / (sample.value("cpus") || 1)) },
-  { key: "gpu_busy", unit: "ratio", top: 1, board: "gpu", metric: "gpu_utilization_ratio", of: (values) => Math.max(...values) },
-  { key: "psi", unit: "ratio", top: 0.2, board: "pressure", metric: "pressure_stalled_seconds_total", where: { resource: "memory" }, rate: true, of: sum },
-  { key: "swap_in", unit: "bytes_per_second", top: 2 ** 20, board: "pressure", metric: "swap_in_bytes_total", rate: true, of: sum },
-  { key: "disk_busy", unit: "ratio", top: 1, board: "disk", metric: "disk_io_time_seconds_total", rate: true, of: (values) => Math.min(1, Math.max(...values)) },
-  { key: "net", unit: "bytes_per_second", top: 2 ** 20, board: "network", metric: "network_receive_bytes_total", rate: true, of: sum },
+  { key: "gpu_busy", text: template("GPU busy"), unit: "ratio", top: 1, board: "gpu", metric: "gpu_utilization_ratio", of: (values) => Math.max(...values) },
+  { key: "psi", text: template("memory stalls"), unit: "ratio", top: 0.2, board: "pressure", metric: "pressure_stalled_seconds_total", where: { resource: "memory" }, rate: true, of: sum },
+  { key: "swap_in", text: template("swap-in"), unit: "bytes_per_second", top: 2 ** 20, board: "pressure", metric: "swap_in_bytes_total", rate: true, of: sum },
+  { key: "disk_busy", text: template("busiest disk"), unit: "ratio", top: 1, board: "disk", metric: "disk_io_time_seconds_total", rate: true, of: (values) => Math.min(1, Math.max(...values)) },
+  { key: "net", text: template("network"), unit: "bytes_per_second", top: 2 ** 20, board: "network", metric: "network_receive_bytes_total", rate: true, of: sum },
 ];
 
 const seriesOf = (sample, vital) => sample.all(vital.metric)
@@ -267,10 +276,10 @@ function tiles(ctx) {
     const points = recent.points(vital.key, sample.wall - VITALS);
     const last = points[points.length - 1];
     const fresh = last && sample.wall - last[0] < 30;
-    const label = t(vital.key);
+    const name = t(vital.text);
     return h("a", { class: "tile", href: `#/history?board=${vital.board}`, "data-key": `v-${vital.key}` },
-      h("span", {}, label), h("strong", {}, fresh ? amount(last[1], vital.unit) : h("span", { class: "dim" }, t("absent_yet"))),
-      sparkline(points, { from: sample.wall - VITALS, to: sample.wall, top: vital.top, label: `${label}: ${fresh ? amount(last[1], vital.unit) : t("absent_yet")}` }));
+      h("span", {}, name), h("strong", {}, fresh ? amount(last[1], vital.unit) : h("span", { class: "dim" }, t("no data yet"))),
+      sparkline(points, { from: sample.wall - VITALS, to: sample.wall, top: vital.top, label: `${name}: ${fresh ? amount(last[1], vital.unit) : t("no data yet")}` }));
   }));
 }
 

@@ -2,8 +2,11 @@
 
 import { h } from "./dom.js";
 import { duration, moment, percent, size, wallOf } from "./format.js";
-import { t, tMaybe } from "./i18n.js";
-import { name } from "./told.js";
+import { t } from "./i18n.js";
+import { known, label } from "./labels.js";
+
+/** A name (of a program, a card, a series): nobody's language, and no translator's business. */
+export const named = (text, props = {}) => h("span", { translate: "no", ...props }, text);
 
 const SIGNS = {
   ok: ["M7 16.5l6 6L25 10"],
@@ -21,12 +24,12 @@ export function sign(level) {
     round ? h("circle", { cx: 16, cy: 16, r: 13.5 }) : null, (SIGNS[level] ?? SIGNS.unknown).map((d) => h("path", { d })));
 }
 
-export const chip = (level, text) => h("span", { class: ["chip", level] }, text ?? t(`level_${level}`));
+export const chip = (level, text) => h("span", { class: ["chip", level] }, text ?? label("level", level));
 
 /** A bar of layers; `parts` are [class, share]. */
-export function layers(parts, level, label) {
+export function layers(parts, level, words) {
   let x = 0;
-  return h("svg", { class: ["layers", level], viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": label },
+  return h("svg", { class: ["layers", level], viewBox: "0 0 1000 10", preserveAspectRatio: "none", role: "img", "aria-label": words },
     parts.map(([name, share]) => {
       const width = 1000 * Math.min(1, Math.max(0, share || 0));
       const rect = h("rect", { class: name, x: x.toFixed(1), y: 0, height: 10, width: Math.max(0, Math.min(width, 1000 - x)).toFixed(1) });
@@ -40,7 +43,7 @@ export const keys = (entries, level) => h("ul", { class: ["keys", level] },
 
 /** A figure with its name; what is absent says why. */
 export const fact = (name, value, why) => h("div", {}, h("dt", {}, name),
-  h("dd", {}, value ?? h("span", { class: "dim", title: why?.more }, why?.text ?? t("unknown"))));
+  h("dd", {}, value ?? h("span", { class: "dim", title: why?.more }, why?.text ?? t("not known"))));
 
 export const card = (title, side, ...content) => h("section", { class: "card" },
   h("div", { class: "head" }, h("h2", {}, title), side), content);
@@ -57,9 +60,9 @@ export const empty = (...text) => h("p", { class: "empty" }, text);
 /** What stands where an answer is still to come, or did not. */
 export function pending(loaded, again) {
   if (loaded?.error) {
-    return h("div", { class: "card empty" }, h("p", {}, t("failed", { why: loaded.error })), h("button", { type: "button", onclick: again }, t("again")));
+    return h("div", { class: "card empty" }, h("p", {}, t("Could not be loaded: {why}", { why: loaded.error })), h("button", { type: "button", onclick: again }, t("Try again")));
   }
-  return h("p", { class: "card empty" }, t("loading"));
+  return h("p", { class: "card empty" }, t("Loading …"));
 }
 
 export const at = (iso) => h("time", { datetime: iso }, moment(wallOf(iso)));
@@ -73,16 +76,16 @@ export const column = (name, kind) => h("th", { scope: "col", class: kind }, nam
 export function work(status, kind) {
   const found = (status?.running ?? []).filter((one) => !kind || one.kind === kind);
   if (!found.length) return null;
-  return liveCard(t("runs_now"), null, h("ul", { class: "plain-list" }, found.map((one) => {
+  return liveCard(t("Running now"), null, h("ul", { class: "plain-list" }, found.map((one) => {
     const { done_ratio: done, left_seconds: left, elapsed_seconds: elapsed } = one;
     const share = done ?? (left === undefined ? null : elapsed / Math.max(1e-9, elapsed + left));
     const details = [
-      tMaybe(`phase_${one.phase}`), done === undefined ? null : percent(done), t("for_time", { time: duration(elapsed) }),
-      left === undefined ? null : t(one.kind === "stress" ? "left_time" : "time_up", { time: duration(left) }),
-      one.peak_bytes ? t("peak_of", { size: size(one.peak_bytes) }) : null, one.waiting ? t("compilers_wait", { n: one.waiting }) : null,
+      known("phase", one.phase) ? label("phase", one.phase) : null, done === undefined ? null : percent(done), t("for {time}", { time: duration(elapsed) }),
+      left === undefined ? null : one.kind === "stress" ? t("about {time} left", { time: duration(left) }) : t("time limit in {time}", { time: duration(left) }),
+      one.peak_bytes ? t("peak {size}", { size: size(one.peak_bytes) }) : null, one.waiting ? t("compilers waiting: {n}", { n: one.waiting }) : null,
     ].filter(Boolean);
-    return h("li", { "data-key": `w${one.pid}` }, h("div", {}, h("strong", {}, t(`work_${one.kind}`)), " ", name(one.what)),
-      share === null ? null : h("progress", { max: 1, value: share.toFixed(3), "aria-label": `${t(`work_${one.kind}`)} ${one.what}` }),
+    return h("li", { "data-key": `w${one.pid}` }, h("div", {}, h("strong", {}, label("work", one.kind)), " ", named(one.what)),
+      share === null ? null : h("progress", { max: 1, value: share.toFixed(3), "aria-label": `${label("work", one.kind)} ${one.what}` }),
       h("div", { class: "dim small" }, details.join(" · ")));
   })));
 }

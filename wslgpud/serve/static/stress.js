@@ -4,13 +4,15 @@ import { get } from "./api.js";
 import { axes, colours } from "./charts.js";
 import { h } from "./dom.js";
 import { bandwidth, count, duration, percent, size } from "./format.js";
-import { t, tMaybe } from "./i18n.js";
-import { said, name as named } from "./told.js";
-import { at, card, chip, column, empty, pending, table, work } from "./parts.js";
+import { t } from "./i18n.js";
+import { label } from "./labels.js";
+import { at, card, chip, column, empty, named, pending, table, work } from "./parts.js";
 
 export const NIGHT = { passed: "ok", findings: "critical", left: "info", skipped: "info", failed: "warning" };
 const SPEEDS = ["write", "read"];
 const GPUS = 8;
+
+const kindName = (kind) => (kind === "write" ? t("Write") : t("Read"));
 
 export const stress = {
   key: "stress",
@@ -23,25 +25,25 @@ export const stress = {
 
   load(ctx) {
     const number = this.number;
-    get(number === null ? "stress" : `stress/${number}`, number === null ? { limit: 400 } : {}).then(
+    get(number === null ? "stress" : `stress/${number}`, number === null ? { limit: 400, lang: ctx.lang } : { lang: ctx.lang }).then(
       ({ document }) => { if (this.number === number) { this.found = { document }; ctx.render(); } },
       (error) => { if (this.number === number) { this.found = { error: error.message }; ctx.render(); } });
   },
 
   render(ctx) {
-    const title = h("h1", { class: "unseen" }, t("stress"));
-    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/stress" }, "← ", t("back")));
+    const title = h("h1", { class: "unseen" }, t("Stress nights"));
+    const back = this.number === null ? null : h("p", {}, h("a", { href: "#/stress" }, "← ", t("Back to the list")));
     if (!this.found?.document) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
     if (this.number !== null) return [title, h("div", { class: "stack" }, back, night(this.found.document))];
     const { runs } = this.found.document;
     if (!runs.length) return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
-      h("section", { class: "card" }, empty(t("no_stress")), h("p", { class: "empty" }, t("no_stress_more"))))];
+      h("section", { class: "card" }, empty(t("No stress run so far.")), h("p", { class: "empty" }, t("It runs at night while the GPU is idle, or now with: wslgpud stress"))))];
     const curves = complete(runs).length > 1;
     return [title, h("div", { class: "stack" }, work(ctx.sample?.status, "stress"),
-      curves ? h("div", { class: "grid" }, figure("usable", t("usable_over")), figure("speed", t("speed_over"))) : null,
-      card(t("stress"), null, table(t("stress"),
-        [column(t("night")), column("GPU"), column(t("verdict")), column(t("usable"), "num"), column(t("write"), "num"), column(t("read"), "num"),
-          column(t("errors"), "num"), column(t("took"), "num"), column(t("note"))],
+      curves ? h("div", { class: "grid" }, figure("usable", t("Usable VRAM, night by night")), figure("speed", t("Bandwidth, night by night"))) : null,
+      card(t("Stress nights"), null, table(t("Stress nights"),
+        [column(t("Night")), column("GPU"), column(t("Verdict")), column(t("Usable"), "num"), column(t("Write"), "num"), column(t("Read"), "num"),
+          column(t("Errors"), "num"), column(t("Duration"), "num"), column(t("Note"))],
         runs.map(row))))];
   },
 
@@ -63,17 +65,17 @@ export const stress = {
 const complete = (runs) => runs.filter((run) => run.verdict === "passed" || run.verdict === "findings");
 
 const figure = (key, title) => card(title, null, h("div", { class: "chart tall", "data-key": `stress-${key}`, "data-keep": true, role: "img", "aria-label": title }),
-  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch line" }), t("write")), h("span", {}, h("span", { class: "swatch line dashed" }), t("read"))) : null);
+  key === "speed" ? h("p", { class: "keys" }, h("span", {}, h("span", { class: "swatch line" }), t("Write")), h("span", {}, h("span", { class: "swatch line dashed" }), t("Read"))) : null);
 
 function row(run) {
   const v = run.values;
   return h("tr", { "data-key": `s${run.id}` },
     h("td", { class: "when" }, h("a", { href: `#/stress/${run.id}` }, at(run.at))), h("th", { scope: "row" }, `GPU ${run.gpu}`),
-    h("td", {}, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`))),
+    h("td", {}, chip(NIGHT[run.verdict], label("night", run.verdict))),
     h("td", { class: "num" }, size(v.usable_bytes, 2 ** 24)), h("td", { class: "num" }, bandwidth(v.write_median)),
     h("td", { class: "num" }, bandwidth(v.read_median)), h("td", { class: "num" }, v.errors ? h("strong", { class: "bad" }, count(v.errors)) : count(v.errors)),
     h("td", { class: "num" }, duration(v.seconds ?? v.duration_seconds)),
-    h("td", { class: "dim long" }, said(run.findings.length ? run.findings.map((f) => f.text).join("; ") : run.reason)));
+    h("td", { class: "dim long" }, run.findings.length ? run.findings.map((f) => f.text).join(" · ") : run.reason));
 }
 
 function nights(charts, key, unit, data, dashed) {
@@ -90,22 +92,16 @@ function nights(charts, key, unit, data, dashed) {
 }
 
 function night(run) {
-  const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, figureName(name)), h("dd", {}, written(name, value))));
+  const figures = Object.entries(run.values).map(([name, value]) => h("div", {}, h("dt", {}, label("figure", name)), h("dd", {}, written(name, value))));
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(NIGHT[run.verdict], t(`verdict_${run.verdict}`)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
-      h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, said(run.reason)) : null,
-      run.findings.length ? [h("h3", {}, t("findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, said(f.text))))] : null),
-    chunksOf(run).length > 1 ? card(t("chunks"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("chunks") }),
-      h("p", { class: "keys" }, SPEEDS.map((kind, n) => h("span", {}, h("span", { class: `swatch l${n + 1}` }), t(kind))))) : null,
-    figures.length ? card(t("figures"), null, h("dl", { class: "facts" }, figures)) : null,
+      h("div", { class: "head" }, chip(NIGHT[run.verdict], label("night", run.verdict)), h("span", { class: "dim small" }, at(run.at), " · ", named(Object.entries(run.key).filter(([, value]) => value).map(([what, value]) => `${what} ${value}`).join(" · ")))),
+      h("h2", {}, `GPU ${run.gpu} `, named(run.name)), run.reason ? h("p", {}, run.reason) : null,
+      run.findings.length ? [h("h3", {}, t("Findings")), h("ul", { class: "plain-list" }, run.findings.map((f) => h("li", {}, f.text)))] : null),
+    chunksOf(run).length > 1 ? card(t("Bandwidth of each chunk of memory"), null, h("div", { class: "chart tall", "data-key": "chunks", "data-keep": true, role: "img", "aria-label": t("Bandwidth of each chunk of memory") }),
+      h("p", { class: "keys" }, SPEEDS.map((kind, n) => h("span", {}, h("span", { class: `swatch l${n + 1}` }), kindName(kind))))) : null,
+    figures.length ? card(t("Figures"), null, h("dl", { class: "facts" }, figures)) : null,
   ];
-}
-
-/** `write_median` and the like as people say it; one this page does not know yet stays as it is called. */
-function figureName(name) {
-  const known = tMaybe(`figure_${name}`);
-  return known ?? named(name.replaceAll("_", " "));
 }
 
 function written(name, value) {
