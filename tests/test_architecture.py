@@ -19,7 +19,7 @@ LAYERS = (
     ("config", "host", "outgoing", "palette", "foreign"),
     ("probes",),
     ("sources",),
-    ("observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
+    ("client", "observe", "capture", "systemd", "logs", "running", "secrecy", "output"),
     ("risk",),
     ("store", "alerts", "serve", "stress", "advise", "plots"),
     ("verdict",),

@@ -21,12 +21,12 @@ HANG = """
 from tests.alerts.ticks import tick
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.alerts.texts import compose
-from wslgpud.alerts.texts import LANGUAGES
-from wslgpud.model import Reading
+from wslgpud.model import Reading, Transition
 from wslgpud.sources.cpu import BLOCKED
 engine = RuleEngine()
 changes = [c for t in (0, 61) for c in engine.observe(tick(t, Reading(BLOCKED, 30)))]
-print([(c.rule, c.new.name) for c in changes], all("programs_hang" in w.rules for w in LANGUAGES.values()))
+rows = [Transition(0, 0, c.resource, c.rule, c.old, c.new, facts=c.facts) for c in changes]
+print([(row.rule, row.new.name, str(compose(row).headline)) for row in rows])
 """
 
 
@@ -85,13 +85,16 @@ def test_a_check_is_part_of_the_report(changed: Copy, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Grafana's SDK needs Python 3.11")
-def test_a_rule_speaks_every_language_is_explained_and_reaches_prometheus(
+def test_a_rule_speaks_waits_for_its_translation_is_explained_and_reaches_prometheus(
     changed: Copy, tmp_path: Path
 ) -> None:
     changed.python("-m", "grafana.source", home=tmp_path)  # the runbook is a dashboard, to which alerts link
     changed.python("-m", "deploy.prometheus.generate", home=tmp_path)
 
-    assert changed.python("-c", HANG, home=tmp_path) == "[('programs_hang', 'WARNING')] True\n"
+    assert changed.python("-c", HANG, home=tmp_path) == (
+        "[('programs_hang', 'WARNING', '30 programs wait for a disk')]\n"
+    )
+    assert "5 without a translation" in changed.python("-m", "tests.words.catalogue", home=tmp_path)
     assert "does not answer" in changed.python(
         "-m", "wslgpud", "alerts", "explain", "programs_hang", home=tmp_path
     )

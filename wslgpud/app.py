@@ -30,14 +30,13 @@ from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
 from wslgpud.jobs import Nightly, inbox
 from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor
-from wslgpud.serve import LocalStatus, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.serve.exposition import CLASSIC
 from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
-from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, decide
-from wslgpud.words import chosen, tongue
+from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
+from wslgpud.words import cause, chosen, failure, say, tongue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -109,7 +108,7 @@ class Daemon:
                 self._open(stack)
                 self._resources = stack.pop_all()
         except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
-            raise StartError(str(error)) from error
+            raise StartError(cause(error)) from error
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +121,11 @@ class Daemon:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StartError(
-                f"cannot make the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot make the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=failure(error),
+                )
             ) from error
         target = self._config.store.path or str(self._folder / "wslgpud.db")
         self.database = shown(target)
@@ -153,7 +156,8 @@ class Daemon:
         publisher.include(self._desk.readings)
         publisher.include(systemd.readings)
         publisher.include(self._told.readings)
-        self._server = Server(self._config.server, publisher, self._routes(place))
+        table = self._routes(place)
+        self._server = Server(self._config.server, publisher, table)
         self._server.start()
         self.url = self._server.url.removesuffix("/")
         stack.callback(self._server.stop, STOP_SECONDS)
@@ -179,13 +183,13 @@ class Daemon:
         rounds.start()
         stack.callback(rounds.close)
         self._desk.dispatcher.start()
-        self._leave_note(stack)
+        self._leave_note(stack, table)
 
-    def _leave_note(self, stack: ExitStack) -> None:
+    def _leave_note(self, stack: ExitStack, table: Sequence[Route]) -> None:
         """Tell this machine's own commands where we are."""
         facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
         if self._server.guarded:
-            local = LocalStatus(self._folder, self._for_commands)
+            local = LocalApi(self._folder, table)
             if local.start():
                 stack.callback(local.close)
                 facts["socket"] = local.path.name
@@ -195,14 +199,18 @@ class Daemon:
             inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
         except OSError as error:
             raise StartError(
-                f"cannot write into the folder {self._folder}: {error.strerror}; choose another with --state"
+                say(
+                    "cannot write into the folder {folder}: {reason}; choose another with --state",
+                    folder=str(self._folder),
+                    reason=failure(error),
+                )
             ) from error
         stack.callback(note.unlink, missing_ok=True)
 
     def _routes(self, place: Place) -> list[Route]:
         publisher = self._publisher
         archive = Archive(lambda: self._store.reader, place.host, place.language)
-        present = api.Present(lambda _: self.now(), self._store.stats, self.checkup)
+        present = api.Present(self.now, self._store.stats, self.checkup)
         return [
             *routes(publisher, self.status, self.now),
             *api.routes(publisher, catalogue(), archive, present),
@@ -279,9 +287,8 @@ class Daemon:
         )
 
     def _decide(self, state: State) -> Verdict:
-        memory = next((report for report in state.snapshot.reports if report.name == "memory"), None)
-        blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
-        return decide(state.forecasts, self._standing, self._desk.lately(NEWS_SECONDS), blind=blind)
+        lately = self._desk.lately(NEWS_SECONDS)
+        return decide(state.forecasts, self._standing, lately, blind=blindness(state.snapshot))
 
     def _recall_lessons(self) -> None:
         """Give the engine what earlier runs have learned.
@@ -320,10 +327,6 @@ class Daemon:
         if state is None:
             return self.now(language)
         return self._status(state, language, self._recent(state.snapshot.wall - RECENT_SECONDS))
-
-    def _for_commands(self, language: str) -> dict[str, Any]:
-        """Return what this machine's own commands may know where the HTTP server asks for a password."""
-        return {**self.status(language), "metrics": self._publisher.text(CLASSIC).decode()}
 
     def checkup(self) -> list[dict[str, Any]]:
         """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.

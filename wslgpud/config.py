@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from wslgpud.config_key import ENVIRONMENT_PREFIX, ConfigError, Key, checked, key
+from wslgpud.words import Message, cause, failure, say
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,8 +35,8 @@ class Sampling:
     fastest_seconds: float = key(
         0.1, "shortest interval, used by itself when little memory is left", minimum=0.1, maximum=60
     )
-    processes_seconds: float = key(5.0, "time between two looks at the process list", minimum=1, maximum=600)
-    processes_max: int = key(12, "how many processes are kept in each sample", minimum=1, maximum=100)
+    processes_seconds: float = key(5.0, "time between two scans of the process list", minimum=1, maximum=600)
+    processes_max: int = key(12, "how many processes each sample keeps", minimum=1, maximum=100)
     gpu: bool = key(True, "read NVIDIA GPUs through NVML")
     gpu_timeout_seconds: float = key(
         5.0, "how long NVML may take before its process is replaced", minimum=0.5, maximum=120
@@ -49,7 +50,7 @@ class Windows:
 
     probe: str = key(
         "auto",
-        "one resident PowerShell in Windows that tells of its memory and its GPUs",
+        "one resident PowerShell process in Windows that reports its memory and GPUs",
         choices=("auto", "off"),
     )
     exporter_url: str = key(
@@ -57,7 +58,7 @@ class Windows:
         "windows_exporter to ask instead (collectors memory, gpu, process), like http://MYPC.local:9182/metrics",
         shows="address",
     )
-    every_seconds: float = key(10.0, "time between two questions to Windows", minimum=1, maximum=600)
+    every_seconds: float = key(10.0, "time between two queries to Windows", minimum=1, maximum=600)
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,10 @@ class StoreSettings:
     path: str = key(
         "", "SQLite file, or postgresql+psycopg://...; empty: wslgpud.db in the state folder", shows="address"
     )
-    commit_seconds: float = key(
-        10.0, "samples are written together this often while memory is calm", minimum=1, maximum=300
-    )
-    raw_days: float = key(30.0, "days of every sample", minimum=0.01, maximum=3650)
-    minute_days: float = key(366.0, "days of one-minute summaries", minimum=1, maximum=36500)
-    hour_days: float = key(3660.0, "days of one-hour summaries", minimum=1, maximum=36500)
+    commit_seconds: float = key(10.0, "time between two writes while memory is calm", minimum=1, maximum=300)
+    raw_days: float = key(30.0, "days for which every sample is kept", minimum=0.01, maximum=3650)
+    minute_days: float = key(366.0, "days for which one-minute summaries are kept", minimum=1, maximum=36500)
+    hour_days: float = key(3660.0, "days for which one-hour summaries are kept", minimum=1, maximum=36500)
     max_bytes: int = key(
         2_000_000_000,
         "size at which the oldest samples go first: of the whole file, in PostgreSQL of this machine's rows",
@@ -91,7 +90,7 @@ class Server:
     )
     insecure: bool = key(False, "listen on other addresses than loopback without TLS and passwords")
     allowed_hosts: tuple[str, ...] = key(
-        (), "host names by which the page may be asked for, beside this machine's"
+        (), "host names under which the page answers, besides this machine's"
     )
 
 
@@ -101,7 +100,7 @@ class Otlp:
 
     endpoint: str = key(
         "",
-        "like http://127.0.0.1:4318/v1/metrics; empty: nowhere; needs ./deploy/install --extra otlp",
+        "collector, like http://127.0.0.1:4318/v1/metrics; empty: none; needs ./deploy/install --extra otlp",
         shows="address",
     )
     headers: tuple[str, ...] = key((), "headers to send along, like authorization=Bearer 123", shows="set")
@@ -119,16 +118,18 @@ class Alerts:
         (), "lowest level of single channels, like windows_toast=critical (names: wslgpud alerts test)"
     )
     language: str = key("", "language of alerts; empty means that of the locale", choices=("", "en", "zh"))
-    resolved: bool = key(True, "say so when trouble is over")
-    repeat: bool = key(True, "say it again when the time left has halved since the last message")
-    quiet_hours: str = key("", "local time in which people are left alone, like 22:00-07:00")
+    resolved: bool = key(True, "send a message when an incident is over")
+    repeat: bool = key(True, "repeat a warning when the time left has halved since the last message")
+    quiet_hours: str = key("", "local time without messages to people, like 22:00-07:00")
     quiet_level: str = key(
         "emergency", "lowest level that is sent all the same", choices=("warning", "critical", "emergency")
     )
     messages_per_hour: int = key(
         20, "most messages to people an hour on each channel; more are sent together", minimum=1, maximum=3600
     )
-    expire_hours: float = key(24.0, "what no channel took for so long is given up", minimum=0.1, maximum=720)
+    expire_hours: float = key(
+        24.0, "messages that no channel has taken for this long are dropped", minimum=0.1, maximum=720
+    )
     desktop: str = key("auto", "notifications of the Linux desktop", choices=("auto", "on", "off"))
     windows_toast: str = key("auto", "toasts of Windows, under WSL2", choices=("auto", "on", "off"))
     urls: tuple[str, ...] = key(
@@ -162,14 +163,12 @@ class Stress:
     """The nightly test of the GPU's memory."""
 
     schedule: str = key("30 3 * * *", 'when: minute hour day month weekday, as in a crontab; or "off"')
-    jitter_minutes: float = key(
-        20.0, "start up to this much later, another time each night", minimum=0, maximum=720
-    )
+    jitter_minutes: float = key(20.0, "start up to this much later, at random", minimum=0, maximum=720)
     retries: int = key(
         3, "how often a run is tried again the same night when the GPU was busy", minimum=0, maximum=20
     )
     retry_minutes: float = key(30.0, "time between these tries", minimum=1, maximum=720)
-    python: str = key("", "Python that has torch; empty means to look for one in the usual places")
+    python: str = key("", "Python with torch; empty: searched for in the usual places")
     reserve_bytes: int = key(
         0, "VRAM that stays free; 0 means 128 MiB, under WSL2 512 MiB or a sixteenth of the card", minimum=0
     )
@@ -191,7 +190,7 @@ class Stress:
 class Log:
     """What is printed."""
 
-    level: str = key("info", "least important lines shown", choices=("debug", "info", "warning", "error"))
+    level: str = key("info", "least severe level of the log", choices=("debug", "info", "warning", "error"))
 
 
 @dataclass(frozen=True)
@@ -283,7 +282,9 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     origins: dict[str, str] = {}
     for path, value, origin in [*_from_file(file), *_from_environment(environ, known.values())]:
         if path not in known:
-            raise ConfigError(f"{origin}: unknown key {path}{_nearest(path, list(known))}")
+            raise ConfigError(
+                _unknown(say("{origin}: unknown key {key}", origin=origin, key=path), path, known)
+            )
         values[path] = checked(known[path], value, origin)
         origins[path] = origin
     config = Config(
@@ -295,7 +296,7 @@ def load(file: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         }
     )
     if config.sampling.fastest_seconds > config.sampling.interval_seconds:
-        raise ConfigError("sampling.fastest_seconds must not exceed sampling.interval_seconds")
+        raise ConfigError(say("sampling.fastest_seconds must not exceed sampling.interval_seconds"))
     return Loaded(config, file, origins)
 
 
@@ -306,16 +307,24 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
         with file.open("rb") as stream:
             document = tomllib.load(stream)
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from error
+        raise ConfigError(say("{file}: {reason}", file=str(file), reason=failure(error))) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        raise ConfigError(
+            say("{file}: not valid TOML: {error}", file=str(file), error=cause(error))
+        ) from error
     known_sections = list(sections())
     found = []
     for section, content in document.items():
         if section not in known_sections:
-            raise ConfigError(f"{file}: unknown section [{section}]{_nearest(section, known_sections)}")
+            what = say("{file}: unknown section [{section}]", file=str(file), section=section)
+            raise ConfigError(_unknown(what, section, known_sections))
         if not isinstance(content, dict):
-            raise ConfigError(f"{file}: {section} is a section; write [{section}] and its keys below")
+            raise ConfigError(
+                say(
+                    "{file}: {section} is a section; write [{section}] and its keys below",
+                    file=str(file), section=section,
+                )
+            )  # fmt: skip
         found += [(f"{section}.{name}", value, str(file)) for name, value in content.items()]
     return found
 
@@ -323,7 +332,7 @@ def _from_file(file: Path | None) -> list[tuple[str, Any, str]]:
 def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[tuple[str, Any, str]]:
     meant = {k.environment.replace("__", "_"): k.environment for k in known}
     if wrong := next((name for name in sorted(environ) if name in meant), None):
-        raise ConfigError(f"{wrong}: unknown key; did you mean {meant[wrong]}?")
+        raise ConfigError(say("{name}: unknown key; did you mean {near}?", name=wrong, near=meant[wrong]))
     return [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".", 1), value, name)
         for name, value in sorted(environ.items())
@@ -331,6 +340,8 @@ def _from_environment(environ: Mapping[str, str], known: Iterable[Key]) -> list[
     ]
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else "; see 'wslgpud config show' for all keys"
+def _unknown(what: Message, name: str, known: Iterable[str]) -> Message:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return say("{what}; did you mean {near}?", what=what, near=close[0])
+    return say("{what}; see 'wslgpud config show' for all keys", what=what)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wslgpud.masking import MaskedError, Shown
+from wslgpud.words import Message, say
 
 ENVIRONMENT_PREFIX = "WSLGPUD_"
 
@@ -76,25 +77,35 @@ def checked(declared: Key, value: Any, origin: str) -> Any:
     if kind == tuple[str, ...] and isinstance(value, list):
         value = tuple(value)
     if expected := _expected(declared, value):
-        shown = repr(value) if declared.shows == "all" else "the value given"
-        raise ConfigError(f"{origin}: {declared.path} must be {expected}, not {shown}")
+        shown = repr(value) if declared.shows == "all" else say("the value given")
+        raise ConfigError(
+            say(
+                "{origin}: {key} must be {expected}, not {value}",
+                origin=origin, key=declared.path, expected=expected, value=shown,
+            )
+        )  # fmt: skip
     return value
 
 
-def _expected(declared: Key, value: Any) -> str:
-    """Say what the key must be if ``value`` is not that; empty when the value will do."""
+_KINDS = {int: say("a whole number"), float: say("a number"), bool: say("true or false")}
+
+
+def _expected(declared: Key, value: Any) -> Message | None:
+    """Say what the key must be if ``value`` is not that; None when the value will do."""
     kind, low, high = declared.type, declared.minimum, declared.maximum
     if kind == tuple[str, ...]:
         good = isinstance(value, tuple) and all(isinstance(v, str) for v in value)
-        return "" if good else "a list of strings"
+        return None if good else say("a list of strings")
     if type(value) is not kind:
-        return {int: "a whole number", float: "a number", bool: "true or false"}.get(kind, "text")
+        return _KINDS.get(kind, say("text"))
     if declared.choices:
-        return "" if value in declared.choices else "one of " + ", ".join(declared.choices)
+        return None if value in declared.choices else say("one of {names}", names=declared.choices)
     # Written as what must hold, so that nan, which is neither below nor above anything, is refused.
     if (low is None or value >= low) and (high is None or value <= high):
-        return ""
-    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        return None
+    if high is None:
+        return say("at least {least}", least=low or 0)
+    return say("between {least} and {most}", least=low or 0, most=high)
 
 
 def _from_text(kind: Any, text: str) -> Any:

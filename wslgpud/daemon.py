@@ -11,9 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from wslgpud import config, logs, secrecy
+from wslgpud import config, logs, secrecy, words
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host, RecordedHost
+from wslgpud.words import cause, say, t
 
 #: How the order reaches the process after the change; taken from the environment before anything is started.
 ORDER = "WSLGPUD_ORDER"
@@ -40,9 +41,11 @@ def main(order: str) -> int:
     from wslgpud.app import Daemon, StartError  # noqa: PLC0415
 
     file, state, root = (None if path is None else Path(path) for path in json.loads(order))
+    words.use(words.chosen("", os.environ))
     try:
         loaded = config.load(file, os.environ)
         found = loaded.config
+        words.use(words.chosen(found.alerts.language, os.environ))
         logs.set_up(found.log.level)
         for path in secrecy.exposed(found, loaded.file):
             log.warning("every user can read %s, which holds secrets: %s", path, secrecy.remedy(path))
@@ -55,12 +58,16 @@ def main(order: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, end)
         with daemon:
-            print(f"metrics  {daemon.url}/metrics")  # noqa: T201 - for who started it
-            print(f"page     {daemon.url}/")  # noqa: T201
-            print(f"data     {daemon.database}", flush=True)  # noqa: T201
+            told = (
+                t("metrics  {url}", url=f"{daemon.url}/metrics"),
+                t("page     {url}", url=f"{daemon.url}/"),
+                t("data     {path}", path=str(daemon.database)),
+            )
+            print("\n".join(told), flush=True)  # noqa: T201 - for who started it
             daemon.run()
     except (ConfigError, NoRecording, StartError) as error:
-        print(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {error}", file=sys.stderr)  # noqa: T201
+        told_error = words.current().text(words.cause(error))
+        print(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {told_error}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
 
@@ -76,4 +83,10 @@ def host_at(folder: Path | None) -> Host:
     try:
         return RecordedHost(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise NoRecording(f"{folder} is not a machine recorded by 'wslgpud capture': {error}") from error
+        raise NoRecording(
+            say(
+                "{folder} is not a machine recorded by 'wslgpud capture': {error}",
+                folder=str(folder),
+                error=cause(error),
+            )
+        ) from error

@@ -15,6 +15,7 @@ from wslgpud import extras
 from wslgpud.metrics import PREFIX, Catalogue
 from wslgpud.model import Number
 from wslgpud.store import Reader, SeriesRef
+from wslgpud.words import say
 
 DAY_SECONDS = 86400.0
 #: steps of one series that are in memory at a time, where steps are asked for
@@ -192,7 +193,7 @@ def parquet(
         import pyarrow as pa  # noqa: PLC0415 - 40 MB that only this needs
         from pyarrow import parquet as files  # noqa: PLC0415
     except ImportError as error:
-        raise ExportError(f"Parquet needs pyarrow: {extras.remedy('parquet')}") from error
+        raise ExportError(say("Parquet needs pyarrow: {remedy}", remedy=extras.remedy("parquet"))) from error
     words = pa.dictionary(pa.int32(), pa.string())
     schema = pa.schema(
         [

@@ -1,4 +1,4 @@
-"""What the risk engine would have seen in the recorded past, for ``wslgpud replay --from``."""
+"""What the risk engine would have seen in the recorded past, for ``wslgpud replay --since``."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from wslgpud.stress.levels import level_of
 from wslgpud.stress.look import Recent
 from wslgpud.stress.run import Runner
 from wslgpud.stress_unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
+from wslgpud.words import cause, say
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +74,11 @@ def trigger(settings: Stress) -> Any:
         return CronTrigger.from_crontab(" ".join([*words[:4], *map(_weekdays, words[4:])]), _zone())
     except ValueError as error:
         raise ConfigError(
-            f'stress.schedule: {settings.schedule!r} is neither "off" nor minute hour day month weekday:'
-            f" {error}"
+            say(
+                'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
+                schedule=repr(settings.schedule),
+                error=cause(error),
+            )
         ) from error
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from wslgpud.units import printable
+from wslgpud.words import Said
 
 #: How much of a value may be seen: all of it, that it is set, of URLs where they lead, of a command the
 #: program; a person's name by everybody but strangers.
@@ -64,9 +65,11 @@ def _hidden(found: re.Match[str]) -> str:
 class MaskedError(Exception):
     """An error that is shown, logged or kept, and may quote others: what looks like a secret is gone."""
 
-    def __init__(self, text: str) -> None:
-        """Say what is wrong."""
-        super().__init__(masked(text))
+    def __init__(self, said: Said) -> None:
+        """Say what is wrong; a message that quotes a secret becomes English text without it."""
+        text = str(said)
+        hidden = masked(text)
+        super().__init__(said if hidden == text else hidden)
 
 
 @functools.lru_cache(maxsize=2048)

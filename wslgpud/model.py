@@ -225,22 +225,18 @@ class Level(IntEnum):
 class Forecast:
     """What the risk engine thinks of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
 
-    ``rate`` is consumption in bytes a second (positive: memory goes away). The three times to exhaustion
-    are the early, middle and late end of the range; None when nothing points to exhaustion.
-    ``probabilities`` maps a horizon in seconds to the probability of exhaustion within it. ``cause`` is what
-    points to exhaustion (growth, steps, pressure, stall, limit, oom, expected, full), seen for
-    ``window_seconds``, or "paused" where the level holds though use has not grown for so long, or "gone"
-    where the resource is there no longer. Once the room is back, it is how that came about so many seconds ago:
-    "killed" (``who`` is the victim, where known), "refused" (an allocation failed), "freed" (``who`` gave it
-    back). ``who`` is what people call the culprit, ``who_kind`` what it is (process, group, tmpfs,
-    ...), ``who_pid`` its pid where it is one process, ``who_bytes_per_second`` how fast it grew, and
-    ``who_share_ratio`` how much of the growth it was. ``wslgpud.risk.wording`` makes words of these.
-    ``may_stop`` says that it is the first growth of this resource: most of them end by themselves.
-    ``next_step_bytes`` is how high the next step of a staircase will be.
-    ``age_seconds`` is above 0 while no sample comes and the last forecast is held.
-    ``capacity_learned`` says that the capacity is where an allocation has failed ("seen"), or probably has.
-    ``expected_peak_bytes`` is what ``who`` came to in earlier runs, where that points to exhaustion.
-    ``spilled_bytes`` is what lies in Windows' RAM because the card is full, where that is known.
+    ``rate`` is consumption (positive: memory goes away). The three times to exhaustion are the early, middle
+    and late end of the range, None when nothing points to it. ``probabilities`` maps a horizon in seconds to
+    that of exhaustion within it. ``cause`` is what points to it (growth, steps, pressure, stall, limit, oom,
+    expected, full), seen for ``window_seconds``; "paused" where the level holds though use has not grown for
+    so long, "gone" where the resource is there no longer. Once the room is back, it is how that came about so
+    many seconds ago: "killed" (``who`` is the victim, where known), "refused" (an allocation failed), "freed"
+    (``who`` gave it back). ``who`` is the culprit as people call it, ``who_kind`` what it is (process, group,
+    tmpfs, ...), ``who_share_ratio`` its part of the growth. ``may_stop``: it is the first growth seen here.
+    ``age_seconds`` is above 0 while no sample comes and the last is held. ``capacity_learned`` says that the
+    capacity is where an allocation has failed ("seen"), or probably has. ``expected_peak_bytes`` is what
+    ``who`` came to in earlier runs, where that points to exhaustion, ``spilled_bytes`` what lies in Windows'
+    RAM because the card is full. ``wslgpud.risk.wording`` makes words of all this.
     """
 
     resource: str
@@ -269,10 +265,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule: the row that an alert is.
-
-    ``message`` is its headline, ``facts`` are what the rule saw (a victim, a size).
-    """
+    """A change of level of one resource under one rule, with its headline and what the rule saw."""
 
     wall: float
     mono: float
@@ -405,7 +398,7 @@ class Finding(NamedTuple):
     """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
 
     kind: FindingKind
-    text: str
+    text: Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +416,7 @@ class StressResult:
     gpu: int
     name: str
     verdict: StressVerdict
-    reason: str = ""
+    reason: Said = ""
     findings: tuple[Finding, ...] = ()
     key: Mapping[str, str] = field(default_factory=_nothing)
     values: Mapping[str, Number] = field(default_factory=_nothing)

@@ -54,6 +54,8 @@ class Address:
     port: int | None
     target: str
     authorization: str = field(default="", repr=False)
+    #: path of the Unix socket behind which the server is, in place of host and port
+    socket: str = ""
 
     @property
     def place(self) -> str:
@@ -150,6 +152,11 @@ class _Wire(io.RawIOBase):
         self._socket: socket.socket | None = None
 
     def connect(self, address: Address) -> None:
+        if address.socket:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.settimeout(self._seconds_left())
+            self._socket.connect(address.socket)
+            return
         port = address.port or _DEFAULT_PORTS[address.scheme]
         failure = OSError("has no address")
         for family, kind, protocol, _, place in socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM):

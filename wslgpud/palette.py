@@ -31,6 +31,11 @@ LEVELS: Mapping[Level, Shade] = {
 #: by the names that commands, API and page use
 TERMINAL_LEVELS: Mapping[str, str] = {level.label: shade.terminal for level, shade in LEVELS.items()}
 
+#: how a stress run ended
+TERMINAL_VERDICTS: Mapping[str, str] = {
+    "passed": "green", "findings": "bold red", "left": "yellow", "skipped": "yellow", "failed": "red"
+}  # fmt: skip
+
 
 class Ink(NamedTuple):
     """A line or a text on white, and on the dark page's background."""

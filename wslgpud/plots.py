@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult, Transition
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.words import t as words
+from wslgpud.words import cause, current, failure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str,
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
     if not panels:
-        raise PlotError("nothing to draw: no headroom was recorded around it")
+        raise PlotError(say("nothing to draw: no headroom was recorded around it"))
     figure = _figure(10, 4.4 + 1.3 * (len(panels) - 1))
     ratios = [3.0] + [1.0] * (len(panels) - 1)
     grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
@@ -91,7 +91,7 @@ def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str,
                     (_days(wall), 0.97), xycoords=("data", "axes fraction"), fontsize=9, va="top",
                     ha="right" if late else "left",
                 )  # fmt: skip
-        left = words(
+        left = current().t(
             "{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes
         )
         axes.set_title(left, fontsize=10, loc="left")
@@ -144,7 +144,7 @@ def plot_replays(
         if series
     ]
     if not panels:
-        raise PlotError("nothing to draw: the traces hold no resource with a known size")
+        raise PlotError(say("nothing to draw: the traces hold no resource with a known size"))
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
     figure = _figure(7.5 * columns, 2.9 * rows + 0.3)
@@ -181,7 +181,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     """
     runs = [run for run in runs if run.complete]
     if not runs:
-        raise PlotError("nothing to draw: no stress run has been completed yet")
+        raise PlotError(say("nothing to draw: no stress run has been completed yet"))
     figure = _figure(9, 7)
     usable, speed, errors = figure.subplots(3, 1, sharex=True)
     cards = list(dict.fromkeys(run.uuid for run in runs))
@@ -268,7 +268,7 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
     if not trials:
-        raise PlotError("nothing to draw: no value was tried")
+        raise PlotError(say("nothing to draw: no value was tried"))
     try:
         places = [float(trial.value) for trial in trials]
     except ValueError:
@@ -309,7 +309,7 @@ def _figure(width: float, height: float) -> Figure:
             from cycler import cycler  # noqa: PLC0415 - a part of it
             from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise PlotError(f"a plot needs matplotlib: {extras.remedy('plots')}") from error
+        raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=extras.remedy("plots"))) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
@@ -420,7 +420,7 @@ def _legend_of_levels(figure: Figure, levels: Container[Level] = LEVELS, story: 
     if story is None:
         marks.append(Line2D([], [], label="out of memory", **_MOMENT))
     elif story.warned is not None and story.warned.forecast is not None:
-        foretold = words("forecast when the warning left")
+        foretold = current().t("forecast when the warning left")
         marks.append(Line2D([], [], color=INKS["eta"].light, linestyle=(0, (4, 2)), label=foretold))
     if marks:
         figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
@@ -435,7 +435,7 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
     kind = path.suffix.lower()
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
-        raise PlotError(f"{path}: a plot ends in {', '.join(known[:-1])} or {known[-1]}")
+        raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
     try:
         with documents.draft(path) as draft:
             if report is None or kind != ".html":
@@ -450,7 +450,13 @@ def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> 
             drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
             draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise PlotError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise PlotError(
+            say(
+                "cannot write {file}: {reason}",
+                file=str(path),
+                reason=failure(error) if isinstance(error, OSError) else cause(error),
+            )
+        ) from error
 
 
 def _page(title: str, drawing: str, text: str) -> str:

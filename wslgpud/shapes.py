@@ -17,6 +17,10 @@ _MOST = 1 << 62
 #: A time of zero would make an infinite speed; the shortest that a device's clock tells is longer.
 _SHORTEST_SECONDS = 1e-9
 _LONGEST_TEXT = 4000
+#: of messages within messages
+_DEEPEST = 16
+#: the year 9999, the last that calendars know
+LATEST_WALL = 253_402_300_800 - 86_400
 
 
 class ShapeError(ValueError):
@@ -41,6 +45,27 @@ def seconds(value: object) -> bool:
 def text(value: object) -> bool:
     """Tell whether it is a text of sane length."""
     return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
+def said(value: object, depth: int = _DEEPEST) -> bool:
+    """Tell whether it is a name, or a message as JSON holds it, with facts that can be worded."""
+    if not isinstance(value, dict):
+        return text(value)
+    words, facts = (value.get("template"), value.get("plural", "")), value.get("facts", {})
+    return (
+        depth > 0
+        and all(text(one) and str(one).isprintable() for one in words)
+        and isinstance(facts, dict)
+        and all(text(name) and _fact(name, fact, depth - 1) for name, fact in facts.items())
+    )
+
+
+def _fact(name: str, value: object, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_fact(name, one, depth - 1) for one in value)
+    if isinstance(value, int | float):
+        return number(value) and (0 <= value < LATEST_WALL or not name.endswith(("_wall", "_clock")))
+    return said(value, depth)
 
 
 def flag(value: object) -> bool:
@@ -97,6 +122,7 @@ _ANYTHING = record({})
 _RUNG = {"target": whole, "outcome": text}
 _RUNG_TAKEN = {
     "actual": whole, "allocate_seconds": number, "write_seconds": seconds, "slowest_slice_seconds": number,
+    "why": text,
 }  # fmt: skip
 _PATTERN = {"name": text, "verified": whole, "checks": whole, "bad_words": whole, "seconds": number}
 _SPEED = {"index": whole, "bytes": whole, "write": seconds, "change": seconds, "read": seconds}
@@ -134,7 +160,7 @@ LINES: Mapping[str, Shape] = {
     "allocator": _ANYTHING,
     "beyond": record({"outcome": text}),
     "released": record({"still_taken": number}),
-    "end": record({"outcome": text}, {"why": text}),
+    "end": record({"outcome": text}, {"why": text, "facts": table(text, number)}),
 }
 #: ``StressResult.detail``, as far as anybody looks into it
 DETAIL = record(

@@ -21,7 +21,9 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.risk.wording import outlook
+from wslgpud.running.headline import headline as running_headline
 from wslgpud.sources import windows
+from wslgpud.stress import history
 from wslgpud.stress.tested import Held
 from wslgpud.verdict import Verdict
 from wslgpud.words import Tongue, to_json
@@ -73,9 +75,9 @@ def status(  # noqa: PLR0913 - what a document is made of
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot, tongue) for r in snapshot.reports],
             "incidents": [standing(s, tongue) for s in incidents],
-            "running": [dict(one) for one in state.running],
-            "locks": [asdict(held) for held in state.locks] or None,
-            "stress": [night(run) for run in {run.uuid: run for run in stress}.values()],
+            "running": [{**one, "headline": tongue.text(running_headline(one))} for one in state.running],
+            "locks": [{**asdict(held), "note": tongue.text(held.note)} for held in state.locks] or None,
+            "stress": [night(run, tongue) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
                     "at": iso(t.wall),
@@ -134,7 +136,7 @@ def standing(open_one: Standing, tongue: Tongue) -> dict[str, Any]:
     )
 
 
-def night(run: StressResult) -> dict[str, Any]:
+def night(run: StressResult, tongue: Tongue) -> dict[str, Any]:
     """Return a stress run in brief, as JSON."""
     return _known(
         {
@@ -143,7 +145,8 @@ def night(run: StressResult) -> dict[str, Any]:
             "uuid": run.uuid,
             "verdict": run.verdict,
             "usable_bytes": run.values.get("usable_bytes"),
-            "note": "; ".join(f.text for f in run.findings) or run.reason or None,
+            "headline": tongue.text(history.night(run)),
+            "note": tongue.text(history.note(run)) or None,
         }
     )
 

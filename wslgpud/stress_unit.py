@@ -17,8 +17,10 @@ from typing import Any
 from wslgpud import documents
 from wslgpud.host import Clock
 from wslgpud.model import GpuSample, StressResult
-from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.shapes import said
+from wslgpud.store import stress_rows
 from wslgpud.stress.plan import Mode
+from wslgpud.words import Said, Told, cause, from_json, say, to_json
 
 #: "yes" where the unit is there to be asked; set by wslgpud.service
 VARIABLE = "WSLGPUD_STRESS_UNIT"
@@ -51,7 +53,7 @@ class Asker:
         """Have one GPU tested, and return the result once it is there."""
         asked_wall, asked = self.clock.wall(), self.clock.mono()
 
-        def without(verdict: Any, reason: str) -> StressResult:
+        def without(verdict: Any, reason: Said) -> StressResult:
             return StressResult(asked_wall, sample.uuid, sample.index, sample.name, verdict, reason)
 
         try:
@@ -59,17 +61,18 @@ class Asker:
             _put(self.folder / REQUEST, {"gpu": sample.index, "mode": mode})
             while self.clock.mono() - asked < self.patience_seconds:
                 if self.stop.wait(LOOK_SECONDS):
-                    return without("left", "wslgpud ends")
+                    return without("left", say("wslgpud is shutting down"))
                 if (result := self._answer()) is not None:
                     return result
             (self.folder / REQUEST).unlink(missing_ok=True)
-        except (OSError, ValueError) as error:
-            return without("failed", f"cannot ask wslgpud-stress.service: {error}")
-        return without(
-            "failed",
-            f"wslgpud-stress.service gave no answer within {self.patience_seconds:.0f} s;"
-            " see 'systemctl status wslgpud-stress.path' and 'journalctl -u wslgpud-stress'",
+        except (OSError, ValueError, Told) as error:
+            return without("failed", say("cannot ask wslgpud-stress.service: {why}", why=cause(error)))
+        silent = say(
+            "wslgpud-stress.service gave no answer within {patience_seconds}: see"
+            " systemctl status wslgpud-stress.path, and journalctl -u wslgpud-stress",
+            patience_seconds=self.patience_seconds,
         )
+        return without("failed", silent)
 
     def _answer(self) -> StressResult | None:
         file = self.folder / ANSWER
@@ -79,8 +82,10 @@ class Asker:
             return None
         file.unlink()
         if "fault" in document:
-            raise ValueError(document["fault"])
-        return from_json(document)
+            if not said(document["fault"]):
+                raise ValueError(f"{file.name} holds no answer")
+            raise Told(from_json(document["fault"]))
+        return stress_rows.from_json(document)
 
 
 def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResult:
@@ -101,9 +106,9 @@ def answer(folder: Path, run: Callable[[int, Mode], StressResult]) -> StressResu
     try:
         result = run(gpu, mode)
     except Exception as error:
-        _put(folder / ANSWER, {"fault": str(error)})
+        _put(folder / ANSWER, {"fault": to_json(cause(error))})
         raise
-    _put(folder / ANSWER, to_json(result))
+    _put(folder / ANSWER, stress_rows.to_json(result))
     return result
 
 

@@ -9,7 +9,7 @@ LONGEST_PATH = 24
 def size(count: float) -> str:
     """Write bytes as torch, nvidia-smi and ``free`` do: ``310 MiB``, ``3.1 GiB``."""
     for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if count >= scale:
+        if count >= scale * (1 - 1 / 2048):  # what rounds to 1024 of the unit below
             value = count / scale
             return f"{value:.1f} {unit}" if value < 10 and unit != "MiB" else f"{value:.0f} {unit}"
     return f"{max(0.0, count) / 1024:.0f} KiB"

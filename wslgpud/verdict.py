@@ -15,9 +15,10 @@ from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading, Transition
+from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
 from wslgpud.risk import wording
 from wslgpud.risk.levels import ENDINGS
+from wslgpud.sources.memory import MemorySource
 from wslgpud.words import Message, Said, say
 
 #: news of something that is over: it is told once, and no alarm stands over free memory because of it
@@ -83,6 +84,12 @@ def decide(
         return _calm(forecasts, list(lately))
     worst = max(found, key=lambda one: one.rank)
     return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
+
+
+def blindness(snapshot: Snapshot) -> Said:
+    """Return why a tick could not read the machine's memory; empty where it could."""
+    report = next((one for one in snapshot.reports if one.name == MemorySource.name), None)
+    return "" if report is None or report.health == "ok" else report.error or report.health
 
 
 class _Candidate(NamedTuple):

@@ -38,10 +38,12 @@ from wslgpud.alerts.channels.apprise import AppriseChannel, inert, understood
 from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.channels.postoffice import PostOffice
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.message import digest, payload
+from wslgpud.alerts.message import digest, payload, worded
+from wslgpud.alerts.texts import Text
 from wslgpud.host import SystemClock
 from wslgpud.model import Level, Transition
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.words import ENGLISH, Message
 
 SECRET = "hunter2-hunter2"
 #: for what never ends, above the time that a start of Python takes on a busy machine
@@ -71,8 +73,10 @@ ACTIVE = r"[<>@\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\]\("
 
 def message(name: str) -> dict[str, Any]:
     """Return the message that a program of this name leads to."""
-    row = Transition(1_790_000_000.0, 1.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, f"killed: {name}")
-    return {**payload(row, host="pc"), "evidence": name}
+    row = Transition(
+        1_790_000_000.0, 1.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, Message(f"killed: {name}")
+    )
+    return {**worded(payload(row, Text(row.message), host="pc"), ENGLISH), "evidence": name}
 
 
 def webhook_url(place: str) -> str:
@@ -348,7 +352,7 @@ class TestText:
 
     @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
     def test_a_digest_of_such_names_is_still_one_line_each(self, name):
-        found = digest([message(name)] * 30, "en")
+        found = digest([message(name)] * 30, ENGLISH)
 
         assert found["headline"].isprintable()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -11,9 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.cli.common import ask_daemon
-from wslgpud.serve import local
-from wslgpud.serve.local import ANSWER_BYTES, LocalStatus, ask
+from wslgpud import client
+from wslgpud.client import Daemon, answering, noted
+from wslgpud.serve.http import Response, Route, to_json
+from wslgpud.serve.local import LocalApi
+
+STATUS = [Route("/api/v1/status", lambda _: to_json({"a": 1}))]
+
+
+def ask(path: Path) -> dict[str, object]:
+    return Daemon("http://127.0.0.1:1", path).ask("/api/v1/status")
+
+
+def complaints(folder: Path) -> list[str]:
+    """Return what is said of daemons that do not answer."""
+    said: list[str] = []
+    assert answering([folder], said.append) is None
+    return said
 
 
 @pytest.fixture
@@ -26,7 +41,7 @@ def open_to_all() -> Iterator[None]:
 
 @pytest.mark.usefixtures("open_to_all")
 def test_only_its_owner_may_open_the_socket_whatever_the_umask(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda _: {"a": 1})
+    local = LocalApi(tmp_path, STATUS)
     assert local.start()
     mode = stat.S_IMODE(local.path.stat().st_mode)
     said = ask(local.path)
@@ -44,7 +59,7 @@ def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
     victim = tmp_path / "victim"
     victim.touch(0o644)
     victim.chmod(0o644)
-    status = LocalStatus(tmp_path, lambda _: {})
+    status = LocalApi(tmp_path, STATUS)
 
     class Raced(socket.socket):
         def bind(self, address: str) -> None:
@@ -78,7 +93,7 @@ def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(
         path.write_text("")
     else:
         path.symlink_to(victim)
-    local = LocalStatus(path.parent, lambda _: {"a": 1})
+    local = LocalApi(path.parent, STATUS)
     assert local.start()
     said = ask(path)
     local.close()
@@ -92,19 +107,44 @@ def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(
 def test_a_folder_of_its_name_costs_the_socket_and_not_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "status.sock" / "inside").mkdir(parents=True)
 
-    assert not LocalStatus(tmp_path, lambda _: {}).start()
+    assert not LocalApi(tmp_path, STATUS).start()
 
 
-def test_a_client_that_sends_is_not_listened_to(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda _: {"a": 1}, timeout_seconds=1.0)
+@pytest.mark.parametrize(
+    "sent", [b"x" * 65536, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000, b"", b"\0"],
+    ids=["no request", "headers without end", "nothing", "no end"],
+)  # fmt: skip
+def test_a_client_that_sends_no_request_is_let_go_and_the_next_one_answered(
+    tmp_path: Path, sent: bytes
+) -> None:
+    local = LocalApi(tmp_path, STATUS, timeout_seconds=0.2)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talker:
         talker.connect(str(local.path))
-        talker.setblocking(False)
-        with pytest.raises((BlockingIOError, ConnectionError)):  # noqa: PT012 - until nobody takes more
-            while True:
-                talker.send(b"x" * 65536)
+        with contextlib.suppress(ConnectionError):
+            talker.sendall(sent)
         assert ask(local.path) == {"a": 1}
+    local.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/v1/live", "//[", "/api/v1/status/../../etc"])
+def test_it_answers_what_commands_ask_for_and_nothing_else(tmp_path: Path, path: str) -> None:
+    local = LocalApi(tmp_path, [*STATUS, Route("/metrics", lambda _: to_json({"secret": 1}))])
+    assert local.start()
+    with pytest.raises(client.Unanswered, match="answered 404"):
+        Daemon("http://127.0.0.1:1", local.path).ask(path)
+    local.close()
+
+
+def test_a_handler_that_fails_is_said_to_and_ends_nothing(tmp_path: Path) -> None:
+    def handler(_: object) -> Response:
+        raise KeyError("bug")
+
+    local = LocalApi(tmp_path, [*STATUS, Route("/api/v1/series", handler)])
+    assert local.start()
+    with pytest.raises(client.Unanswered, match="answered 500"):
+        Daemon("http://127.0.0.1:1", local.path).ask("/api/v1/series")
+    assert ask(local.path) == {"a": 1}
     local.close()
 
 
@@ -131,33 +171,41 @@ def false_daemon(folder: Path, text: bytes, pause_seconds: float = 0.0) -> socke
 
 
 @pytest.mark.parametrize(
-    "text", [b" " * 65536, b"[" * 65536, b'{"a":' * 10000], ids=["blanks", "lists", "objects"]
+    "text",
+    [b" " * 65536, b"HTTP/1.0 200 -\r\n\r\n" + b"[" * 65536, b"HTTP/1.0 200 -\r\na: b\r\n" * 10000],
+    ids=["blanks", "lists", "headers"],
 )
 def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
-    tmp_path: Path, text: bytes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, text: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert client.MOST_BYTES <= 64 << 20
+    monkeypatch.setattr(client, "MOST_BYTES", 1 << 20)
     with false_daemon(tmp_path, text):
-        assert ask_daemon(tmp_path) is None
+        (said,) = complaints(tmp_path)
 
-    assert "does not answer" in capsys.readouterr().err
-    assert ANSWER_BYTES <= 16 << 20
+    assert "does not answer" in said
 
 
 def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service's account could hold root's ``wslgpud status`` up for years."""
-    monkeypatch.setattr(local, "TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(local, "ANSWER_BYTES", 1000)  # so that a reader who waits for all of it ends as well
+    monkeypatch.setattr(client, "SECONDS", 0.5)
     with false_daemon(tmp_path, b" ", pause_seconds=0.05):
-        assert ask_daemon(tmp_path) is None
+        (said,) = complaints(tmp_path)
 
-    assert "timed out" in capsys.readouterr().err
+    assert "no whole answer within 0.5 s" in said
 
 
 def test_a_note_that_is_a_pipe_or_without_end_keeps_no_command_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "daemon.json")
-    assert ask_daemon(tmp_path) is None
+    assert list(noted([tmp_path])) == []
     (tmp_path / "daemon.json").unlink()
     (tmp_path / "daemon.json").symlink_to("/dev/zero")
-    assert ask_daemon(tmp_path) is None
+    assert list(noted([tmp_path])) == []
+
+
+def test_a_note_leads_to_no_socket_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "daemon.json").write_text('{"url": "http://127.0.0.1:1", "socket": "/run/../etc/x.sock"}')
+
+    assert [daemon.socket for daemon in noted([tmp_path])] == [tmp_path / "x.sock"]

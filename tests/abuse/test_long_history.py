@@ -27,9 +27,11 @@ from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly
 from wslgpud.model import Forecast, Level, StressResult, Transition
+from wslgpud.risk.wording import headline
 from wslgpud.store import Store, schema, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.journal import _forecast_payload
+from wslgpud.words import to_json
 
 MIB = 1 << 20
 OK, WARNING, CRITICAL, EMERGENCY = Level.OK, Level.WARNING, Level.CRITICAL, Level.EMERGENCY
@@ -56,16 +58,17 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert store.flush()
     forecast = Forecast(
         "ram", WARNING, 3 << 30, 24 << 30, 1e7, 100.0, 200.0, 300.0, {60: 0.1, 3600: 0.99},
-        "python train.py (pid 4121)", "RAM use has grown for 4 min: " + "x" * 100, "growth", "process", 240.0,
+        "python train.py (pid 4121)", "growth", "process", 4121, 1e7, 0.9, True, None, 240.0,
     )  # fmt: skip
     told, seen = json.dumps(_forecast_payload(forecast)), json.dumps({"text": "y" * 100, "victim": "python"})
+    message = json.dumps(to_json(headline(forecast)))
     begin_ms = round((time.time() - 29 * 86400) * 1000)
     rows = [
         {
             "id": 1 + ROWS_EACH * number + place, "mono": 1.0,
             "ms": begin_ms + 300_000 * number + 1000 * place,
             "resource": f"cgroup:/user.slice/user-1001.slice/{number % 40}", "rule": "memory_exhaustion",
-            "old": int(old), "new": int(new), "headline": "full in ~4 min" + "z" * 70, "forecast": told,
+            "old": int(old), "new": int(new), "message": message, "forecast": told,
             "facts": seen,
         }
         for number in range(INCIDENTS) for place, (old, new) in enumerate(STEPS)
@@ -135,7 +138,7 @@ def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -
 
     (incident,) = ledger.open.values()
     assert grown < 20_000
-    assert (incident.id, incident.last_id, incident.headline) == (1, 1499, "no. 1499")
+    assert (incident.id, incident.last_id, str(incident.message)) == (1, 1499, "no. 1499")
     assert fold(rows(1500)) == [incident]
 
 

@@ -17,16 +17,14 @@ from tests.stress.test_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.test_monitor import SteppingClock
-from wslgpud import documents
+from wslgpud import client, documents
 from wslgpud.advise.guard import ledger
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.stopped import FILE as STOPPED
 from wslgpud.alerts.stopped import StoppedFile
-from wslgpud.cli import common
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _own_log
-from wslgpud.cli.live import looks
 from wslgpud.config import Stress
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly, inbox, leave
@@ -301,8 +299,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(
     assert outcome(HungNote(state, Host()).stands) is False
     assert outcome(StoppedFile(state).read) == set()
     assert outcome(lambda: ledger.load(state)) == ledger.Ledger()
-    assert outcome(lambda: common.ask_daemon(state)) is None
-    assert outcome(lambda: looks.daemon_feed([state])) is None
+    assert outcome(lambda: list(client.noted([state]))) == []
     assert outcome(nightly._take_inbox) is None
     assert outcome(ControlFile(state, complaints.append).now).silences == ()
     nightly.close()

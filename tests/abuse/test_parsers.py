@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from wslgpud import client
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.fit import shape
 from wslgpud.advise.guard import ledger
@@ -27,7 +28,6 @@ from wslgpud.alerts.control import ControlFile
 from wslgpud.alerts.stopped import FILE as STOPPED
 from wslgpud.alerts.stopped import StoppedFile
 from wslgpud.cli import common, moments
-from wslgpud.cli.live import looks
 from wslgpud.config import Alerts, Stress
 from wslgpud.config_key import ConfigError
 from wslgpud.daemon import NoRecording, host_at
@@ -121,9 +121,8 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
     def test_the_note_that_the_daemon_leaves(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "daemon.json").write_text(text)
-            looks.daemon_feed([Path(folder)])
-            if '"url"' not in text:  # else it is asked, and that is another test's
-                assert common.ask_daemon(Path(folder)) is None
+            for one in client.noted([Path(folder)]):
+                assert isinstance(one.url, str)
 
     @relaxed
     @given(documents("boot", "pid"))

@@ -30,11 +30,10 @@ from tests.support.hostile import (
 )
 from tests.support.receivers import webhook
 from tests.support.servers import alertmanager as real_alertmanager
+from wslgpud import client as daemons
 from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
-from wslgpud.cli import common
-from wslgpud.cli.live import looks
 from wslgpud.config import Config, Otlp, Windows
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec
@@ -276,31 +275,24 @@ def test_an_address_keeps_its_password_to_itself():
     assert ssl.create_default_context().check_hostname  # what the client relies on
 
 
-@pytest.mark.parametrize("name", ["status", "monitor"])
 @pytest.mark.parametrize(
     "behaviour",
     [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]],
     ids=["drip", "flood", "escapes"],
 )
 def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(
-    name, behaviour, monkeypatch, tmp_path, capsys
+    behaviour, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(common, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(common, "_SECONDS", HASTY)
-    monkeypatch.setattr(looks, "_MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(looks, "TIMEOUT_SECONDS", HASTY)
+    monkeypatch.setattr(daemons, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(daemons, "SECONDS", HASTY)
+    said: list[str] = []
     with hostile(behaviour) as server:
         (tmp_path / "daemon.json").write_text(json.dumps({"url": server.url}))
-        if name == "status":
-            assert common.ask_daemon(tmp_path) is None
-            said = capsys.readouterr().err.rstrip("\n")
-        else:
-            with pytest.raises(looks.NoLookError) as caught:
-                looks.DaemonFeed(server.url).look()
-            said = str(caught.value)
+        assert daemons.answering([tmp_path], said.append) is None
 
-    assert "does not answer: " in said
-    assert said.isprintable()
+    (line,) = said
+    assert "does not answer: " in line
+    assert line.isprintable()
 
 
 @pytest.mark.servers

@@ -131,7 +131,7 @@ def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], trai
         bundle, trace = tmp_path / "bundle.tar.gz", tmp_path / "trace.jsonl"
         for command in (
             ("doctor", "--bundle", str(bundle), *state), ("capture", str(tmp_path / "captured")),
-            ("record", str(trace), "--seconds", "2"), ("export", str(tmp_path / "history.csv"), *state),
+            ("record", str(trace), "--for", "2s"), ("export", str(tmp_path / "history.csv"), *state),
         ):  # fmt: skip
             done = wslgpud(*command, home=tmp_path, settings=settings)
             outputs[" ".join(command)] = done.stdout + done.stderr

@@ -26,7 +26,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="runs programs of two users,
 
 def blamed(who: str, kind: str = "process") -> Transition:
     forecast = Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind)
-    return Transition(START, 1.0, "ram", "memory_exhaustion", Level.OK, Level.CRITICAL, "", forecast)
+    return Transition(START, 1.0, "ram", "memory_exhaustion", Level.OK, Level.CRITICAL, forecast=forecast)
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def accepted(line: Mapping[str, Any]) -> bool:
     return True
 
 
-TOO_MUCH, NO_LINE = "more than a worker says", "not a line of ours"
+TOO_MUCH, NO_LINE = "far more than a worker does", "no line of its own"
 #: how a worker floods its parent, and how that ends
 FLOODS = {
     "nested lists": (
@@ -141,7 +141,7 @@ class TestWhatAWorkerSays:
             f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), {{}},"
             f" deadline_seconds={2.0 if said.startswith('not done') else 300.0})\n"
             "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-            "print(json.dumps([done.failure, after - before, done.hung_pid]))"
+            "print(json.dumps([str(done.failure), after - before, done.hung_pid]))"
         )
         told = {**os.environ, "PYTHONPATH": str(Path(parent.__file__).parents[2])}
         done = subprocess.run(
@@ -348,5 +348,5 @@ def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounde
 
     found = look.users(host, own_pid=2)
 
-    assert {"python3 (99)", "python3 (121)"} <= {*found}
+    assert {"python3 (pid 99)", "python3 (pid 121)"} <= {*found}
     assert host.looks <= 1000 + 300 + 20 * look.MANY_FILES + 2 * 200

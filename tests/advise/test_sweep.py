@@ -43,7 +43,9 @@ def test_a_prediction_for_more_is_never_less(points, value):
 
 def test_the_value_that_would_not_fit_is_named_before_it_runs():
     assert too_much(steps(3, 5), "4", 50 * GIB, 16 * GIB) is None
-    assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) == ("VRAM", 17 * GIB, 16 * GIB)
+    assert too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB) is not None
+    why = str(too_much(steps(3, 5, 9), "8", 50 * GIB, 16 * GIB))
+    assert why == "8 would take 17 GiB of VRAM, and 16 GiB is free: stopped before it"
     assert too_much(steps(3, 5, 9), "8", 50 * GIB, None) is None
     for word in ("large", "inf", "nan"):
         assert too_much(steps(3, 5, 9), word, 50 * GIB, 16 * GIB) is None
@@ -79,6 +81,16 @@ def test_who_is_interrupted_tries_no_further_value_though_the_command_ends_well(
     assert document["end"] == "interrupted at 1"
 
 
+def test_a_command_that_has_no_place_for_the_value_is_refused_with_one_that_has():
+    done = run("python train.py --batch", "1", "2")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "wslgpud: the command does not say where the value goes:"
+        " write wslgpud sweep 'python train.py --batch {}' 1 2\n"
+    )
+
+
 def test_in_a_small_machine_it_stops_in_time():
     with box(600 * MIB) as inside:
         done = run("--json", EAT, "50", "100", "200", "1000", before=tuple(inside))
@@ -100,7 +112,7 @@ def test_a_command_that_fails_ends_the_sweep_with_its_last_words():
 
     assert "5 ended with status 1\n  trying 5" in done.stderr
     assert "trying 7" not in done.stdout + done.stderr
-    assert run("false", "1").returncode == 1
+    assert run("false {}", "1").returncode == 1
 
 
 @pytest.mark.parametrize(

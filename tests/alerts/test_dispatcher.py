@@ -13,9 +13,11 @@ import pytest
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
-from wslgpud.alerts.message import payload
+from wslgpud.alerts.message import payload, worded
+from wslgpud.alerts.texts import Text
 from wslgpud.host import SystemClock
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.words import ENGLISH, Message, to_json
 
 
 def warning(
@@ -23,7 +25,7 @@ def warning(
 ) -> Transition:
     forecast = Forecast("ram", new, 10, 100, eta_seconds=60.0, probabilities={300: 0.9}, who="python (pid 7)")
     return Transition(
-        wall or SystemClock().wall(), 1.0, "ram", "memory_exhaustion", old, new, headline, forecast
+        wall or SystemClock().wall(), 1.0, "ram", "memory_exhaustion", old, new, Message(headline), forecast
     )
 
 
@@ -44,7 +46,9 @@ class Outbox:
         self.changed = threading.Condition()
 
     def put(self, number: int, headline: str, wall: float | None = None) -> None:
-        self.waiting.append(Waiting(number, {"headline": headline}, wall or SystemClock().wall()))
+        self.waiting.append(
+            Waiting(number, {"message": to_json(Message(headline))}, wall or SystemClock().wall())
+        )
 
     def unsent(self, channel: str) -> list[Waiting]:
         return list(self.waiting)
@@ -132,7 +136,9 @@ def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -
 def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
 
-    CommandChannel(["sh", "-c", f"cat > {out}"], 180).send(payload(warning('it\'s "full"; $(rm -rf /)')))
+    row = warning('it\'s "full"; $(rm -rf /)')
+    told = worded(payload(row, Text(row.message)), ENGLISH)
+    CommandChannel(["sh", "-c", f"cat > {out}"], 180).send(told)
 
     message = json.loads(out.read_text())
     assert message["headline"] == 'it\'s "full"; $(rm -rf /)'

@@ -24,7 +24,7 @@ def test_rows_from_ok_to_ok_are_one_incident() -> None:
     ]
     memory, thrash = fold(rows)
 
-    assert (memory.id, memory.worst, memory.headline) == (3, CRITICAL, "worst")
+    assert (memory.id, memory.worst, str(memory.message)) == (3, CRITICAL, "worst")
     assert memory.closed_wall == rows[4][1].wall
     assert (memory.first, memory.last) == (rows[0][1], rows[4][1])
     assert (memory.told_id, memory.last_id) == (6, 9)

@@ -13,6 +13,7 @@ from wslgpud.alerts.message import digest, iso, level_of, local_time
 from wslgpud.alerts.policy import Manners, quiet_hours, second_of_day
 from wslgpud.config_key import ConfigError
 from wslgpud.model import Level
+from wslgpud.words import ENGLISH, tongue
 
 DAY = 86400.0
 NIGHT = quiet_hours("22:00-07:00")
@@ -84,7 +85,7 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
         }
         for n, level in enumerate(["warning", "critical", "ok"])
     ]
-    joined = digest(messages, "en")
+    joined = digest(messages, ENGLISH)
     times = [datetime.fromisoformat(m["at"]).astimezone() for m in messages]
 
     assert joined["headline"] == "3 alerts: alert 1"
@@ -92,5 +93,5 @@ def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
         f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)
     ]
     assert level_of(joined) == Level.CRITICAL
-    assert digest(messages[:1], "en") == messages[0]
-    assert len(digest(messages * 100, "zh")["evidence"].splitlines()) <= 13
+    assert digest(messages[:1], ENGLISH) == messages[0]
+    assert len(digest(messages * 100, tongue("zh"))["evidence"].splitlines()) <= 13

@@ -61,8 +61,8 @@ def state(pid: int) -> str:
 def change(
     pid: int, level: Level = Level.CRITICAL, old: Level = Level.OK, kind: str = "process"
 ) -> Transition:
-    forecast = Forecast("ram", level, 1, 100, who=f"python x (pid 1) (pid {pid})", who_kind=kind)
-    return Transition(START, 1.0, "ram", "memory_exhaustion", old, level, "", forecast)
+    forecast = Forecast("ram", level, 1, 100, who=f"python x (pid {pid})", who_kind=kind, who_pid=pid)
+    return Transition(START, 1.0, "ram", "memory_exhaustion", old, level, forecast=forecast)
 
 
 def sample(pid: int, start: int | None = None) -> ProcessSample:

@@ -1,90 +1,137 @@
-"""What alerts say: one line that fits, in the reader's language, whatever programs are called."""
+"""What alerts say: one line that fits, true of this very moment, in the reader's language."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, oom_kill, transition
+from wslgpud.alerts.incidents import fold
 from wslgpud.alerts.jobs_that_fit import jobs_that_fit
-from wslgpud.alerts.rules import RULES
-from wslgpud.alerts.texts import HEADLINE_CHARACTERS, LANGUAGES, compose, language
+from wslgpud.alerts.message import payload, worded
+from wslgpud.alerts.rules import OTHERS, RULES
+from wslgpud.alerts.texts import RULES as TEXTS
+from wslgpud.alerts.texts import Text, compose, text_now
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
-from wslgpud.risk.wording import headline
+from wslgpud.risk.attribution import GROUP
+from wslgpud.risk.wording import HEADLINE_CHARACTERS
 from wslgpud.units import one_line
+from wslgpud.words import ENGLISH, LANGUAGES, Message, Said, say, tongue
 
+CHINESE = tongue("zh")
+GIB = 1 << 30
 WARNING = Forecast(
-    "ram", Level.WARNING, int(3.1 * 2**30), 24 << 30, 310 * 2**20 / 60, 120.0, 240.0, 420.0, {300: 0.7},
-    "python train.py (pid 4121)", "", "growth", "process", 90.0,
+    "ram", Level.WARNING, int(3.1 * GIB), 24 * GIB, 310 * 2**20 / 60, 120.0, 240.0, 420.0, {300: 0.7},
+    "python train.py (pid 4121)", "growth", "process", 4121, window_seconds=90.0,
 )  # fmt: skip
 
 
-def memory(forecast: Forecast, headline: str = "RAM full in ~4 min") -> Transition:
-    return Transition(START, 1, "ram", "memory_exhaustion", Level.OK, forecast.level, headline, forecast)
+def memory(forecast: Forecast, old: Level = Level.OK) -> Transition:
+    return Transition(START, 1, "ram", "memory_exhaustion", old, forecast.level, forecast=forecast)
 
 
 def killed(victim: str) -> Transition:
     fields = oom_kill(victim).fields
-    return Transition(
-        START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, "", facts={**fields, "text": victim}
+    return Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=fields)
+
+
+def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[str, Any]:
+    """Return what a channel gets."""
+    return worded(payload(row, text or compose(row)), tongue(code))
+
+
+def test_a_memory_warning_says_what_when_who_and_why_in_either_language() -> None:
+    english, chinese = said(memory(WARNING)), said(memory(WARNING), code="zh")
+
+    assert english["headline"] == (
+        "RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left"
     )
-
-
-def test_a_memory_warning_in_chinese_says_what_when_and_who() -> None:
-    text = compose(memory(WARNING), "zh")
-
-    assert (
-        text.headline
-        == "内存 约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MiB/分钟，剩 3.1 GiB / 24 GiB"
-    )
-    assert "正在增长：python train.py (pid 4121)" in text.evidence
-    assert "5 分钟内耗尽的概率：70 %" in text.evidence
-
-
-def test_the_english_first_line_is_the_risk_engines_own() -> None:
-    text = compose(memory(WARNING))
-
-    assert text.headline == "RAM full in ~4 min"
-    assert text.evidence == (
-        "Use of RAM has grown for 2 min. Growing: python train.py (pid 4121). "
+    assert english["evidence"] == (
+        "RAM use has grown for 2 min. Growing: python train.py (pid 4121). "
         "Probability that it runs out within 5 min: 70 %."
     )
-
-
-def test_a_command_that_came_to_more_before_is_told_of_by_its_peak_and_not_by_what_grows_now() -> None:
-    forecast = replace(WARNING, cause="expected", eta_seconds=None, expected_peak_bytes=41 << 30)
-
-    line = headline(forecast)
-    assert line == "RAM may not suffice: python train.py (pid 4121) came to 41 GiB before, 3.1 GiB left of 24"
-    assert (
-        "python train.py (pid 4121) 以前曾达 41 GiB，剩 3.1 GiB" in compose(memory(forecast), "zh").headline
+    assert chinese["headline"] == (
+        "内存 约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MiB/分钟，剩 3.1 / 24 GiB"
     )
-    assert compose(memory(forecast)).advice.startswith("Free memory first, or start it smaller")
+    assert chinese["evidence"] == (
+        "内存 的用量已持续增长 2 分钟。正在增长：python train.py (pid 4121)。5 分钟内耗尽的概率：70 %。"
+    )
 
 
-def test_the_end_of_an_incident_says_what_is_over() -> None:
-    over = transition(9, Level.WARNING, Level.OK)
+def test_an_open_incident_says_what_is_so_now_and_not_when_it_opened() -> None:
+    row = memory(replace(WARNING, level=Level.CRITICAL))
+    (incident,) = fold([(1, replace(row, message=compose(row).headline))])
+    now = replace(WARNING, cause="paused", eta_seconds=None, window_seconds=96.0)
 
-    assert compose(over).headline == "Over: memory running out (RAM)"
-    assert compose(over, "zh").headline == "已结束：内存将耗尽 (内存)"
+    assert str(text_now(incident, now).headline) == "RAM has not grown for 2 min: 3.1 of 24 GiB left"
+    assert str(text_now(incident, now).advice).startswith("Nothing needs to be done unless it grows again")
+    assert text_now(incident, None) == compose(row)
 
 
-@pytest.mark.parametrize("tongue", LANGUAGES)
+@pytest.mark.parametrize(
+    ("left", "headline"),
+    [
+        (14 * GIB, "RAM is fine again: 14 of 24 GiB free"),
+        (GIB, "RAM is no longer running out: 1.0 of 24 GiB left"),
+    ],
+)
+def test_an_all_clear_says_what_is_true_now_and_advises_nothing(left: int, headline: str) -> None:
+    text = compose(memory(replace(WARNING, level=Level.OK, headroom_bytes=left), Level.CRITICAL))
+
+    assert (str(text.headline), text.evidence, str(text.advice)) == (headline, (), "")
+
+
+def test_the_end_of_a_rule_says_what_works_again_or_else_what_is_over() -> None:
+    def over(rule: str, resource: str = "gpu0", **facts: Any) -> str:
+        row = Transition(START, 9, resource, rule, Level.WARNING, Level.OK, facts=facts)
+        return str(compose(row).headline)
+
+    assert over("gpu_driver_gone") == "The NVIDIA driver answers again"
+    assert over("source_stale", "source:disk", error="late") == "disk delivers data again"
+    assert over("vram_spill", unseen_seconds=3700.0) == (
+        "Taken as over: VRAM spilling into RAM (GPU 0), not measured for 62 min"
+    )
+    assert over("oom_kill", "ram") == "Over: out-of-memory kill (RAM)"
+    assert str(compose(transition(9, Level.WARNING, Level.OK)).headline) == "Over: memory running out (RAM)"
+
+
+def test_every_rule_is_put_into_words() -> None:
+    assert TEXTS.keys() == {rule.name for rule in RULES} | {*OTHERS}
+    for rule in RULES:
+        text = TEXTS[rule.name]
+        assert text.headlines
+        assert text.advice
+        assert text.over or rule.momentary or rule.name == "store_damaged", rule.name
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
 @given(victim=st.text(max_size=5000))
-def test_the_first_line_is_one_line_of_at_most_90_characters(tongue: str, victim: str) -> None:
+def test_the_first_line_is_one_line_of_at_most_90_characters(code: str, victim: str) -> None:
     for row in (
         killed(victim),
-        memory(Forecast("cgroup:" + victim, Level.WARNING, 1, 2, who=victim), victim),
+        memory(Forecast("cgroup:" + victim, Level.WARNING, 1, 2, who=victim)),
     ):
-        text = compose(row, tongue)
+        text = said(row, code=code)
 
-        assert len(text.headline) <= HEADLINE_CHARACTERS
-        assert len((text.headline + text.evidence).splitlines()) <= 1
-        (text.headline + text.evidence + text.advice).encode()
+        assert len(text["headline"]) <= HEADLINE_CHARACTERS
+        everything = "".join(text.get(name, "") for name in ("headline", "evidence", "advice"))
+        assert len(everything.splitlines()) <= 1
+        everything.encode()
+
+
+def test_a_long_name_of_who_was_killed_is_shortened_and_the_figures_stay() -> None:
+    facts = {**oom_kill("python3 a_training_run_with_a_name.py", 8932).fields, "died_wall": START}
+    row = Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=facts)
+
+    headline = said(row)["headline"]
+
+    assert headline.startswith("Killed for lack of memory: a_training_run_with… (pid 8932, 5.0 GiB) at 20")
+    assert len(headline) <= HEADLINE_CHARACTERS
 
 
 @given(st.text())
@@ -101,7 +148,12 @@ def compilers(*gigabytes: float) -> list[ProcessSample]:
     ]
 
 
-def group(left: float, who: str = "8 x cc1plus") -> Forecast:
+def many(count: int, name: str) -> Message:
+    return Message(GROUP, {"count": count, "name": name})
+
+
+def group(left: float, who: Said | None = None) -> Forecast:
+    who = many(8, "cc1plus") if who is None else who
     return Forecast("ram", Level.WARNING, int(left * 2**30), 24 << 30, who=who, who_kind="group")
 
 
@@ -110,10 +162,10 @@ def group(left: float, who: str = "8 x cc1plus") -> Forecast:
     [
         (group(1), (1.2, *(0.7,) * 7), 5),
         (group(0), (2.0, 2.0), 1),
-        (group(0, "probably 3 x cc1plus"), (4.0, 1.0, 1.0), 1),
+        (group(0, say("probably {who}", who=many(3, "cc1plus"))), (4.0, 1.0, 1.0), 1),
         (group(20), (1.0,) * 8, None),
-        (group(1, "several: ld 40 %, cc1plus 30 %"), (1.0,) * 8, None),
-        (group(1, "8 x ninja"), (1.0,) * 8, None),
+        (group(1, say("several: {parts}", parts=("ld 40 %", "cc1plus 30 %"))), (1.0,) * 8, None),
+        (group(1, many(8, "ninja")), (1.0,) * 8, None),
         (WARNING, (1.0,) * 8, None),
     ],
     ids=["builds", "at least one", "probably", "all fit", "several", "others", "one process"],
@@ -125,42 +177,12 @@ def test_a_group_that_is_too_many_is_told_how_many_fit(
 
 
 def test_the_number_stands_in_the_advice_in_every_language() -> None:
-    row = replace(memory(group(1)), facts={"jobs": 5})
+    advice = compose(replace(memory(group(1)), facts={"jobs": 5})).advice
 
-    assert compose(row).advice.startswith("Run fewer of them at once: about 5 fit here (MAX_JOBS=5 or -j5")
-    assert "MAX_JOBS=5" in compose(row, "zh").advice
-    assert "MAX_JOBS or -j" in compose(memory(group(1))).advice
+    assert str(advice).startswith("Run fewer of them at once: about 5 fit here (MAX_JOBS=5 or -j5")
+    assert "MAX_JOBS=5" in CHINESE.text(advice)
+    assert "MAX_JOBS or -j" in str(compose(memory(group(1))).advice)
 
 
 def test_braces_in_a_name_are_only_braces() -> None:
-    assert "{pid} {0}" in compose(killed("{pid} {0} {x.__class__}")).headline
-
-
-def test_all_languages_have_the_same_rules_with_the_same_blanks() -> None:
-    def blanks(sentences: tuple[str, ...]) -> list[set[str]]:
-        return [set(re.findall(r"\{(\w+)\}", s)) for s in sentences]
-
-    english, *others = LANGUAGES.values()
-    assert set(english.rules) >= {rule.name for rule in RULES}
-    for other in others:
-        assert other.rules.keys() == english.rules.keys()
-        assert other.memory.causes.keys() == english.memory.causes.keys()
-        assert other.memory.advice.keys() == english.memory.advice.keys()
-        for name, texts in other.rules.items():
-            assert blanks(texts.headlines) == blanks(english.rules[name].headlines), name
-
-
-@pytest.mark.parametrize(
-    ("setting", "environ", "expected"),
-    [
-        ("zh", {}, "zh"),
-        ("", {"LANG": "zh_CN.UTF-8"}, "zh"),
-        ("", {"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
-        ("", {"LANG": "de_DE.UTF-8"}, "en"),
-        ("en", {"LANG": "zh_CN.UTF-8"}, "en"),
-    ],
-)
-def test_the_language_is_the_configurations_else_the_locales(
-    setting: str, environ: dict[str, str], expected: str
-) -> None:
-    assert language(setting, environ) == expected
+    assert "{pid} {0}" in ENGLISH.text(compose(killed("{pid} {0} {x.__class__}")).headline)

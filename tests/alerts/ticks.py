@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wslgpud.model import Event, GpuSample, Health, Level, Reading, Sample, Snapshot, SourceReport, Transition
+from wslgpud.words import Message
 
 START = 1_800_000_000.0
 
@@ -46,4 +47,4 @@ def transition(
     resource: str = "ram",
     headline: str = "x",
 ) -> Transition:
-    return Transition(START + t, t, resource, rule, old, new, headline)
+    return Transition(START + t, t, resource, rule, old, new, Message(headline))

@@ -23,6 +23,7 @@ from pathlib import Path
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
 from wslgpud.cli.live.looks import DaemonFeed
 from wslgpud.cli.live.trail import Trail
+from wslgpud.client import Daemon
 
 PORT = 9655
 URL = f"http://127.0.0.1:{PORT}"
@@ -68,7 +69,7 @@ class Watcher(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._trail, self._feed = Trail(), DaemonFeed(URL)
+        self._trail, self._feed = Trail(), DaemonFeed(Daemon(URL))
         self._look = self._feed.look()
 
     def run(self) -> None:

@@ -53,7 +53,7 @@ def battery(small, faults=None, mode="quick", **changes):
     try:
         one.run()
     except worker.Leave as leave:
-        end = {"event": "end", "outcome": "left", "why": str(leave)}
+        end = {"event": "end", "outcome": "left", "why": str(leave), "facts": leave.facts}
     one.let_go()
     del one
     gc.collect()
@@ -174,7 +174,8 @@ def main() -> None:
 
     def note(title, result, seconds, **more):
         said = {
-            "verdict": result.verdict, "reason": result.reason, "findings": [f.text for f in result.findings],
+            "verdict": result.verdict, "reason": str(result.reason),
+            "findings": [str(f.text) for f in result.findings],
             "seconds": round(seconds, 3), "values": dict(result.values), **more,
         }  # fmt: skip
         say(f"{title}: {result.verdict} {result.reason} {said['findings']} {seconds:.1f} s")

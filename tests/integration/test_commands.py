@@ -108,9 +108,9 @@ def test_capture_writes_a_machine_that_can_be_looked_at_again(tmp_path: Path) ->
 
 def test_record_writes_a_header_and_samples_and_never_overwrites(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
-    done = wslgpud("record", str(trace), "--seconds", "1.5", home=tmp_path)
+    done = wslgpud("record", str(trace), "--for", "1.5s", home=tmp_path)
     header, first, *_ = gzip.decompress(trace.read_bytes()).decode().splitlines()
-    again = wslgpud("record", str(trace), "--seconds", "1", home=tmp_path)
+    again = wslgpud("record", str(trace), "--for", "1s", home=tmp_path)
 
     assert done.stderr == ""
     assert json.loads(header)["trace"] == 1

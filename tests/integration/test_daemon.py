@@ -201,7 +201,7 @@ def test_status_tells_a_daemon_that_does_not_answer_from_none(tmp_path: Path) ->
 
 def test_a_recorded_trace_can_be_replayed(tmp_path: Path) -> None:
     trace = tmp_path / "live.jsonl.gz"
-    recorded = wslgpud("record", str(trace), "--seconds", "2.5", home=tmp_path)
+    recorded = wslgpud("record", str(trace), "--for", "2.5s", home=tmp_path)
     replayed = wslgpud("replay", "--json", str(trace), home=tmp_path)
 
     assert re.match(r"\d+ samples in ", recorded.stdout), recorded.stderr
@@ -214,9 +214,16 @@ def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
         eventually(lambda: running.samples().get("wslgpud_ticks_total", 0) >= 30, "thirty ticks")
         running.end()
     kept = len(samples_in(running.database))
-    replayed = wslgpud("replay", "--from", "1h", "--state", str(running.state), home=tmp_path)
+    replayed = wslgpud("replay", "--since", "1h", "--state", str(running.state), home=tmp_path)
     nothing = wslgpud(
-        "replay", "--from", "2020-01-01", "--to", "2020-01-02", "--state", str(running.state), home=tmp_path
+        "replay",
+        "--since",
+        "2020-01-01",
+        "--until",
+        "2020-01-02",
+        "--state",
+        str(running.state),
+        home=tmp_path,
     )
 
     found = re.match(r"history: (\d+) samples", replayed.stdout)

@@ -73,7 +73,7 @@ def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_pa
     assert len(nowhere.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", [("--days", "7"), ("--all",)], ids=" ".join)
+@pytest.mark.parametrize("option", [("--since", "7d"), ("--all",)], ids=" ".join)
 def test_what_chooses_from_the_list_is_refused_beside_a_number(
     tmp_path: Path, option: tuple[str, ...]
 ) -> None:
@@ -81,7 +81,7 @@ def test_what_chooses_from_the_list_is_refused_beside_a_number(
 
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr == (
-        "wslgpud: --days and --all choose what is listed: leave them out, or the number 7\n"
+        "wslgpud: --since, --until and --all choose what is listed: leave them out, or the number 7\n"
     )
 
 

@@ -22,11 +22,11 @@ from textual.widgets import Static
 
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
-from wslgpud.cli.common import ask_daemon
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.looks import DaemonFeed, Look, NoLookError, OwnFeed
+from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.past import Past
 from wslgpud.cli.live.trail import Trail
+from wslgpud.client import Daemon, Unanswered, answering
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -42,7 +42,7 @@ class Feed:
 
     def look(self) -> Look:
         if self.trouble:
-            raise NoLookError(self.trouble)
+            raise Unanswered(self.trouble)
         return self._own.look()
 
     def past(self, trail: Trail) -> Past:
@@ -89,7 +89,7 @@ def sample_of(feed: DaemonFeed) -> Look | None:
     """Look at a daemon that may have taken no sample yet, none with a memory in it, or its time to answer."""
     try:
         look = feed.look()
-    except NoLookError:
+    except Unanswered:
         return None
     return look if "ram" in look.document else None
 
@@ -179,11 +179,8 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
     ids=["another program", "cut off", "a page", "other JSON", "no metrics"],
 )  # fmt: skip
 def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
-    with answering(answer) as url:
-        with pytest.raises(NoLookError, match=url):
-            DaemonFeed(url).look()
-        (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
-        ask_daemon(tmp_path)  # no traceback either: it says so and returns
+    with answering(answer) as url, pytest.raises(Unanswered, match=url):
+        DaemonFeed(Daemon(url)).look()
 
 
 def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
@@ -222,9 +219,9 @@ def test_it_fits_after_the_terminal_changes_its_size() -> None:
 def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None:
     always_there = {"WSLGPUD_SERVER__PORT": str(free_port())}
     with daemon(tmp_path, settings=always_there) as first:
-        feed = DaemonFeed(first.url)
+        feed = DaemonFeed(Daemon(first.url))
         assert eventually(lambda: sample_of(feed), "a sample")
-    with pytest.raises(NoLookError, match="does not answer"):
+    with pytest.raises(Unanswered, match="does not answer"):
         feed.look()
     with daemon(tmp_path, settings=always_there):
         assert eventually(lambda: sample_of(feed), "a sample")

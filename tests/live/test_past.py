@@ -22,9 +22,10 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.history import SPANS, History, View, history
-from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed, SocketFeed, daemon_feed
+from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed
 from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast, before
 from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.client import Daemon, noted
 from wslgpud.config import Config
 from wslgpud.curves import Curve
 from wslgpud.host import RecordedHost
@@ -58,7 +59,7 @@ def remember(stage: Stage, count: int = 60) -> float:
 
 
 def api_of(stage: Stage) -> ApiPast:
-    return ApiPast(DaemonFeed(stage.url)._get, stage.url)
+    return ApiPast(Daemon(stage.url))
 
 
 def test_api_and_database_tell_the_same(stage: Stage) -> None:
@@ -184,7 +185,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     asyncio.run(play())
 
 
-def words_of(feed: SocketFeed) -> Sequence[str]:
+def words_of(feed: DaemonFeed) -> Sequence[str]:
     """Return what can be asked of a history that may be about to be."""
     past = feed.past(Trail())
     try:
@@ -201,7 +202,8 @@ def test_a_daemon_that_wants_a_password_still_tells_its_own_machine_everything(t
     web.write_text(f"basic_auth_users:\n  me: {hashed}\n")
     settings = {"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(web)}
     with daemon(tmp_path, "--host-root", str(HOSTS / "wsl2-idle"), settings=settings) as running:
-        feed = eventually(lambda: daemon_feed([running.state]), "the daemon's note")
+        (found,) = eventually(lambda: list(noted([running.state])), "the daemon's note")
+        feed = DaemonFeed(found, here=True)
 
         look = eventually(lambda: sample_of(feed), "a sample")
         assert look.value("memory_total_bytes") == look.document["ram"]["total"]
@@ -226,7 +228,7 @@ def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
 
 def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: Stage) -> None:
     stage.host("two-gpus", past_seconds=300)
-    feed = DaemonFeed(stage.url)
+    feed = DaemonFeed(Daemon(stage.url))
     look, trail = feed.look(), Trail()
     for key, points in before(feed.past(trail), look):
         trail.seed(key, points)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import signal
 import subprocess
@@ -14,8 +12,6 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.cli.console import Console
-from wslgpud.cli.screen import print_status, told
 from wslgpud.host import Host
 from wslgpud.running.form import PLACES, name_of
 from wslgpud.running.write import Note
@@ -143,28 +139,3 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
             fifo.write_text("enough")
         assert guard.wait() == 0
         assert eventually(lambda: found() == [], "the end of the guard")
-
-
-def test_status_and_monitor_say_it_in_one_line() -> None:
-    one = {"kind": "guard", "what": "make -j8", "pid": 7, "phase": "waits", "elapsed_seconds": 192.0,
-           "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2}  # fmt: skip
-
-    assert told(one).plain == (
-        "guard: make -j8  for 3 min · time is up in 27 min · peak 11 GiB · 2 compilers wait"
-    )
-
-
-def test_status_shows_what_runs_and_how_the_last_test_of_the_memory_ended() -> None:
-    document = json.loads((Path(__file__).parent.parent / "gpu/status-warning.json").read_text())
-    document["running"] = [
-        {"kind": "stress", "what": "GPU 0", "pid": 1, "phase": "fill", "elapsed_seconds": 3.0}
-    ]
-    document["stress"] = [{"at": "2026-11-21T03:00:00+00:00", "gpu": 0, "uuid": "u", "verdict": "findings",
-                           "usable_bytes": 14 << 30, "note": "write bandwidth fell"}]  # fmt: skip
-    console = Console(width=120, file=io.StringIO())
-    print_status(document, console)
-    text = console.file.getvalue()
-
-    assert "stress run of GPU 0  filling · for 3 s" in text
-    assert "GPU 0 findings" in text
-    assert "14 GiB usable: write bandwidth fell" in text

@@ -46,7 +46,7 @@ from wslgpud.status import State, judged, status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
-from wslgpud.verdict import WAITING, decide
+from wslgpud.verdict import WAITING, blindness, decide
 from wslgpud.words import say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -165,9 +165,7 @@ class Stage:
         """Show a moment, and keep it in the history."""
         state = State(snapshot, observation, tuple(forecasts), self.running)
         standing = [Standing(i, False, None) for i in self.ledger.open.values()]
-        memory = next((report for report in snapshot.reports if report.name == "memory"), None)
-        blind = memory.error or memory.health if memory is not None and memory.health != "ok" else ""
-        verdict = decide(state.forecasts, standing, self.said, now_wall=snapshot.wall, blind=blind)
+        verdict = decide(state.forecasts, standing, self.said, blind=blindness(snapshot))
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
         self.known = lambda language: status(
             state, verdict, tongue(language), recent=recent, incidents=standing, stress=stress
@@ -198,7 +196,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                what = (c.resource, "memory_exhaustion", c.old, c.new, c.message, c.forecast)
+                what = (c.resource, "memory_exhaustion", c.old, c.new, c.headline, c.forecast)
                 self.say(Transition(snapshot.wall, snapshot.mono, *what))
             last = number == len(seen) - 1
             if last or number % thin == 0:

@@ -8,6 +8,7 @@ from tests.page.stage import Stage, nights, trace
 from tests.page.test_api import ask, remember
 from tests.store.conftest import postgresql, server_target  # noqa: F401 - fixtures
 from wslgpud.model import Level, Transition
+from wslgpud.words import Message
 
 pytestmark = pytest.mark.servers
 RAM = "wslgpud_memory_available_bytes"

@@ -16,17 +16,24 @@ def blamed(*seen: tuple[GpuProcess, ...], lost_bytes_per_second: float = GIB / 1
     attribution = GpuAttribution()
     for t, processes in enumerate(seen):
         attribution.push(float(t), card(*processes))
-    return attribution.culprit(len(seen) - 1.0, card(*seen[-1]), 5.0, lost_bytes_per_second)
+    scripts = (ProcessSample(8, 1, "python3", GIB, 0, command="python3 train.py"),)
+    now = Observation(t=len(seen) - 1.0, processes=scripts)
+    return attribution.culprit(now, card(*seen[-1]), 5.0, lost_bytes_per_second)
 
 
 def test_a_program_of_this_system_is_named_with_its_pid():
     culprit = blamed(*((GpuProcess(7, "python", GIB + t * GIB // 10),) for t in range(10)))
-    assert (culprit.text, culprit.kind) == ("python (pid 7)", "process")
+    assert (culprit.who, culprit.kind, culprit.pid) == ("python (pid 7)", "process", 7)
+
+
+def test_a_program_on_a_card_is_named_by_the_script_it_runs_as_everywhere_else():
+    culprit = blamed(*((GpuProcess(8, "python3", GIB + t * GIB // 10),) for t in range(10)))
+    assert culprit.who == "python3 train.py (pid 8)"
 
 
 def test_a_program_of_another_namespace_is_named_without_a_pid_that_means_nothing_here():
     culprit = blamed(*((GpuProcess(0, "python", GIB + t * GIB // 10),) for t in range(10)))
-    assert culprit.text == "python (in another container or VM)"
+    assert str(culprit.who) == "python (in another container or VM)"
 
 
 def test_programs_without_a_pid_are_not_compared_with_one_another():
@@ -37,7 +44,7 @@ def test_programs_without_a_pid_are_not_compared_with_one_another():
 def test_where_the_driver_tells_no_memory_the_newest_is_only_suspected():
     old, new = GpuProcess(7, "Xwayland", None), GpuProcess(0, "python", None)
     culprit = blamed(*[(old,)] * 5, *[(old, new)] * 5)
-    assert (culprit.text, culprit.kind) == ("probably python (in another container or VM)", "guess")
+    assert (str(culprit.who), culprit.kind) == ("probably python (in another container or VM)", "guess")
 
 
 def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast_elsewhere():

@@ -7,6 +7,7 @@ import pytest
 from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
 from wslgpud.risk.engine import COMMANDS, RiskEngine
 from wslgpud.risk.rows import observation_from_row, row_from_observation
+from wslgpud.risk.wording import headline
 
 GIB = 1 << 30
 TOTAL = 24
@@ -58,7 +59,7 @@ def test_a_command_whose_peak_no_longer_fits_is_warned_of_before_it_takes_the_me
     assert (found.level, found.cause) == (Level.WARNING, "expected")
     assert found.who == f"python train.py (pid {desk.pid})"
     assert found.expected_peak_bytes == 12 * GIB
-    assert "came to 12 GiB before" in found.reason
+    assert "came to 12 GiB before" in str(headline(found))
     assert found.eta_seconds is None  # when it will take it is not known
 
 

@@ -72,7 +72,7 @@ def test_who_filled_a_card_last_night_is_named(tmp_path, monkeypatch):
             store.append(tick(start + second, 2, vram=2 + second / 20))
         assert store.flush()
     monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
-    result = CliRunner().invoke(app, ["--from", "3h", "--json"])
+    result = CliRunner().invoke(app, ["--since", "3h", "--json"])
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert {row["who"] for row in rows if row["level"] == "critical"} == {"python (pid 77)"}
 
@@ -80,7 +80,7 @@ def test_who_filled_a_card_last_night_is_named(tmp_path, monkeypatch):
 def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_given(night, monkeypatch):
     file, start = night
     monkeypatch.setenv("WSLGPUD_STORE__PATH", str(file))
-    result = CliRunner().invoke(app, ["--from", "3h"])
+    result = CliRunner().invoke(app, ["--since", "3h"])
     assert result.exit_code == 0, result.output
     title, span, *_ = result.stdout.splitlines()
     assert title.startswith("history: 600 samples")
@@ -91,7 +91,7 @@ def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_give
 
 def test_without_a_database_or_a_time_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("WSLGPUD_STORE__PATH", str(tmp_path / "none.db"))
-    for arguments in (["--from", "8h"], ["--from", "yesterday"], ["--from", "1h", "--to", "2h"]):
+    for arguments in (["--since", "8h"], ["--since", "yesterday"], ["--since", "1h", "--until", "2h"]):
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 2
         assert len(result.stderr.splitlines()) == 1

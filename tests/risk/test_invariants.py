@@ -220,7 +220,7 @@ def test_any_input_survives_and_every_number_that_comes_out_is_sane(stream):
         assessment = engine.observe(dataclasses.replace(observation, t=t))
         for change in assessment.changes:
             assert levels.get(change.resource, Level.OK) == change.old != change.new
-            assert len(change.headline) <= 90
+            assert len(str(change.message)) <= 90
             levels[change.resource] = change.new
         for forecast in assessment.forecasts:
             assert levels.get(forecast.resource, Level.OK) == forecast.level

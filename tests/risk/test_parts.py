@@ -292,6 +292,6 @@ def test_a_headline_says_what_when_who_and_how_much_is_left_within_90_characters
         eta_late_seconds=420,
         who="python train.py (pid 4121)",
     )
-    assert headline(forecast) == (
-        "RAM full in ~4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 GiB left of 24"
+    assert str(headline(forecast)) == (
+        "RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left"
     )

@@ -20,6 +20,7 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.replay import replay, score_all, score_engine, trace_name, truth_beside, without_psi
 from wslgpud.risk.score import Truth
 from wslgpud.risk.trace import read_trace
+from wslgpud.risk.wording import reason
 
 GIB = 1 << 30
 TRACES = Path(__file__).parent.parent / "traces"
@@ -157,10 +158,10 @@ def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who
     forecast = warning.forecast
     assert forecast.eta_early_seconds <= end - warning.t <= forecast.eta_late_seconds
     assert forecast.who == "python train.py (pid 4121)"
-    assert warning.headline.startswith("RAM full in ~")
-    assert "python train.py (pid 4121) +5" in warning.headline
-    assert len(warning.headline) <= 90
-    assert "stop or restart" in forecast.reason
+    assert str(warning.message).startswith("RAM full in about ")
+    assert "python train.py (pid 4121) +5" in str(warning.message)
+    assert len(str(warning.message)) <= 90
+    assert "stop or restart" in str(reason(forecast))
 
 
 def test_many_small_workers_are_named_as_a_group(highest):
@@ -175,8 +176,8 @@ def test_many_small_workers_are_named_as_a_group(highest):
 
     _, changes = highest(workers())
     warning = next(c for c in changes if c.new >= Level.WARNING)
-    assert warning.forecast.who == "20 x cc1plus"
-    assert "MAX_JOBS" in warning.forecast.reason
+    assert str(warning.forecast.who) == "20 x cc1plus"
+    assert "MAX_JOBS" in str(reason(warning.forecast))
 
 
 def test_what_no_process_holds_is_traced_to_tmpfs(highest):
@@ -188,7 +189,7 @@ def test_what_no_process_holds_is_traced_to_tmpfs(highest):
 
     _, changes = highest(filling())
     warning = next(c for c in changes if c.new >= Level.WARNING)
-    assert "tmpfs" in warning.forecast.who
+    assert "tmpfs" in str(warning.forecast.who)
 
 
 def test_under_wsl2_the_culprit_on_the_card_is_only_probable(highest):
@@ -202,7 +203,7 @@ def test_under_wsl2_the_culprit_on_the_card_is_only_probable(highest):
 
     _, changes = highest(card(), "gpu0")
     warning = next(c for c in changes if c.new >= Level.WARNING)
-    assert warning.forecast.who == "probably python (pid 900)"
+    assert str(warning.forecast.who) == "probably python (pid 900)"
 
 
 def test_a_machine_without_swap_psi_gpu_and_processes_is_still_warned(highest):
@@ -260,7 +261,7 @@ def test_a_slow_thrash_is_told_though_nothing_grows(highest, with_psi):
     _, changes = highest(thrash(with_psi))
     warning = next(c for c in changes if c.new >= Level.WARNING)
     assert warning.t <= 45
-    assert "stand still" in warning.forecast.reason
+    assert "stand still" in str(reason(warning.forecast))
 
 
 def test_the_disk_at_half_empty_memory_is_no_pressure(highest):

@@ -140,7 +140,7 @@ def test_of_a_recording_that_a_crash_cut_off_all_that_is_there_is_read_and_the_c
         assert before == seen[: len(before)]
         assert len(before) > 0.4 * len(seen)
         assert where.line == len(before) + 2
-        assert "cut short" in where.problem
+        assert "cut short" in str(where.problem)
 
 
 def test_a_line_that_is_broken_in_the_middle_is_no_cut(tmp_path):

@@ -16,8 +16,9 @@ import pytest
 import trustme
 
 from tests.support.daemons import daemon, eventually, wslgpud
-from wslgpud.cli.common import ask_daemon
-from wslgpud.serve.local import LocalStatus, ask
+from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.serve.http import Route, to_json
+from wslgpud.serve.local import LocalApi
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
     # The folders of pytest are closed to other users, and so may be this Python: it is forked, not started.
     state = Path("/dev/shm") / f"wslgpud-local-{os.getpid()}"  # noqa: S108 - where others may look
     state.mkdir()
-    local = LocalStatus(state, lambda _: {})
+    local = LocalApi(state, ())
     assert local.start()
     note = {"url": "https://127.0.0.1:9655", "socket": local.path.name}
     (state / "daemon.json").write_text(json.dumps(note))
@@ -67,7 +68,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
             os.setuid(65534)
             os.dup2(writing, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1)
-            os._exit(0 if ask_daemon(state) is None else 1)
+            os._exit(0 if answering([state], lambda text: print(text, file=sys.stderr)) is None else 1)
         os.close(writing)
         with os.fdopen(reading) as said:
             complaint = said.read()
@@ -77,18 +78,20 @@ def test_another_user_is_told_whom_to_ask() -> None:
         shutil.rmtree(state, ignore_errors=True)
 
     assert how == 0
-    assert complaint == "wslgpud: the daemon at https://127.0.0.1:9655 is another user's; ask it with sudo\n"
+    assert complaint == "the daemon at https://127.0.0.1:9655 is another user's: ask it with sudo\n"
 
 
 def test_who_connects_and_reads_nothing_keeps_nobody_waiting_for_ever(tmp_path: Path) -> None:
-    local = LocalStatus(tmp_path, lambda _: {"much": "x" * 5_000_000}, timeout_seconds=0.5)
+    much = Route("/api/v1/status", lambda _: to_json({"much": "x" * 5_000_000}))
+    local = LocalApi(tmp_path, [much], timeout_seconds=0.5)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(str(local.path))
+        silent.sendall(b"GET /api/v1/status HTTP/1.0\r\n\r\n")
 
         def whole() -> bool:  # who is slow on a busy machine is not heard out either
-            with suppress(OSError, ValueError):
-                return ask(local.path)["much"].startswith("x")
+            with suppress(Unanswered):
+                return Daemon("", local.path).ask("/api/v1/status")["much"].startswith("x")
             return False
 
         eventually(whole, "an answer to somebody else")
@@ -99,4 +102,4 @@ def test_a_folder_whose_path_is_too_long_costs_the_socket_and_not_the_daemon(tmp
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
 
-    assert not LocalStatus(folder, lambda _: {}).start()
+    assert not LocalApi(folder, ()).start()

@@ -158,7 +158,7 @@ def test_http2_is_said_to_stay_off(written, caplog):
         ),
         (
             "http_server_config: {headers: {X-Frame-Options: allow}}",
-            "header X-Frame-Options must be deny or sameorigin, not allow",
+            "header X-Frame-Options must be one of deny, sameorigin, not allow",
         ),
         (
             'http_server_config: {headers: {X-XSS-Protection: "0\\r\\nX: y"}}',

@@ -37,6 +37,7 @@ from wslgpud.model import (
     Transition,
 )  # fmt: skip
 from wslgpud.store import Store
+from wslgpud.words import Message
 
 BYTES = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
 RATIO = MetricSpec("made_ratio", "gauge", "ratio", "A share.", decimals=3)
@@ -201,7 +202,9 @@ def freeze(folder: Path) -> None:
             store.append(tick)
         store.append(snapshot(T0 + 900, {EVENTS: 7}))
         forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
-        transition = Transition(T0, 12.5, "ram", "r", Level.OK, Level.WARNING, "RAM full in 2 s", forecast)
+        transition = Transition(
+            T0, 12.5, "ram", "r", Level.OK, Level.WARNING, Message("RAM full in 2 s"), forecast
+        )
         store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
         store.mark_sent(store.unsent("command")[0].id)
         store.learn("GPU-1", {"ceiling_bytes": 2**33, "ceiling": "seen"})

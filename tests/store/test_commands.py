@@ -178,8 +178,8 @@ def test_a_picture_goes_into_a_file(run, tmp_path):
         (["history", "wslgpud_gpu_memory_used"], "did you mean gpu_memory_used_bytes"),
         (["history", "fan"], "no series 'fan'"),
         (["history", "temperature"], "nothing is recorded here of temperature"),
-        (["history", "ram", "--since", "yesterday"], "is no moment"),
-        (["history", "ram", "--step", "0s"], "is no length of time"),
+        (["history", "ram", "--since", "gestern"], "is not a time"),
+        (["history", "ram", "--step", "0s"], "is not a duration"),
         (["history", "ram", "--csv", "--json"], "exclude each other"),
         (["history", "--csv"], "need a series"),
         (["history", "--plot", "h.png"], "need a series"),
@@ -187,9 +187,10 @@ def test_a_picture_goes_into_a_file(run, tmp_path):
         (["history", "vram", "--across", "sum", "--csv"], "need --step"),
         (["history", "ram", "--since", "1h", "--until", "2h"], "is not before"),
         (["history", "ram", "--host", "laptop"], "no history of a machine called laptop"),
-        (["export", "file.xyz"], "say --format"),
+        (["export", "file.xyz"], "name it .om (OpenMetrics), .csv or .parquet"),
+        (["export", "file.txt"], "name it .om (OpenMetrics), .csv or .parquet"),
         (["export", "-", "--format", "parquet"], "Parquet needs a file"),
-        (["export", "file.om", "--label", "job"], "is no label"),
+        (["export", "file.om", "--label", "job"], "is not a label"),
         (["db", "compact"], "the daemon writes into it; stop it first"),
     ],
 )
@@ -352,7 +353,7 @@ def test_compacting_frees_what_deleted_samples_have_left(recorded, tmp_path):
         database.execute("DROP TABLE more")
     before = (tmp_path / "wslgpud.db").stat().st_size
     told = run(app, ["db", "compact", "--dry-run", "--state", str(tmp_path)]).stdout
-    assert "3 MiB of" in told
+    assert "3 of" in told
     assert (tmp_path / "wslgpud.db").stat().st_size == before
 
     done = run(app, ["db", "compact", "--state", str(tmp_path)])

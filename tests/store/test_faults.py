@@ -14,6 +14,7 @@ import pytest
 
 from wslgpud.model import Event, Level, Transition
 from wslgpud.store import Reader, Store, StoreError, engine, intake, journal, metrics, upkeep, writer
+from wslgpud.words import Message
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -53,7 +54,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
         _append(opened, made, range(20), clock)
         made.until(lambda: "held by another process" in opened.stats().error)
         assert opened.stats().queue_ticks == 20
-        transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, "full soon")
+        transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, Message("full soon"))
         opened.record_transition(transition, {"command": {"text": "full"}})
         assert len(opened.unsent("command")) == 1, "an alert does not wait for the disk"
         made.until(lambda: opened.stats().write_errors_total > 20)
@@ -149,7 +150,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_is_saved(file, setting
         made.settle(store, clock)
         before = made.read_all(store, '*"7"*')
         store.record_transition(
-            Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
+            Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
     pages = made.damage(file, table)
     assert pages >= 3
@@ -278,7 +279,7 @@ def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, cl
 def test_alerts_of_a_start_beside_a_locked_file_take_no_other_s_place(file, settings, clock, made):
     def warn(store, resources):
         for resource in resources:
-            change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, "full soon")
+            change = Transition(made.T0, 1.0, resource, "r", Level.OK, Level.CRITICAL, Message("full soon"))
             store.record_transition(change, {"mail": {}})
             store.mark_failed(store.unsent()[-1].id, f"no route for {resource}")
 

@@ -149,7 +149,7 @@ def test_what_an_older_version_writes_can_be_read_while_it_runs(dump, file):
         old.executescript(dump.read_text())
     ((_, row),) = Reader(str(file)).transitions()
 
-    assert row.headline == "RAM full in 2 s"
+    assert str(row.message) == "RAM full in 2 s"
 
 
 def _sealed_as_it_was(read_all):

@@ -10,6 +10,7 @@ from sqlalchemy.pool import NullPool
 
 from wslgpud.model import Level, Transition
 from wslgpud.store import Reader, Store, StoreError, schema, upkeep, writer
+from wslgpud.words import Message
 
 pytestmark = pytest.mark.servers
 
@@ -54,7 +55,8 @@ def test_several_machines_share_a_database_and_each_keeps_its_own(url, settings,
     for store, clock in zip(stores, clocks, strict=True):
         made.settle(store, clock)
         store.record_transition(
-            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, "x"), {"mail": {"text": "x"}}
+            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")),
+            {"mail": {"text": "x"}},
         )
         assert len(store.unsent()) == 1
         assert store.close()
@@ -110,7 +112,7 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
     url, settings, clock, made, administer
 ):
     name = url.rpartition("/")[2]
-    change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, "x")
+    change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x"))
     values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]
     with Store(url, settings, host_name="one", clock=clock) as store:
         store.append(made.snapshot(made.T0, values[0]))

@@ -9,6 +9,7 @@ import pytest
 
 from wslgpud.model import Level, Transition
 from wslgpud.store import Store, upkeep, used
+from wslgpud.words import Message
 
 DAY = 86400
 
@@ -93,7 +94,7 @@ def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, s
 @pytest.mark.parametrize("table", ["transition", "outbox"])
 def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, monkeypatch, table):
     monkeypatch.setattr(upkeep, "MOST_ROWS", dict.fromkeys(upkeep.MOST_ROWS, 40))
-    change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, "again")
+    change = Transition(made.T0, 1.0, "ram", "flaps", Level.OK, Level.WARNING, Message("again"))
     with Store(target, host_name="pc", clock=clock) as store:
         for number in range(100):
             store.record_transition(replace(change, wall=made.T0 + number), {"mail": {"n": number}})

@@ -18,6 +18,7 @@ from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
 from wslgpud.store import LockedError, Point, Run, Store
 from wslgpud.store.intake import Intake
 from wslgpud.store.numbers import NOTHING, Found, Row
+from wslgpud.words import say
 
 
 @pytest.fixture
@@ -137,11 +138,11 @@ def test_processes_and_events_are_kept(local, made, file):
 
 
 def _transition(made):
-    forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
-    facts = {"victim": "训练 'x'", "pid": 7, "stalled_ratio": 0.25}
-    return Transition(
-        made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, "RAM full in 2 s", forecast, facts
-    )
+    who = say("{count} x {name}", count=3, name="python")
+    forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, who, "growth")
+    facts = {"victim": "训练 'x'", "pid": 7, "stalled_ratio": 0.25, "victims": (who, "ld")}
+    message = say("{who} full in {eta_seconds}", who=who, eta_seconds=2)
+    return Transition(made.T0, 12.5, "ram", "forecast", Level.OK, Level.WARNING, message, forecast, facts)
 
 
 def test_a_transition_goes_to_disk_without_a_tick_and_waits_for_each_channel(local, made, file):

@@ -66,7 +66,7 @@ class Second:
 
 def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:
     """Return a program as the sources see one."""
-    name = command.split()[0]
+    name = command.split(maxsplit=1)[0]
     return ProcessSample(pid, pid, name, rss, 0, 1000, frozenset({"training"}), command, group)
 
 
@@ -81,7 +81,7 @@ class Sensors:
         self.second = 0
         self._story = KernelStory()
 
-    def tick(self, *, fast: bool, planned_seconds: float) -> Snapshot:  # noqa: ARG002 - as the sampler is asked
+    def tick(self, *, fast: bool, planned_seconds: float) -> Snapshot:
         """Return the second that it is now."""
         now = self.script(self.second)
         mono, wall = self.clock.mono(), self.clock.wall()
@@ -155,7 +155,7 @@ class Played:
         """Let the story go on to a second of it."""
         while self.sensors.second <= second:
             self.clock.mono_now += 1.0
-            self.daemon._tick()  # noqa: SLF001 - the loop around it only waits
+            self.daemon._tick()
             self.sensors.second += 1
 
 
@@ -168,8 +168,8 @@ def played(script: Script, folder: Path, *, settings: configuration.Config | Non
     host = RecordedHost(HOSTS / "bare-linux", clock)
     with Daemon(config, host, folder / "state", {"HOME": str(folder)}) as daemon:
         sensors = Sensors(script, clock)
-        daemon._monitor._sampler.close()  # noqa: SLF001
-        daemon._monitor._sampler = sensors  # type: ignore[assignment]  # noqa: SLF001
+        daemon._monitor._sampler.close()
+        daemon._monitor._sampler = sensors  # type: ignore[assignment]
         yield Played(daemon, sensors, clock)
 
 

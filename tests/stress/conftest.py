@@ -44,7 +44,7 @@ class Done:
 
     @property
     def result(self):
-        end = {"event": "end", "outcome": "left" if self.left else "done", "why": self.left}
+        end = {"event": "end", "outcome": "left" if self.left else "done", "why": "", **self.left}
         return digest([*self.lines, end], Frame(1.0, gpu(), {}))
 
 
@@ -60,11 +60,11 @@ def run(faulty):
             stop or threading.Event(),
         )
         worker.faults = faults or {}
-        left = ""
+        left = {}
         try:
             worker.run()
         except faulty.worker.Leave as leave:
-            left = str(leave)
+            left = {"why": str(leave), "facts": leave.facts}
         worker.let_go()
         assert worker.own_bytes() == 0
         return Done(lines, left)

@@ -13,10 +13,12 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.stress_screen import print_history, print_run
 from wslgpud.config import StoreSettings
 from wslgpud.store import Store
+from wslgpud.words import say
 
+BUSY = say("the GPU is busy: {busy_ratio} in the last {past_seconds}", busy_ratio=0.93, past_seconds=30)
 NIGHTS = [
     night(1),
-    night(2, verdict="skipped", reason="the GPU is busy (93% in the last 30 s)"),
+    night(2, verdict="skipped", reason=BUSY),
     night(3, driver="581.15", write_median=790e9, usable_bytes=13790 << 20),
     night(
         4, driver="581.15", verdict="findings", findings=[("errors", "3 wrong words: weak cells")], errors=3
@@ -46,6 +48,7 @@ def test_history_keeps_every_figure(ask):
     assert status == 0
     assert [run["verdict"] for run in runs] == ["passed", "skipped", "passed", "findings"]
     assert runs[2]["values"]["usable_bytes"] == 13790 << 20
+    assert runs[1]["reason"] == "the GPU is busy: 93 % in the last 30 s"
     assert runs[3]["findings"] == [{"kind": "errors", "text": "3 wrong words: weak cells"}]
 
 
@@ -54,7 +57,7 @@ def test_history_is_one_line_a_night_and_what_is_to_be_said_of_it_below(ask):
     lines = [line.rstrip() for line in text.splitlines()]
 
     assert len(lines) == 2 + len(NIGHTS) + 2
-    assert "      the GPU is busy (93% in the last 30 s)" in lines
+    assert "      the GPU is busy: 93 % in the last 30 s" in lines
     assert any(line.endswith("13.47   99.31%   790    780   760 581.15") for line in lines)
 
 
@@ -69,7 +72,7 @@ def test_one_night_can_be_looked_at(ask):
     status, text = ask("show", str(runs[3]["id"]))
 
     assert status == 0
-    assert "FOUND SOMETHING" in text
+    assert "findings" in text
     assert "3 wrong words: weak cells" in text
     assert ask("show", "999")[0] == 2
 
@@ -81,6 +84,15 @@ def test_drivers_are_compared_without_being_named(ask):
     assert status == 0
     assert table["columns"] == ["gpu0 576.88 torch 2.13.0", "gpu0 581.15 torch 2.13.0"]
     assert {row["name"]: round(row["change"], 4) for row in table["rows"]}["write bandwidth"] < 0
+
+
+def test_without_a_run_there_is_nothing_to_compare_and_that_is_said_in_one_line(tmp_path):
+    Store(tmp_path / "wslgpud.db", StoreSettings()).close()
+    done = CliRunner().invoke(app, ["stress", "compare", "--state", str(tmp_path)])
+
+    assert (done.exit_code, done.output) == (
+        0, "nothing to compare: no stress run is complete yet; wslgpud stress does one\n",
+    )  # fmt: skip
 
 
 def test_a_picture_can_be_drawn(ask, tmp_path):

@@ -83,8 +83,8 @@ def test_errors_that_ecc_could_not_correct_are_wrong_data():
     result = result_of(run_of(before, after, before=before))
 
     assert (result.values["ecc_corrected"], result.values["ecc_uncorrected"]) == (3, 1)
-    assert [(f.kind, f.text) for f in result.findings] == [
-        ("errors", "1 memory errors that ECC could not correct")
+    assert [(f.kind, str(f.text)) for f in result.findings] == [
+        ("errors", "1 memory error that ECC could not correct")
     ]
     assert result.verdict == "findings"
 

@@ -25,23 +25,23 @@ def test_the_desktop_may_flicker():
     ("seen", "said"),
     [
         (Surroundings([]), "the GPU does not answer"),
-        (Surroundings([gpu(utilization_ratio=0.4)] * 30), "the GPU is busy (40% in the last 30 s)"),
-        (Surroundings([gpu(utilization_ratio=0.9 * (n > 20)) for n in range(30)]), "the GPU is busy (90%"),
+        (Surroundings([gpu(utilization_ratio=0.4)] * 30), "the GPU is busy: 40 % in the last 30 s"),
+        (Surroundings([gpu(utilization_ratio=0.9 * (n > 20)) for n in range(30)]), "the GPU is busy: 90 %"),
         (Surroundings([gpu(used_bytes=(1000 + 10 * n) * MIB) for n in range(30)]), "varies by 290 MiB"),
-        (Surroundings([gpu(used_bytes=None)]), "does not tell how much memory is in use"),
-        (Surroundings([gpu(free_bytes=8000 * MIB)]), "only 49% of the memory are free"),
-        (Surroundings([gpu(temperature_celsius=80.0)]), "the GPU is hot (80 °C)"),
-        (Surroundings(IDLE, holders=["python3 (42)"]), "programs use the GPU: python3 (42)"),
-        (Surroundings(IDLE, on_battery=True), "runs on battery"),
+        (Surroundings([gpu(used_bytes=None)]), "does not report how much memory is in use"),
+        (Surroundings([gpu(free_bytes=8000 * MIB)]), "only 49 % of the memory is free"),
+        (Surroundings([gpu(temperature_celsius=80.0)]), "the GPU is hot: 80 °C"),
+        (Surroundings(IDLE, holders=["python3 (pid 42)"]), "programs are using the GPU: python3 (pid 42)"),
+        (Surroundings(IDLE, on_battery=True), "is running on battery"),
         (Surroundings(IDLE, jump_age_seconds=30.0), "woke up only 30 s ago"),
         (Surroundings(IDLE, hung_since_boot=True), "hangs in the driver: restart WSL"),
-        (Surroundings(IDLE, recent_gpu_errors=True), "errors of the GPU's driver"),
+        (Surroundings(IDLE, recent_gpu_errors=True), "errors of the GPU driver"),
     ],
 )
 def test_each_obstacle_is_named(seen, said):
     [obstacle] = obstacles(seen, Stress())
 
-    assert said in obstacle
+    assert said in str(obstacle)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_each_obstacle_is_named(seen, said):
     [
         (Watched(), ""),
         (Watched(holders=["Xorg (1)"]), ""),
-        (Watched(holders=["Xorg (1)", "python3 (42)"]), "python3 (42) wants the GPU"),
-        (Watched(waiting=True), "a program waits for the GPU's lock file"),
-        (Watched(gpu_errors=True), "the kernel reports errors of the GPU's driver"),
+        (Watched(holders=["Xorg (1)", "python3 (pid 42)"]), "python3 (pid 42) wants the GPU"),
+        (Watched(waiting=True), "a program is waiting for the GPU's lock file"),
+        (Watched(gpu_errors=True), "the kernel reports errors of the GPU driver"),
         (Watched(silent_seconds=11.0), "the driver has not answered for 11 s"),
     ],
 )
 def test_a_run_leaves_for_others_but_not_for_who_was_there_before(seen, said):
-    assert reason_to_leave(seen, before=["Xorg (1)"]) == said
+    assert str(reason_to_leave(seen, before=["Xorg (1)"])) == said

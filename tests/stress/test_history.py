@@ -44,7 +44,7 @@ def test_one_bad_night_is_no_regression_and_a_very_bad_one_is():
 
     assert list(regressions(night(10, write_median=760e9), nights)) == []
     [severe] = regressions(night(10, write_median=600e9), nights)
-    assert severe.text == "write bandwidth fell by 25.0% at once: 600 GB/s, usually 800 GB/s"
+    assert str(severe.text) == "write bandwidth fell by 25.0 % at once: 600 GB/s, usually 800 GB/s"
 
 
 def test_a_browser_that_was_left_open_is_no_regression_of_the_card():
@@ -53,7 +53,7 @@ def test_a_browser_that_was_left_open_is_no_regression_of_the_card():
 
     assert list(regressions(browser, nights)) == []
     [lost] = regressions(night(10, foreign_bytes=3000 * MIB, usable_bytes=10000 * MIB), nights)
-    assert lost.text == "usable VRAM fell by 14.3% at once: 11.72 GiB, usually 13.67 GiB"
+    assert str(lost.text) == "usable VRAM fell by 14.3 % at once: 11.72 GiB, usually 13.67 GiB"
 
 
 def test_nights_with_another_driver_are_another_measure():
@@ -75,8 +75,8 @@ def test_what_a_new_driver_changed_is_told_once_when_it_is_sure():
     told = [change_of_driver(new[n], [*old, *new[:n]]) for n in range(4)]
 
     assert [finding is None for finding in told] == [True, True, False, True]
-    assert told[2].text.startswith("driver 576.88 -> 581.15: write bandwidth -1.2%,")
-    assert "usable VRAM -210 MiB" in told[2].text
+    assert str(told[2].text).startswith("driver 576.88 → 581.15: write bandwidth -1.2 %,")
+    assert "usable VRAM -210 MiB" in str(told[2].text)
 
 
 def test_news_of_a_driver_leaves_a_passed_run_passed():
@@ -111,14 +111,13 @@ def test_skipped_nights_are_no_alarm_until_the_fourth():
     assert level_of(nights[:4])[0] is Level.OK
     level, headline = level_of(nights)
     assert level is Level.WARNING
-    assert "no run has passed for 4 days (the GPU is busy)" in headline
+    assert str(headline) == "no run has passed for 4 d (the GPU is busy)"
 
 
 def test_a_lower_clock_of_the_memory_is_named_as_the_cause():
     before = [night(n, memory_clock_hertz=14e9) for n in range(8)]
     [slow, *_] = regressions(night(8, write_median=600e9, memory_clock_hertz=10.5e9), before)
 
-    assert slow.text.endswith("usually 800 GB/s (its clock: 10500 MHz, usually 14000)")
-    assert (
-        "clock" not in next(regressions(night(8, write_median=600e9, memory_clock_hertz=14e9), before)).text
-    )
+    assert str(slow.text).endswith("usually 800 GB/s; the memory ran at 10500 MHz, usually at 14000 MHz")
+    usual = next(regressions(night(8, write_median=600e9, memory_clock_hertz=14e9), before))
+    assert "MHz" not in str(usual.text)

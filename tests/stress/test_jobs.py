@@ -252,7 +252,7 @@ def test_wrong_data_raises_an_alarm_at_once_and_a_good_night_ends_it(nightly, tm
     [end] = one.news()
 
     assert (change.resource, change.rule, change.new) == ("gpu0", "vram_stress", Level.CRITICAL)
-    assert "3 wrong words" in change.headline
+    assert "3 wrong words" in str(change.facts["text"])
     assert (end.old, end.new) == (Level.CRITICAL, Level.OK)
     assert len(one._history.kept) == 2
 

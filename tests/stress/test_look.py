@@ -42,7 +42,7 @@ def test_programs_that_compute_are_told_from_those_that_look(machine):
     process(machine, 12, "worker", "/dev/nvidia-uvm", parent=99)
     process(machine, 13, "bash", "/dev/pts/0")
 
-    assert users(machine, own_pid=99) == ["python3 (10)"]
+    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_under_wsl_everybody_has_the_same_device(machine):
@@ -52,7 +52,7 @@ def test_under_wsl_everybody_has_the_same_device(machine):
     process(machine, 11, "Xwayland", "/dev/dxg")
     process(machine, 12, "python3", "/dev/dxg", command="python3\0-m\0wslgpud.probes.nvml_probe\0")
 
-    assert users(machine, own_pid=99) == ["python3 (10)"]
+    assert users(machine, own_pid=99) == ["python3 (pid 10)"]
 
 
 def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
@@ -63,7 +63,7 @@ def test_a_program_that_loads_torch_is_seen_before_it_asks_for_the_gpu(machine):
     process(machine, 12, "bash", "/dev/null", maps="7f00-7f01 r-xp 0 08:01 1 /usr/lib/libc.so.6")
     process(machine, 13, "worker", "/dev/null", maps=torch, parent=99)
 
-    assert newcomers(machine, known, own_pid=99) == ["python3 (11)"]
+    assert newcomers(machine, known, own_pid=99) == ["python3 (pid 11)"]
 
 
 def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
@@ -76,7 +76,7 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
     process(machine, 24, "python3", "/dev/null", maps=monitor + "7f2 r-xp /venv/torch/lib/libtorch_cuda.so\n",
             command="python3\0/home/me/train.py\0--epochs\0")  # fmt: skip
 
-    assert newcomers(machine, frozenset(), own_pid=99) == ["python3 train.py (24)", "vector_add (23)"]
+    assert newcomers(machine, frozenset(), own_pid=99) == ["python3 train.py (pid 24)", "vector_add (pid 23)"]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_no_worker_starts_on_a_busy_gpu(runner, tmp_path):
     result = runner(f"open({str(started)!r}, 'w')", utilization_ratio=0.9).run(gpu(), "nightly")
 
     assert result.verdict == "skipped"
-    assert "the GPU is busy" in result.reason
+    assert "the GPU is busy" in str(result.reason)
     assert not started.exists()
 
 
@@ -110,8 +110,9 @@ def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
 
     nobodys = Stress(python="~nobody-of-this-name/python", settle_seconds=1.0)
 
-    assert (result.verdict, result.reason) == ("skipped", "stress.python: /no/such/python is not a program")
-    assert "is not a program" in runner(settings=nobodys).run(gpu(), "nightly").reason
+    assert result.verdict == "skipped"
+    assert str(result.reason) == "stress.python: /no/such/python is not a program"
+    assert "is not a program" in str(runner(settings=nobodys).run(gpu(), "nightly").reason)
 
 
 def test_a_daemon_that_ends_takes_its_worker_along(runner):
@@ -122,13 +123,13 @@ def test_a_daemon_that_ends_takes_its_worker_along(runner):
     threading.Timer(0.3, one.stop.set).start()
     result = one.run(gpu(), "nightly")
 
-    assert (result.verdict, result.reason) == ("left", "wslgpud ends")
+    assert (result.verdict, str(result.reason)) == ("left", "wslgpud is shutting down")
 
 
 def test_a_worker_that_crashes_makes_a_failed_run(runner):
     result = runner("import os; os.kill(os.getpid(), 11)").run(gpu(), "nightly")
 
-    assert (result.verdict, result.reason) == ("failed", "the worker was ended by SIGSEGV")
+    assert (result.verdict, str(result.reason)) == ("failed", "the worker was ended by SIGSEGV")
 
 
 def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(
@@ -137,7 +138,7 @@ def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_g
     stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
     bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
     monkeypatch.setattr(
-        "wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", 99)
+        "wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", hung_pid=99)
     )
     one = runner()
     one.state_folder = tmp_path / "worker.py" / "gone"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.stress.support import gpu
 from wslgpud.stress.verdict import Frame, classify_chunks, classify_error, digest
+from wslgpud.words import say
 
 CHUNK = 256 << 20
 CARD, BUS = 896e9, 26e9
@@ -152,6 +153,28 @@ def test_a_run_that_gave_way_has_not_passed():
     assert (result.verdict, result.reason, result.complete) == ("left", "python wants the GPU", False)
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"why": "taken", "facts": {"taken_bytes": 500 << 20}}, "another program took 500 MiB of VRAM"),
+        ({"why": "told"}, "told to stop"),
+        ({"why": "{taken_bytes}\x1b[2J", "facts": {"taken_bytes": 1}}, "{taken_bytes} [2J"),
+        ({"why": "x" * 3000}, "x" * 199 + "…"),
+    ],
+)
+def test_why_a_worker_left_is_one_of_our_sentences_or_a_line_of_its_own(said, reason):
+    result = digest(full(outcome="left", **said), Frame(1.0, gpu(), {}))
+
+    assert (result.verdict, str(result.reason)) == ("left", reason)
+
+
+def test_why_it_was_told_to_leave_counts_for_more_than_that_it_was_told():
+    left = say("{program} wants the GPU", program="python3 (pid 42)")
+    result = digest(full(outcome="left", why="told"), Frame(1.0, gpu(), {}, left=left))
+
+    assert str(result.reason) == "python3 (pid 42) wants the GPU"
+
+
 def test_wrong_data_counts_even_when_the_run_gave_way():
     lines = full(outcome="left", why="python wants the GPU")
     lines.insert(2, {"event": "bad", **bad([(0, 1, 1, 0)], {1: 1})})
@@ -162,7 +185,7 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
 def test_memory_that_does_not_come_back_is_a_finding():
     result = digest(full(), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
 
-    assert [(f.kind, f.text) for f in result.findings] == [
+    assert [(f.kind, str(f.text)) for f in result.findings] == [
         ("leak", "400 MiB did not come back after the run")
     ]
 

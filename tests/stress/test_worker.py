@@ -36,7 +36,7 @@ def test_a_sound_memory_passes_every_phase(run):
     assert [row["phase"] for row in done.of("phase")] == [
         "ladder", "fragmentation", "fill", "bandwidth", "patterns", "beyond", "soak", "release",
     ]  # fmt: skip
-    assert [row["outcome"] for row in done.of("rung")] == ["ok", "ok", "larger than what may be taken"]
+    assert [row["outcome"] for row in done.of("rung")] == ["ok", "ok", "too large"]
 
 
 def test_what_is_verified_is_counted_by_the_checks_made(run):
@@ -54,7 +54,7 @@ def test_memory_that_was_not_reached_is_not_called_verified(run, faulty, monkeyp
     monkeypatch.setattr(faulty.worker, "LOOK_SECONDS", 0.0)
     done = run({"foreign": ["solid", 500 * MIB]})
 
-    assert done.left == "another program took 500 MiB"
+    assert done.left == {"why": "taken", "facts": {"taken_bytes": 500 << 20}}
     assert "verified_bytes" not in done.result.values
     assert done.result.verdict == "left"
 
@@ -190,10 +190,10 @@ def test_it_leaves_at_once_when_told_to(run):
     stop = threading.Event()
     stop.set()
 
-    assert run(stop=stop).left == "told to stop"
+    assert run(stop=stop).left["why"] == "told"
 
 
 def test_it_leaves_when_everything_becomes_slow(run, faulty, monkeypatch):
     monkeypatch.setattr(faulty.worker, "SLOW_SECONDS", 0.0)
 
-    assert "slow" in run(slow_ratio=1e9).left
+    assert run(slow_ratio=1e9).left["why"] == "slow"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import datetime
 from typing import Any
 
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.draw import Shown, screen
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import print_status
+from wslgpud.cli.screen import Screen, print_status
 
 WIDTH = 100
 MONITOR_SIZE = (116, 30)
@@ -31,8 +29,7 @@ def monitor_svg(saved: dict[str, Any]) -> str:
     for what, which, points in saved["curves"]:
         trail.seed(Key(what, which), points)
     console = _console(MONITOR_SIZE[0])
-    now = datetime.fromisoformat(look.document["at"]).timestamp()
-    console.print(screen(look, trail, Shown(), *MONITOR_SIZE, now))
+    console.print(Screen(look, trail, height=MONITOR_SIZE[1]))
     return svg_of(console, "wslgpud monitor")
 
 

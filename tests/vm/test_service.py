@@ -317,7 +317,7 @@ def test_it_warns_before_the_kernel_kills_who_eats_all_memory_and_lives_on(servi
 
 
 def test_a_power_cut_costs_no_warning_and_is_noticed_at_the_next_start(service: Service) -> None:
-    transitions = service.query("select id, headline from transition order by id")
+    transitions = service.query("select id, message from transition order by id")
     before = float(service.machine.python("import time; print(time.time())").stdout)
     boot_id = service.boot_id()
 
@@ -325,7 +325,7 @@ def test_a_power_cut_costs_no_warning_and_is_noticed_at_the_next_start(service: 
 
     assert service.boot_id() != boot_id
     assert service.query("pragma integrity_check") == [["ok"]]
-    assert service.query("select id, headline from transition order by id")[: len(transitions)] == transitions
+    assert service.query("select id, message from transition order by id")[: len(transitions)] == transitions
     clean, stopped_ms = service.last_run_of(boot_id)
     assert not clean
     assert stopped_ms / 1000 > before - 120  # what was not synced lives as long in the kernel: dirty_expire

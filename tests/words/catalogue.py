@@ -1,21 +1,30 @@
 """Every template in the source, as Babel finds them, and the catalogues that translate them.
 
+Help of commands and of the configuration's keys are templates, too: docstrings and options say them.
+
 ``python -m tests.words.catalogue`` brings the catalogues up to date: a new template waits for its
 translation, one that nobody says any more goes.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import polib
+import typer.main
 from babel.messages.extract import extract_from_dir
 
+from wslgpud.cli import app
+from wslgpud.cli import help as helps
+from wslgpud.config import declared_keys
 from wslgpud.words.tongue import TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
-KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None}
+KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None, "Fault": None, "warn": None}
 METHODS = [("**.py", "python"), ("**.min.js", "ignore"), ("**.js", "javascript")]
 OPTIONS = {"**.js": {"parse_template_string": True}}
 
@@ -30,7 +39,25 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)
+    for key in declared_keys():
+        found.setdefault(key.help, ("", set()))[1].add("config.py")
+    for command in commands():
+        file = (
+            Path(inspect.getfile(inspect.unwrap(command.callback))).name
+            if command.callback
+            else "__init__.py"
+        )
+        for text in helps.texts(command):
+            found.setdefault(text, ("", set()))[1].add(f"cli/{file}")
     return found
+
+
+def commands(command: Any = None) -> Iterator[Any]:
+    """Yield all commands and groups of them, the whole first."""
+    command = command or typer.main.get_command(app)
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from commands(below)
 
 
 def path_of(language: str) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 import typer.main
 
 from wslgpud.advise.wslconfig.keys import KEYS
+from wslgpud.advise.wslconfig.presets import PRESETS
 from wslgpud.cli import app
 
 #: one a line: units, products, formats, acronyms, and words that users of PyTorch leave in English
@@ -24,7 +25,8 @@ _CHINESE = r"\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"
 #: programs whose arguments may be words; the line up to Chinese, two spaces or a comment is theirs
 _PROGRAMS = (
     "apt", "apt-get", "cat", "cd", "cp", "curl", "dmesg", "docker", "dockerd", "du", "echo", "git",
-    "journalctl", "make", "mkdir", "nvidia-smi", "pip", "pipx", "printf", "python", "python3", "rm", "rsync", "sh", "sudo",
+    "journalctl", "make", "mkdir", "nvidia-smi", "pip", "pipx", "printf", "python", "python3", "rm",
+    "rsync", "sh", "sudo",
     "systemctl", "tar", "uv", "uvx", "wsl", "wsl.exe",
 )  # fmt: skip
 _COMMAND = re.compile(
@@ -74,6 +76,8 @@ def _own_commands() -> re.Pattern[str]:
 
     def walk(command: object, words: str) -> None:
         found.append(words)
+        if words.endswith((" apply", " preset")):
+            found.extend(f"{words} {name}" for name in PRESETS)
         for name, below in getattr(command, "commands", {}).items():
             walk(below, f"{words} {name}")
 

@@ -78,6 +78,10 @@ def test_what_is_no_message_is_refused(document):
         from_json(document)
 
 
+def test_a_name_in_a_list_is_no_template():
+    assert CHINESE.listed(["clock", "machine"]) == "clock、machine"
+
+
 def test_sentences_and_lists_are_joined_as_the_language_does():
     parts = [say("RAM"), "", Message("clock")]
 

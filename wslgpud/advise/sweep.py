@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wslgpud.words import Fact, Message, say
+
 #: What is predicted is taken with so much on top: allocators take memory in steps.
 CAUTION = 1.05
 
@@ -49,12 +51,8 @@ def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
 
 def too_much(
     steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None
-) -> tuple[str, int, int] | None:
-    """Tell whether the next value will not fit.
-
-    Returns:
-        what runs out (RAM or VRAM), how much it would take, how much there is; None: it fits, or unknown.
-    """
+) -> Message | None:
+    """Return why the next value will not fit; None: it fits, or nothing is known."""
     new = Step(value, 0, 0.0, None, None).number
     if new is None:
         return None
@@ -62,7 +60,13 @@ def too_much(
     ram = predict([(x, ram) for x, ram, _ in good if x is not None and ram is not None], new)
     vram = predict([(x, vram) for x, _, vram in good if x is not None and vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
-        return "VRAM", vram, vram_room_bytes
+        need: dict[str, Fact] = {"value": value, "need_bytes": vram, "free_bytes": vram_room_bytes}
+        return say(
+            "{value} would take {need_bytes} of VRAM, and {free_bytes} is free: stopped before it", **need
+        )
     if ram is not None and ram * CAUTION > ram_room_bytes:
-        return "RAM", ram, ram_room_bytes
+        need = {"value": value, "need_bytes": ram, "free_bytes": ram_room_bytes}
+        return say(
+            "{value} would take {need_bytes} of RAM, and {free_bytes} is free: stopped before it", **need
+        )
     return None

@@ -16,6 +16,7 @@ from wslgpud.config import Alerts
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
+from wslgpud.words import say
 
 
 def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[Channel]:
@@ -42,11 +43,14 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
         found.append(CommandChannel(settings.command, settings.command_timeout_seconds))
     names = [channel.name for channel in found]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(f"alerts: {', '.join(sorted(twice))} is configured twice")
+        raise ConfigError(say("alerts: {names} is configured twice", names=tuple(sorted(twice))))
     if unknown := channel_levels(settings).keys() - {*names, *sometimes(settings)}:
         raise ConfigError(
-            f"alerts.channel_levels: no channel {', '.join(sorted(unknown))}; "
-            f"there are: {', '.join(names) or 'none'}"
+            say(
+                "alerts.channel_levels: no channel {names}; there are: {known}",
+                names=tuple(sorted(unknown)),
+                known=tuple(names) or say("none"),
+            )
         )
     return found
 

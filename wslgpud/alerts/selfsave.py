@@ -20,6 +20,7 @@ from wslgpud.alerts.stopped import Stopped, StoppedFile
 from wslgpud.config import Alerts
 from wslgpud.config_key import ConfigError
 from wslgpud.model import Level, ProcessSample, Transition
+from wslgpud.words import say
 
 _HARMLESS_ONLY_IF_CAUGHT = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
@@ -170,4 +171,4 @@ def _user(name: str) -> int:
     try:
         return pwd.getpwnam(name).pw_uid
     except KeyError as error:
-        raise ConfigError(f"alerts.save_user: there is no user {name} here") from error
+        raise ConfigError(say("alerts.save_user: there is no user {name} here", name=name)) from error

@@ -27,20 +27,18 @@ from wslgpud.cli import (
 )
 from wslgpud.cli import export as exports
 from wslgpud.cli import history as histories
-from wslgpud.cli.common import Commands
-from wslgpud.cli.plotting import PlotCommand
+from wslgpud.cli.commands import App
 
-app = typer.Typer(
-    cls=Commands,
+app = App(
     name="wslgpud",
-    help="Watches GPU, RAM and swap under WSL2 and warns before memory runs out.",
-    no_args_is_help=True,
-    add_completion=False,
-    # A traceback dressed up with local variables could print a secret.
-    pretty_exceptions_enable=False,
-    # Help and usage errors are plain text: Typer's own console of Rich would write past wslgpud.cli.console.
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""Watches GPU, RAM and swap under WSL2 and warns before memory runs out.
+
+    Examples:
+    wslgpud status  # the state of this machine
+    wslgpud monitor  # the machine, live
+    wslgpud incidents  # incidents of the last 30 days
+    wslgpud doctor  # mistakes in the setup of this machine, with their fixes
+    """,
 )
 
 
@@ -65,15 +63,15 @@ app.command()(monitor.monitor)
 app.command()(doctor.doctor)
 app.add_typer(config.app, name="config")
 app.command()(record.record)
-app.command("replay", cls=PlotCommand)(replay.replay_command)
+app.command("replay")(replay.replay_command)
 app.command()(capture.capture)
 app.add_typer(alerts.app, name="alerts")
-app.command(cls=PlotCommand)(incidents.incidents)
+app.command()(incidents.incidents)
 app.add_typer(stress.app, name="stress")
 app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
 app.command()(fit.fit)
-app.command(cls=PlotCommand)(sweep.sweep)
+app.command()(sweep.sweep)
 app.add_typer(wslconfig.app, name="wslconfig")
-app.command(cls=PlotCommand)(histories.history)
+app.command()(histories.history)
 app.command()(exports.export)
 app.add_typer(db.app, name="db")

@@ -3,49 +3,50 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wslgpud.cli.commands import App
 from wslgpud.cli.common import (
-    Commands,
     ConfigOption,
     Fault,
     JsonOption,
     StateOption,
-    ask_daemon,
     data_folder,
     loaded,
     open_reader,
+    warn,
 )
+from wslgpud.cli.help import padded
 from wslgpud.cli.incidents import local, recent
-from wslgpud.words import current
+from wslgpud.cli.moments import seconds
+from wslgpud.client import answering
+from wslgpud.words import Message, cause, current, failure, t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
 
-app = typer.Typer(
-    cls=Commands, help="Alerts: what is open, whether they arrive, silences.", no_args_is_help=True
-)
-
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+app = App(help="List open alerts, send a test message, silence rules.")
 
 
 @app.command("list")
 def list_(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
-    """List open incidents, and the silences that hold."""
+    """List open incidents, and the silences that hold.
+
+    Examples:
+        wslgpud alerts list
+    """
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415 - each command loads what it needs
 
-    complain = partial(typer.echo, err=True)
-    control = ControlFile(data_folder(state), lambda text: complain(f"wslgpud: {text}")).now()
+    control = ControlFile(data_folder(state), warn).now()
     found = _open(config, state)
     silences = [s for s in control.silences if s.until_wall > time.time()]
     if as_json:
@@ -59,13 +60,19 @@ def list_(config: ConfigOption = None, as_json: JsonOption = False, state: State
         print(json.dumps(document, indent=2))
         return
     for i in found:
-        note = "  (acknowledged)" if i["id"] in control.acknowledged else ""
-        print(f"{i['id']:>8}  {i['level']:<9}  since {local(i['opened'])}  {i['headline']}{note}")
+        note = f"  ({t('acknowledged')})" if i["id"] in control.acknowledged else ""
+        since = t("since {time}", time=local(i["opened"]))
+        print(f"{i['id']:>8}  {padded(t(i['level']), 9)}  {since}  {i['headline']}{note}")
     for s in silences:
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(s.until_wall))
-        print(f"silenced until {until}: {s.rule} of {s.resource}")
+        told = t(
+            "silenced until {until_wall}: {rule} of {name}",
+            until_wall=s.until_wall,
+            rule=s.rule,
+            name=s.resource,
+        )
+        print(told)
     if not found:
-        print("nothing is open")
+        print(t("nothing is open"))
 
 
 def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
@@ -73,8 +80,9 @@ def _open(config: Path | None, state: Path | None) -> list[dict[str, Any]]:
     from wslgpud.alerts.report import summary  # noqa: PLC0415
 
     with open_reader(config, state) as reader:
-        found = [summary(i, current()) for i in recent(reader, 0.0) if i.closed_wall is None]
-    told = (ask_daemon(data_folder(state)) or {}).get("incidents", ())
+        found = [summary(i, current()) for i in recent(reader, math.inf) if i.closed_wall is None]
+    _, now = answering([data_folder(state)], warn) or (None, {})
+    told = now.get("incidents", ())
     written = {i["id"] for i in found}
     return found + [{**i, "opened": i["since"]} for i in told if i["id"] not in written]
 
@@ -86,7 +94,11 @@ def show(
     as_json: JsonOption = False,
     state: StateOption = None,
 ) -> None:
-    """Show one, as 'wslgpud incidents ID' does."""
+    """Show one incident, as 'wslgpud incidents' with its number does.
+
+    Examples:
+        wslgpud alerts show 12
+    """
     from wslgpud.cli.incidents import incidents  # noqa: PLC0415
 
     incidents(number, config=config, as_json=as_json, plot=None, state=state)
@@ -95,21 +107,30 @@ def show(
 @app.command()
 def explain(
     rule: Annotated[
-        str, typer.Argument(help="rule, as 'alerts show' names it; all of them without one")
+        str,
+        typer.Argument(metavar="RULE", help="rule, as 'alerts show' names it; all of them without one"),
     ] = "",
 ) -> None:
-    """Say what a rule means and what to do about it, at length."""
+    """Explain a rule at length, and how to act on it.
+
+    Examples:
+        wslgpud alerts explain oom_kill
+    """
     from wslgpud.alerts.runbook import sections  # noqa: PLC0415
 
     known = sections()
     if rule and rule not in known:
-        raise Fault(f"there is no rule {rule}; there are: {', '.join(known)}")
+        raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
     print("\n\n".join(f"{name}\n{text}" for name, text in known.items() if rule in ("", name)))
 
 
 @app.command("test")
 def try_channels(config: ConfigOption = None) -> None:
-    """Send a test message through every channel, now, and say which took it."""
+    """Send a test message through every channel, now, and say which took it.
+
+    Examples:
+        wslgpud alerts test
+    """
     from wslgpud.alerts import build  # noqa: PLC0415
     from wslgpud.alerts.channels import DeliveryError  # noqa: PLC0415
     from wslgpud.alerts.message import iso  # noqa: PLC0415
@@ -121,54 +142,64 @@ def try_channels(config: ConfigOption = None) -> None:
         channels = build.channels(settings, Host(), os.environ)
         levels = build.levels(settings, [channel.name for channel in channels])
     except ConfigError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
     if not channels:
         raise Fault("no channel is configured and none was found; see [alerts] in 'wslgpud config show'")
     message = {
         "at": iso(time.time()), "since": iso(time.time()), "kind": "closed", "rule": "test",
         "resource": "test", "level": "ok", "previous_level": "ok", "host": socket.gethostname(),
-        "headline": "Test message from wslgpud: alerts arrive here",
-        "evidence": "Sent by 'wslgpud alerts test'. Nothing is wrong.",
+        "headline": t("Test message from wslgpud: alerts arrive here"),
+        "evidence": t("Sent by 'wslgpud alerts test'. Nothing is wrong."),
     }  # fmt: skip
     failed = False
     for channel in channels:
         try:
             channel.send(message)
-            print(f"{channel.name:<28}  took it (gets {levels[channel.name].label} and worse)")
+            told = t("took it (gets {level} and worse)", level=t(levels[channel.name].label))
+            print(f"{channel.name:<28}  {told}")
         except DeliveryError as error:
             failed = True
-            print(f"{channel.name:<28}  failed: {error}")
+            told = t("failed: {reason}", reason=cause(error))
+            print(f"{channel.name:<28}  {told}")
     if failed:
         raise typer.Exit(1)
 
 
 @app.command()
 def silence(
-    rule: Annotated[str, typer.Argument(help="rule, or * for all")],
-    lasting: Annotated[str, typer.Option("--for", help="how long: 30m, 2h, 1d; 0 ends a silence")] = "1h",
-    resource: Annotated[str, typer.Option(help="only for this resource (ram, gpu0, ...)")] = "*",
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="rule, or * for all")],
+    lasting: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="how long: 30min, 2h, 1d; 0 ends it")
+    ] = "1h",
+    resource: Annotated[
+        str, typer.Option("--resource", metavar="NAME", help="only for this resource (ram, gpu0, ...)")
+    ] = "*",
     state: StateOption = None,
 ) -> None:
-    """Send no messages of a rule for a while; incidents are recorded all the same."""
+    """Send no messages of a rule for a while; its incidents are still recorded.
+
+    Examples:
+        wslgpud alerts silence swap_thrash --for 2h
+        wslgpud alerts silence swap_thrash --for 0  # end it
+    """
     from wslgpud.alerts.control import ControlFile, Silence  # noqa: PLC0415
     from wslgpud.alerts.rules import OTHERS, RULES  # noqa: PLC0415
 
     known = [*OTHERS, *(r.name for r in RULES)]
     if rule != "*" and rule not in known:
-        raise Fault(f"there is no rule {rule}; there are: {', '.join(known)}")
-    match = re.fullmatch(r"(\d{1,4})([mhd])|0", lasting)
-    if match is None:
-        raise Fault(f"--for must be like 30m, 2h or 1d, not {lasting!r}")
-    seconds = float(match[1]) * _UNITS[match[2]] if match[1] else 0.0
-    now = time.time()
+        raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
+    span, now = seconds(lasting, zero=True), time.time()
 
     def change(before: Control) -> Control:
         kept = [s for s in before.silences if s.until_wall > now and (s.rule, s.resource) != (rule, resource)]
-        added = [Silence(rule, resource, now + seconds)] if seconds else []
+        added = [Silence(rule, resource, now + span)] if span else []
         return replace(before, silences=(*kept, *added))
 
     _write(ControlFile(data_folder(state)), change)
-    print(f"{rule} of {resource}: " + (f"silent for {lasting}" if seconds else "not silent any more"))
+    if span:
+        print(t("{rule} of {name}: silent for {time}", rule=rule, name=resource, time=lasting))
+    else:
+        print(t("{rule} of {name}: not silent any more", rule=rule, name=resource))
 
 
 @app.command()
@@ -177,32 +208,44 @@ def ack(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Acknowledge an incident: no repeats of it, unless it gets worse."""
+    """Acknowledge an incident: no repeats of it, unless it gets worse.
+
+    Examples:
+        wslgpud alerts ack 12
+    """
     from wslgpud.alerts.control import ControlFile  # noqa: PLC0415
 
     found = next((i for i in _open(config, state) if i["id"] == number), None)
     if found is None:
-        raise Fault(f"incident {number} is not open; 'wslgpud alerts list' shows those that are")
+        raise Fault(
+            "incident {number} is not open; 'wslgpud alerts list' shows those that are", number=number
+        )
 
     def change(before: Control) -> Control:
         return replace(before, acknowledged=(*(n for n in before.acknowledged if n != number), number))
 
     _write(ControlFile(data_folder(state)), change)
-    print(f"incident {number} is acknowledged: {found['headline']}")
+    print(t("incident {number} is acknowledged: {what}", number=number, what=Message(found["headline"])))
 
 
 @app.command()
 def release(state: StateOption = None) -> None:
-    """Let programs go on that a daemon had stopped (save_signal = "SIGSTOP") before it died."""
+    """Resume programs that a daemon had stopped (save_signal = "SIGSTOP") before it died.
+
+    Examples:
+        wslgpud alerts release
+    """
     from wslgpud.alerts.selfsave import release as let_go_on  # noqa: PLC0415
     from wslgpud.alerts.stopped import StoppedFile  # noqa: PLC0415
 
     going = let_go_on(StoppedFile(data_folder(state)))
-    print(f"pid {', '.join(map(str, going))} goes on" if going else "no program is stopped")
+    print(t("pid {pids} goes on", pids=tuple(going)) if going else t("no program is stopped"))
 
 
 def _write(file: ControlFile, change: Callable[[Control], Control]) -> None:
     try:
         file.change(change)
     except OSError as error:
-        raise Fault(f"cannot write {file.path}: {error.strerror}; is it another user's?") from error
+        raise Fault(
+            "cannot write {file}: {reason}; is it another user's?", file=str(file.path), reason=failure(error)
+        ) from error

@@ -8,20 +8,30 @@ from typing import Annotated
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, loaded
+from wslgpud.words import failure, t
 
 
 def capture(
-    folder: Annotated[Path, typer.Argument(help="new folder to write")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="new folder to write")],
     config: ConfigOption = None,
 ) -> None:
-    """Copy what wslgpud reads of this machine, with names, serials and addresses masked, for a bug report."""
+    """Copy the files that wslgpud reads here, with names, serials and addresses masked, for a bug report.
+
+    Examples:
+        wslgpud capture my-machine  # then look through the files
+    """
     from wslgpud.capture import capture as write_capture  # noqa: PLC0415 - reads all sources; only here
     from wslgpud.host import Host  # noqa: PLC0415
 
     if folder.exists():
-        raise Fault(f"{folder} exists already; name a new folder")
+        raise Fault("{folder} exists already; name a new folder", folder=str(folder))
     try:
         files = write_capture(Host(), folder, loaded(config).config)
     except OSError as error:
-        raise Fault(f"cannot write {folder}: {error.strerror}") from error
-    print(f"wrote {len(files)} files in {folder}: look through them before you pass them on")
+        raise Fault("cannot write {file}: {reason}", file=str(folder), reason=failure(error)) from error
+    told = t(
+        "wrote {count} files in {folder}: look through them before you pass them on",
+        count=len(files),
+        folder=str(folder),
+    )
+    print(told)

@@ -4,58 +4,104 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from wslgpud import config as configuration
-from wslgpud import daemon, documents, logs, outgoing
+from wslgpud import daemon, logs
+from wslgpud.cli.commands import TERMINAL, language
 from wslgpud.config_key import ConfigError
 from wslgpud.host import Host
-
-#: of a status; one with hundreds of processes has 200 kB
-_MOST_BYTES = 16 << 20
-_SECONDS = 3.0
+from wslgpud.words import Fact, Message, Said, cause, current, use
 
 if TYPE_CHECKING:
     from wslgpud.store import Reader
 
 
-class Commands(TyperGroup):
-    """A group whose help says all of each command's first sentence, folded; Typer's own cuts it."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands that are to be seen."""
-        del ctx
-        shown = [(name, one) for name, one in self.commands.items() if not one.hidden]
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in shown])
-
-
 class Fault(typer.Exit):
     """Something the user can mend: one line on standard error and exit status 2."""
 
-    def __init__(self, text: str) -> None:
-        """Print the line; raising this ends the command."""
+    def __init__(self, template: Said, /, **facts: Fact) -> None:
+        """Print the line in the reader's language; raising this ends the command."""
+        said = Message(template, facts) if isinstance(template, str) else template
+        text = current().text(said)
         typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {text}", err=True)
         super().__init__(2)
         self.args = (text,)  # for who catches it
 
 
+def warn(template: Said, /, **facts: Fact) -> None:
+    """Print on standard error what somebody should know, in the reader's language."""
+    said = Message(template, facts) if isinstance(template, str) else template
+    typer.echo(f"wslgpud: {current().text(said)}", err=True)
+
+
+def _heard(file: Path | None) -> Path | None:
+    """Take the language from the configuration that ``--config`` names, for what is said from then on."""
+    if file is not None:
+        use(language(file))
+    return file
+
+
+# Options that several commands have; each means the same everywhere.
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="configuration file instead of the usual ones")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="configuration instead of the usual one",
+        is_eager=True,
+        callback=_heard,
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print facts as JSON")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 StateOption = Annotated[
-    Path | None, typer.Option("--state", help="folder of the daemon's database instead of the usual one")
+    Path | None,
+    typer.Option("--state", metavar="FOLDER", help="folder of the daemon's data instead of the usual one"),
 ]
 HostOption = Annotated[
     Path | None,
-    typer.Option("--host-root", help="look at a machine that 'wslgpud capture' recorded instead of this one"),
+    typer.Option(
+        "--host-root", metavar="FOLDER", help="a machine that 'wslgpud capture' recorded instead of this one"
+    ),
 ]
+HostName = Annotated[
+    str, typer.Option("--host", metavar="NAME", help="only this machine, in a database of many")
+]
+SinceOption = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        metavar="WHEN",
+        help="from then on: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'",
+    ),
+]
+UntilOption = Annotated[str, typer.Option("--until", metavar="WHEN", help="up to then, written likewise")]
+StepOption = Annotated[
+    str,
+    typer.Option(
+        "--step", metavar="TIME", help="one value for each 10s, 5min, 1h, ... instead of every sample"
+    ),
+]
+TimeoutOption = Annotated[
+    str, typer.Option("--timeout", metavar="TIME", help="end the command after so long: 90s, 30min, 1h30m")
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", metavar="[FILE]", help="draw into FILE (.png, .svg); without a name on this terminal"
+    ),
+]
+GpuOption = Annotated[int, typer.Option("--gpu", metavar="N", min=0, help="number of the GPU")]
+ForceOption = Annotated[bool, typer.Option("--force", help="replace a file of that name")]
+
+
+def picture(plot: Path | None) -> Path | None:
+    """Return the file to draw into; None where the terminal is meant, or nothing."""
+    return None if plot is None or str(plot) == TERMINAL else plot
 
 
 def loaded(file: Path | None) -> configuration.Loaded:
@@ -67,7 +113,7 @@ def loaded(file: Path | None) -> configuration.Loaded:
     try:
         return configuration.load(file, os.environ)
     except ConfigError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def host_at(folder: Path | None) -> Host:
@@ -79,13 +125,18 @@ def host_at(folder: Path | None) -> Host:
     try:
         return daemon.host_at(folder)
     except daemon.NoRecording as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def state_folder(state: Path | None) -> Path:
     """Return the folder that ``--state`` names, or the usual one."""
     # Its owner may put links into it, but not in its place.
     return (state or configuration.state_folder(os.environ)).resolve()
+
+
+def daemon_folders(state: Path | None) -> list[Path]:
+    """Return where a daemon leaves its note: the folder named, else one's own and the service's."""
+    return [state] if state else [state_folder(None), configuration.SYSTEM_STATE]
 
 
 def data_folder(state: Path | None) -> Path:
@@ -111,33 +162,4 @@ def open_reader(config: Path | None, state: Path | None) -> Reader:
     try:
         return Reader(database_of(config, state))
     except StoreError as error:
-        raise Fault(str(error)) from error
-
-
-def ask_daemon(folder: Path) -> dict[str, Any] | None:
-    """Ask the daemon that keeps its data in ``folder``; None when none runs there."""
-    try:
-        note = documents.parsed(documents.read(folder / "daemon.json"))
-        url = str(note["url"])
-    except (OSError, ValueError, KeyError):
-        return None
-    try:
-        if "socket" in note:  # it asks for a password or speaks TLS
-            from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
-
-            known = ask(folder / str(note["socket"]))
-            known.pop("metrics", None)  # for those who want what /metrics says
-            return {"seen_by": "daemon", "url": url, **known}
-        # The port may be somebody else's by now: our daemon is gone, and anybody may take it.
-        address = outgoing.parsed(url + "/api/v1/status")
-        document = documents.parsed(
-            outgoing.exchange(address, deadline_seconds=_SECONDS, most_bytes=_MOST_BYTES)
-        )
-    except PermissionError:
-        print(f"wslgpud: the daemon at {url} is another user's; ask it with sudo", file=sys.stderr)
-        return None
-    except (OSError, ValueError, outgoing.Refused, outgoing.Unreachable) as error:
-        # It was killed or hangs, or another program has its port: not the same as that none was ever started.
-        print(f"wslgpud: the daemon at {url} does not answer: {error}", file=sys.stderr)
-        return None
-    return {"seen_by": "daemon", "url": url, **document}
+        raise Fault(cause(error)) from error

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from wslgpud import config as configuration
-from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, loaded
+from wslgpud.cli.commands import App
+from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, warn
 from wslgpud.config_key import ConfigError
 from wslgpud.masking import visible
+from wslgpud.words import cause, failure, t
 
-app = typer.Typer(cls=Commands, help="Show, check or write the configuration.", no_args_is_help=True)
+app = App(help="Show, check or write the configuration.")
 
 
 @app.command()
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show every key with its value and where that comes from."""
+    """Show every key with its value and where that comes from.
+
+    Examples:
+        wslgpud config show
+    """
     found = _loaded(config)
     rows = []
     for key in configuration.declared_keys():
@@ -35,41 +40,51 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("key", "value", "from", "meaning"):
+    for number, heading in enumerate((t("key"), t("value"), t("from"), t("meaning"))):
         # Keys are there to be copied: the meaning folds, they do not.
-        table.add_column(heading, overflow="fold", no_wrap=heading == "key")
+        table.add_column(heading, overflow="fold", no_wrap=not number)
     for key, value, origin in rows:
-        table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, key.help)
+        table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, t(key.help))
     Console().print(table)
 
 
 @app.command()
 def check(config: ConfigOption = None) -> None:
-    """Check the configuration; exit status 2 and one line if it cannot be used."""
+    """Check the configuration; exit status 2 and one line if it cannot be used.
+
+    Examples:
+        sudo wslgpud config check
+    """
     from wslgpud import app as daemon  # noqa: PLC0415 - all that it is made of: only here
 
     found = _loaded(config)
     try:
         daemon.check(found.config)
     except ConfigError as error:
-        raise Fault(str(error)) from error
-    print(f"{found.file or 'no file, only defaults'}: good")
+        raise Fault(cause(error)) from error
+    print(t("{file}: good", file=str(found.file)) if found.file else t("no file, only defaults: good"))
 
 
 @app.command()
 def init(
-    file: Annotated[Path | None, typer.Argument(help="where to write; the usual place by default")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="where to write; the usual place by default")
+    ] = None,
 ) -> None:
-    """Write a configuration file in which every key stands with its help, commented out."""
+    """Write a configuration file in which every key stands with its help, commented out.
+
+    Examples:
+        wslgpud config init  # then take the # off what you want to change
+    """
     target = file or (configuration.SYSTEM_FILE if os.geteuid() == 0 else configuration.user_file(os.environ))
     try:
         target.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         _create(target, sample_file())
     except FileExistsError:
-        raise Fault(f"{target} exists already; it is left as it is") from None
+        raise Fault("{file} exists already; it is left as it is", file=str(target)) from None
     except OSError as error:
-        raise Fault(f"cannot write {target}: {error.strerror}") from error
-    print(f"wrote {target}")
+        raise Fault("cannot write {file}: {reason}", file=str(target), reason=failure(error)) from error
+    print(t("wrote {file}", file=str(target)))
 
 
 def _loaded(config: Path | None) -> configuration.Loaded:
@@ -77,7 +92,7 @@ def _loaded(config: Path | None) -> configuration.Loaded:
     found = loaded(config)
     service = configuration.SYSTEM_FILE
     if config is None and service.parent.is_dir() and not os.access(service, os.R_OK):
-        print(f"wslgpud: the service has a configuration that you may not read: {service}", file=sys.stderr)
+        warn("the service has a configuration that you may not read: {file}", file=str(service))
     return found
 
 

@@ -12,13 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from wslgpud.cli.common import Commands, ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
+from wslgpud.cli.commands import App
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    ForceOption,
+    JsonOption,
+    StateOption,
+    database_of,
+    loaded,
+)
+from wslgpud.cli.help import padded
 from wslgpud.cli.progress import bar
 from wslgpud.units import size
+from wslgpud.words import cause, t
 
-app = typer.Typer(
-    cls=Commands, help="Look into the history's database, check, copy or compact it.", no_args_is_help=True
-)
+app = App(help="Inspect, check, back up or compact the history's database.")
 _DAY = 86400.0
 
 
@@ -29,12 +38,16 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 @app.command()
 def info(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
-    """What takes the room, since when, how fast it grows, and for how long it is kept."""
+    """Show the size of the history by tier, its age, its growth and how long it is kept.
+
+    Examples:
+        wslgpud db info
+    """
     from wslgpud.store import Reader, shown  # noqa: PLC0415 - see above
     from wslgpud.store.info import info as look  # noqa: PLC0415
 
@@ -68,81 +81,113 @@ def info(config: ConfigOption = None, as_json: JsonOption = False, state: StateO
 
 def _readable(found: dict[str, Any]) -> Iterator[str]:
     sizes, keep = found["size_bytes"], found["keep"]
-    hosts = ", ".join(found["hosts"])
-    yield f"{found['database']}: schema {found['schema']}, {found['series']} series of {hosts}"
-
-    def line(name: str, text: str) -> str:
-        return f"  {name:<18}{text}"
-
-    log = f", log {size(sizes['log'])}" if sizes["log"] else ""
-    yield line("size", f"{size(sizes['file'])} of at most {size(keep['max_bytes'])}{log};"
-                       f" free inside {size(sizes['free inside'])}")  # fmt: skip
+    yield t(
+        "{database}: schema {version}, {count} series of {hosts}",
+        database=found["database"],
+        version=found["schema"],
+        count=found["series"],
+        hosts=tuple(found["hosts"]),
+    )
+    yield _line(t("size"), t("{room_bytes} at most", room_bytes=(sizes["file"], keep["max_bytes"])))
+    if sizes["log"]:
+        yield _line(t("write-ahead log"), size(sizes["log"]))
+    yield _line(t("free inside"), size(sizes["free inside"]))
     if found["bytes_a_sample"] is not None:
-        yield line(
-            "samples", f"{found['samples']:,} at {found['bytes_a_sample']:.2f} bytes, blocks and index"
+        samples = t(
+            "{count} at {number} bytes, blocks and index",
+            count=f"{found['samples']:,}",
+            number=f"{found['bytes_a_sample']:.2f}",
         )
+        yield _line(t("samples"), samples)
     if found["bytes_a_day"] is not None:
-        month = size(found["bytes_a_day"] * keep["raw_days"])
-        yield line("samples a day", f"{size(found['bytes_a_day'])}; {keep['raw_days']:g} days take {month}")
+        rate = t(
+            "{day_bytes}; {days} days take {all_bytes}",
+            day_bytes=found["bytes_a_day"],
+            days=keep["raw_days"],
+            all_bytes=found["bytes_a_day"] * keep["raw_days"],
+        )
+        yield _line(t("samples a day"), rate)
     yield ""
-    for tier, days in (("samples", "raw_days"), ("minutes", "minute_days"), ("hours", "hour_days")):
-        yield line(f"{tier} since", f"{_local(found[f'{tier}_since'])}, kept for {keep[days]:g} days")
-    yield line("newest", _local(found["newest"]))
+    for name, since, days in (
+        (t("samples since"), "samples_since", "raw_days"),
+        (t("minutes since"), "minutes_since", "minute_days"),
+        (t("hours since"), "hours_since", "hour_days"),
+    ):
+        yield _line(name, t("{when}, kept for {days} days", when=_local(found[since]), days=keep[days]))
+    yield _line(t("newest"), _local(found["newest"]))
     yield ""
-    yield from (line(tier, f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
+    yield from (_line(tier, f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
     for path in found["set_aside"]:
-        yield f"\nset aside because it was damaged; delete it when you need it no more: {path}"
+        text = t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
+        yield f"\n{text}"
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {padded(name, 18)} {text}"
 
 
 @app.command()
 def check(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
-    """Read every block and hold the minutes against their samples; exit status 1 if anything is wrong.
+    """Read every block and compare the summaries with their samples; exit status 1 if anything is wrong.
 
-    Goes beside a running daemon, which sets a damaged file aside by itself and saves what can be read.
+    The daemon may keep running; it sets a damaged file aside by itself and salvages the rest.
+
+    Examples:
+        wslgpud db check
     """
     from wslgpud.store import Reader, shown  # noqa: PLC0415 - see above
     from wslgpud.store.audit import audit  # noqa: PLC0415
 
     target = database_of(config, state)
-    with _explained(), Reader(target) as reader, bar("checking", silent=as_json) as progress:
+    with _explained(), Reader(target) as reader, bar(t("checking"), silent=as_json) as progress:
         findings = audit(reader, progress)
     if as_json:
         print(json.dumps({"database": shown(target), "findings": findings}))
     else:
-        print("\n".join(findings) if findings else f"{shown(target)}: nothing wrong")
+        print("\n".join(findings) if findings else t("{database}: nothing wrong", database=shown(target)))
     if findings:
         raise typer.Exit(1)
 
 
 @app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(help="copy to make; in a folder it is named after the day")],
-    force: Annotated[bool, typer.Option("--force", help="replace an earlier copy of that name")] = False,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="file of the copy; in a folder it is named after the day")
+    ],
+    force: ForceOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Copy the history as it is now, beside a running daemon; the copy is checked, and there whole or not."""
+    """Copy the history while the daemon runs; the copy is verified, and complete or not there at all.
+
+    Examples:
+        wslgpud db backup /mnt/backup  # a file named after the day
+    """
     from wslgpud.store import maintenance  # noqa: PLC0415 - see above
 
     target = database_of(config, state)
     if file.is_dir():
         file /= f"wslgpud-{datetime.now().astimezone():%Y-%m-%d}.db"
     if file.exists() and not force:
-        raise Fault(f"{file} exists already; it is left as it is (--force replaces it)")
-    with _explained(), bar("copying") as progress:
+        raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
+    with _explained(), bar(t("copying")) as progress:
         taken = maintenance.backup(target, file, progress)
     print(f"{file}: {size(taken)}")
 
 
 @app.command()
 def compact(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what it would free")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print the amount it would free")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Write the file anew without its free room, while the daemon is stopped.
+    """Rewrite the file without its free space, while the daemon is stopped.
 
-    Seldom worth it: the daemon gives most free room back by itself and uses the rest again.
+    Seldom worth it: the daemon returns most free space by itself and reuses the rest.
+
+    Examples:
+        wslgpud db compact --dry-run  # only the amount it would free
+        sudo systemctl stop wslgpud && sudo wslgpud db compact
     """
     from wslgpud.store import maintenance  # noqa: PLC0415 - see above
 
@@ -150,10 +195,15 @@ def compact(
     with _explained():
         if dry_run:
             before = maintenance.would_free(target)
-            print(f"{size(before.free_bytes)} of {size(before.file_bytes)} can be freed")
+            print(t("{room_bytes} can be freed", room_bytes=(before.free_bytes, before.file_bytes)))
         else:
             after = maintenance.compact(target)
-            print(f"{size(after.free_bytes)} freed, {size(after.file_bytes)} left")
+            told = t(
+                "{freed_bytes} freed, {left_bytes} left",
+                freed_bytes=after.free_bytes,
+                left_bytes=after.file_bytes,
+            )
+            print(told)
 
 
 def _iso(wall: float | None) -> str | None:
@@ -161,4 +211,4 @@ def _iso(wall: float | None) -> str | None:
 
 
 def _local(iso: str | None) -> str:
-    return "nothing yet" if iso is None else iso[:16].replace("T", " ")
+    return t("nothing yet") if iso is None else iso[:16].replace("T", " ")

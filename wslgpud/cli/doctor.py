@@ -16,22 +16,30 @@ from wslgpud.cli.common import ConfigOption, Fault, HostOption, JsonOption, Stat
 def doctor(
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="show what is good as well")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="show passed checks, too")] = False,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", help="write a support archive (.tar.gz), secrets and names masked"),
+        typer.Option(
+            "--bundle", metavar="FILE", help="write a support archive (.tar.gz), secrets and names masked"
+        ),
     ] = None,
     python: Annotated[
         list[Path] | None,
-        typer.Option("--python", help="ask this Python's torch instead of looking for some"),
+        typer.Option(
+            "--python", metavar="FILE", help="check the torch of this Python instead of searching for one"
+        ),
     ] = None,
-    no_torch: Annotated[
-        bool, typer.Option("--no-torch", help="start no Python to ask it for its torch")
-    ] = False,
+    no_torch: Annotated[bool, typer.Option("--no-torch", help="do not start Python to check torch")] = False,
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Check this machine; each problem comes with what mends it. Exit status 1 when there are any."""
+    """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
+
+    Examples:
+        wslgpud doctor
+        wslgpud doctor --all  # passed checks, too
+        wslgpud doctor --bundle support.tar.gz  # everything that a bug report needs
+    """
     from wslgpud.advise import doctor as doctors  # noqa: PLC0415 - only this command needs it
     from wslgpud.advise.doctor import torches  # noqa: PLC0415
 

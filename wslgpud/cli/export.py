@@ -13,43 +13,61 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from wslgpud import documents
-from wslgpud.cli.common import ConfigOption, Fault, StateOption, open_reader
-from wslgpud.cli.history import HostName
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    ForceOption,
+    HostName,
+    SinceOption,
+    StateOption,
+    StepOption,
+    UntilOption,
+    open_reader,
+)
 from wslgpud.cli.moments import moment, seconds
 from wslgpud.cli.progress import bar
-from wslgpud.units import size
+from wslgpud.words import cause, failure, t
 
 if TYPE_CHECKING:
     from wslgpud.export import Progress, Wanted
     from wslgpud.store import Reader
 
-_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics", ".txt": "openmetrics"}
+_SUFFIXES = {".csv": "csv", ".parquet": "parquet", ".om": "openmetrics"}
 
 
 def export(
-    file: Annotated[Path, typer.Argument(help="file to write; - for standard output")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="file to write; - for standard output")],
     series: Annotated[
-        list[str] | None, typer.Argument(metavar="[SERIES]...", help="as for history; all without any")
+        list[str] | None, typer.Argument(metavar="SERIES", help="as for history; all without any")
     ] = None,
     form: Annotated[
         Literal["openmetrics", "csv", "parquet"] | None,
-        typer.Option("--format", help="what to write; the file's suffix says it: .om, .csv, .parquet"),
+        typer.Option(
+            "--format",
+            metavar="openmetrics|csv|parquet",
+            help="format, unless the suffix of the file tells it",
+        ),
     ] = None,
-    since: Annotated[str, typer.Option(help="beginning: 7d ago, or 2026-11-21; all if left out")] = "",
-    until: Annotated[str, typer.Option(help="end, likewise; now if left out")] = "",
-    step: Annotated[str, typer.Option(help="one value for each 1min, 1h, ... instead of every sample")] = "",
+    since: SinceOption = "",
+    until: UntilOption = "now",
+    step: StepOption = "",
     label: Annotated[
         list[str] | None,
-        typer.Option(help="label for all series in OpenMetrics, such as job=wslgpud instance=pc:9655"),
+        typer.Option(
+            "--label", metavar="NAME=VALUE", help="label for all series in OpenMetrics, such as job=wslgpud"
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a file of that name")] = False,
+    force: ForceOption = False,
     host: HostName = "",
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Write the history as OpenMetrics (for promtool), CSV or Parquet; memory stays bounded.
+    """Export the history as OpenMetrics (for promtool), CSV or Parquet.
 
-    Prometheus takes it over by: promtool tsdb create-blocks-from openmetrics FILE FOLDER
+    Examples:
+        wslgpud export last-week.csv ram vram --since 7d
+        wslgpud export history.parquet --step 1min  # a minute a row, for pandas
+        wslgpud export history.om --label job=wslgpud  # then: promtool tsdb create-blocks-from openmetrics
     """
     from wslgpud.cli.series import find  # noqa: PLC0415 - the database only when asked for
     from wslgpud.export import ExportError, Wanted  # noqa: PLC0415
@@ -57,27 +75,33 @@ def export(
 
     chosen = form or _SUFFIXES.get(file.suffix)
     if chosen is None:
-        raise Fault(f"{file}: say --format openmetrics, csv or parquet, or name it .om, .csv or .parquet")
+        raise Fault("{file}: name it .om (OpenMetrics), .csv or .parquet, or say --format", file=str(file))
     extra = dict(_label(text) for text in label or ())
     now = time.time()
     try:
-        with open_reader(config, state) as reader, bar("exporting", silent=str(file) == "-") as shown:
+        with open_reader(config, state) as reader, bar(t("exporting"), silent=str(file) == "-") as shown:
             found = find(reader, series or (), host)
             begins = [wall for wall in reader.oldest() if wall is not None]
             start = max(moment(since, now) if since else 0.0, min(begins, default=now))
-            end = moment(until, now) if until else now
+            end = moment(until, now)
             if start > end:
-                raise Fault(f"there is no history from before {until or 'now'}")
+                raise Fault("there is no history from before {when}", when=until)
             wanted = Wanted(found, start, end, seconds(step) if step else None)
             done = iter(range(1, wanted.size + 1))
             with _written(file, force=force) as path:
                 _write(reader, wanted, chosen, path, extra, lambda: shown(next(done), wanted.size))
     except (StoreError, ExportError) as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
     except OSError as error:
-        raise Fault(f"{file}: {error.strerror}") from error
+        raise Fault("cannot write {file}: {reason}", file=str(file), reason=failure(error)) from error
     if str(file) != "-":
-        print(f"{file}: {size(file.stat().st_size)}, {len(found)} series")
+        told = t(
+            "{file}: {size_bytes}, {count} series",
+            file=str(file),
+            size_bytes=file.stat().st_size,
+            count=len(found),
+        )
+        print(told)
 
 
 def _write(
@@ -109,12 +133,12 @@ def _written(file: Path, *, force: bool) -> AbstractContextManager[Path | None]:
     if str(file) == "-":
         return nullcontext()
     if file.exists() and not force:
-        raise Fault(f"{file} exists already; it is left as it is (--force replaces it)")
+        raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
     return documents.draft(file)
 
 
 def _label(text: str) -> tuple[str, str]:
     found = re.fullmatch(r"([a-zA-Z_][a-zA-Z0-9_]*)=(.*)", text)
     if found is None:
-        raise Fault(f"{text!r} is no label: write name=value")
+        raise Fault("{text} is not a label: write name=value", text=repr(text))
     return found[1], found[2].strip('"')

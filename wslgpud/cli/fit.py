@@ -5,17 +5,27 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, database_of, loaded
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    GpuOption,
+    JsonOption,
+    StateOption,
+    database_of,
+    loaded,
+)
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.risk.headroom import gpu_room
 from wslgpud.risk.metrics import LEARNED
 from wslgpud.sources.wsl import generation
 from wslgpud.units import size
+from wslgpud.words import Message, Said, current, say, t, template
 
 if TYPE_CHECKING:
     from wslgpud.advise.fit.estimate import Estimate, Plan
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from wslgpud.model import GpuSample
     from wslgpud.store import Reader
 
+_MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 _USED = "gpu_memory_used_bytes"
 _DAY_SECONDS, _HISTORY_SECONDS = 86400.0, 90 * 86400.0
 
@@ -33,50 +44,68 @@ class Usable(NamedTuple):
     """How much VRAM there is for a program, and how that is known."""
 
     bytes: int
-    how: str
+    how: Message
 
 
 def fit(
     model: Annotated[
-        str, typer.Argument(help="7B, or a config.json, .safetensors or .gguf file, or a folder")
+        str,
+        typer.Argument(
+            metavar="MODEL", help="7B, or a config.json, .safetensors or .gguf file, or a folder of them"
+        ),
     ],
-    mode: Annotated[str, typer.Option("--mode", "-m", help="inference, lora or training")] = "inference",
+    mode: Annotated[
+        str, typer.Option("--mode", "-m", metavar="inference|lora|training", help="use of the model")
+    ] = "inference",
     precision: Annotated[
         str,
         typer.Option(
             "--precision",
             "-p",
+            metavar="FORMAT",
             help="bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
             " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
         ),
     ] = "",
-    batch: Annotated[int, typer.Option("--batch", "-b", min=1)] = 1,
-    context: Annotated[int, typer.Option("--context", min=1, help="tokens of each sequence")] = 4096,
+    batch: Annotated[int, typer.Option("--batch", "-b", metavar="N", min=1, help="sequences at once")] = 1,
+    context: Annotated[
+        int, typer.Option("--context", metavar="N", min=1, help="tokens of each sequence")
+    ] = 4096,
     optimizer: Annotated[
         str,
-        typer.Option("--optimizer", "-o", help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd"),
+        typer.Option(
+            "--optimizer",
+            metavar="NAME",
+            help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd",
+        ),
     ] = "adamw",
     checkpointing: Annotated[bool, typer.Option("--checkpointing", help="gradient checkpointing")] = False,
-    rank: Annotated[int, typer.Option("--rank", min=1, help="of LoRA")] = 16,
+    rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="rank of LoRA's matrices")] = 16,
     all_linear: Annotated[
         bool, typer.Option("--all-linear", help="LoRA on every matrix, not on q and v")
     ] = False,
     usable: Annotated[
-        str, typer.Option("--usable", help="VRAM to fit into, like 14.5GB; asked here otherwise")
+        str,
+        typer.Option("--usable", metavar="SIZE", help="VRAM to fit into, like 14.5GB; asked here otherwise"),
     ] = "",
-    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
+    gpu: GpuOption = 0,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Say whether a model fits on this card, part by part. Exit status 1 when it does not."""
+    """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
+
+    Examples:
+        wslgpud fit 7B --mode lora --batch 2 --context 2048
+        wslgpud fit ./model --precision int4 --usable 14.5GB
+    """
     from wslgpud.advise.fit import estimate as estimates  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.fit.shape import ShapeError, of  # noqa: PLC0415
 
     try:
         shape = of(model)
     except ShapeError as error:
-        raise Fault(str(error)) from error
+        raise Fault(current().text(error.said)) from error
     precision = precision or shape.stored or "bf16"
     for name, value, known in (
         ("mode", mode, estimates.MODES),
@@ -84,11 +113,18 @@ def fit(
         ("optimizer", optimizer, estimates.OPTIMIZERS),
     ):
         if value not in known:
-            raise Fault(f"--{name} {value}: there are {', '.join(known)}")
+            raise Fault(
+                t("--{option} {value}: there are {known}", option=name, value=value, known=tuple(known))
+            )
     if mode == "training" and precision in estimates.QUANTIZED:
-        raise Fault(f"weights in {precision} cannot be trained in full: use --mode lora")
+        raise Fault(t("{precision} weights cannot be trained in full: use --mode lora", precision=precision))
     if mode == "lora" and precision in estimates.GGUF:
-        raise Fault(f"no adapters are trained on {precision}, a format of llama.cpp: take int4, gptq or awq")
+        raise Fault(
+            t(
+                "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
+                precision=precision,
+            )
+        )
     plan = estimates.Plan(
         cast("estimates.Mode", mode), cast("estimates.Precision", precision), batch, context,
         cast("estimates.Optimizer", optimizer), checkpointing, rank, "all" if all_linear else "attention",
@@ -97,7 +133,7 @@ def fit(
     room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
     help_ = estimates.knobs(shape, plan, room.bytes) if room and found.total_bytes > room.bytes else []
     if as_json:
-        print(json.dumps(_document(shape, plan, found, room, help_), indent=2))
+        print(json.dumps(_document(shape, plan, found, room, help_), indent=2, ensure_ascii=False))
     else:
         _print(shape, plan, found, room, help_)
     raise typer.Exit(int(room is not None and found.total_bytes > room.bytes))
@@ -107,9 +143,9 @@ def _given(text: str) -> Usable:
     number = text.upper().removesuffix("IB").removesuffix("B")
     scale = {"G": 1 << 30, "M": 1 << 20, "T": 1 << 40}.get(number[-1:], 0)
     try:
-        return Usable(int(float(number[:-1]) * scale) if scale else int(number), "as you say")
+        return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
     except (ValueError, OverflowError) as error:
-        raise Fault(f"--usable {text}: write it like 14.5GB") from error
+        raise Fault(t("--usable {text}: write it like 14.5GiB", text=text)) from error
 
 
 def _usable(settings: Config, database: str, index: int) -> Usable | None:
@@ -125,7 +161,7 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
         source.close()
     card = next((g for g in gpus if g.index == index), None)
     if card is None:
-        raise Fault(f"there is no GPU {index}")
+        raise Fault(t("there is no GPU {gpu}", gpu=index))
     known = _from_history(database, card, time.time())
     if known is not None:
         return known
@@ -133,7 +169,7 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
         return None
     room = gpu_room(card, wsl=generation(Host()) == 2)
     left = room.headroom if room else card.free_bytes
-    return Usable(left, f"free on {card.name} now; wslgpud stress would know it better")
+    return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
 
 
 def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
@@ -147,7 +183,7 @@ def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
             runs = [run for _, run in reader.stress_runs() if run.uuid == card.uuid and run.complete]
             for run in reversed(runs):
                 if "usable_bytes" in run.values:
-                    return Usable(int(run.values["usable_bytes"]), "verified by the last stress run")
+                    return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
             return _from_daily_use(reader, card, now)
     except StoreError:
         return None
@@ -166,16 +202,18 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
             limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
     if limits:
         left = max(0, round(limits[-1]) - card.used_bytes)
-        return Usable(left, "an allocation has failed here above that; from history, less what is used now")
+        how = say("above that an allocation has failed here before; less what is in use now")
+        return Usable(left, how)
     room = gpu_room(card, wsl=generation(Host()) == 2)
     most = round(max(days, default=0))
     if room is not None and most > room.capacity:
-        return Usable(max(0, most - card.used_bytes), "so much has been used here; less what is used now")
+        how = say("so much has been in use here before; less what is in use now")
+        return Usable(max(0, most - card.used_bytes), how)
     return None
 
 
 def _document(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
 ) -> dict[str, object]:
     from wslgpud.advise.fit.estimate import estimate, unmeasured  # noqa: PLC0415
 
@@ -185,58 +223,73 @@ def _document(
         "parts_bytes": found.parts,
         "total_bytes": found.total_bytes,
         "usable_bytes": room.bytes if room else None,
-        "usable_by": room.how if room else None,
+        "usable_by": current().text(room.how) if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
-        "unmeasured": unmeasured(shape, plan),
-        "knobs": [{"turn": t, "total_bytes": estimate(shape, p).total_bytes} for t, p in help_],
+        "unmeasured": [current().text(only) for only in unmeasured(shape, plan)],
+        "knobs": [
+            {"turn": current().text(turn), "total_bytes": estimate(shape, changed).total_bytes}
+            for turn, changed in help_
+        ],
     }
 
 
 def _print(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[str, Plan]]
+    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
 ) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-    from wslgpud.cli.screen import bar  # noqa: PLC0415
+    from wslgpud.cli.rows import bar  # noqa: PLC0415
 
     console = Console()
-    how = f"{plan.mode}, {plan.precision}, batch {plan.batch}, context {plan.context}"
-    more = f", {plan.optimizer}" if plan.mode != "inference" else ""
-    more += ", checkpointing" if plan.checkpointing else ""
     console.print(
-        Text.assemble((f"{shape.name or 'model'}", "bold"), f"  {shape.size / 1e9:.2f} B: {how}{more}")
+        Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan)))
     )
     whole = max(found.total_bytes, room.bytes if room else 0)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
     for part, taken in found.parts.items():
-        table.add_row(part, size(taken), Text(bar(taken / whole), "cyan"))
+        table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
     over = room is not None and found.total_bytes > room.bytes
-    table.add_row(Text("at its peak", "bold"), Text(size(found.total_bytes), "bold"),
-                  Text(bar(found.total_bytes / whole), "red" if over else "green"))  # fmt: skip
+    table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"),
+                  bar(found.total_bytes / whole, 24, "red" if over else "green"))  # fmt: skip
     if room:
-        table.add_row("usable", size(room.bytes), Text(bar(room.bytes / whole), "dim"))
+        table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
     console.print(table)
     if room is None:
-        console.print("No GPU answers here: give what is usable as --usable 14.5GB.")
+        console.print(t("No GPU answers here: say how much is usable with --usable 14.5GiB."))
         return
     left = room.bytes - found.total_bytes
     if not over:
-        console.print(Text(f"It fits, with {size(left)} to spare ({room.how}).", "bold green"))
+        good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
+        console.print(Text(good, "bold green"))
         _say_how_sure(console, shape, plan)
         return
-    console.print(Text(f"It does not fit: {size(-left)} too much ({room.how}).", "bold red"))
+    bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
+    console.print(Text(bad, "bold red"))
     for turn, changed in help_:
-        console.print(f"  → {turn}: {size(estimate(shape, changed).total_bytes)}")
+        console.print(f"  → {current().text(turn)}: {size(estimate(shape, changed).total_bytes)}")
     if not help_:
-        console.print("  No knob brings it in: take a smaller model or a bigger card.")
+        console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
     _say_how_sure(console, shape, plan)
+
+
+def _how(shape: Shape, plan: Plan) -> Iterator[Said]:
+    yield say("{billions} B parameters", billions=f"{shape.size / 1e9:.2f}")
+    yield Message(_MODES[plan.mode])
+    yield plan.precision
+    yield say("batch {count}", count=plan.batch)
+    yield say("context {count}", count=plan.context)
+    if plan.mode != "inference":
+        yield plan.optimizer
+    if plan.checkpointing:
+        yield say("gradient checkpointing")
 
 
 def _say_how_sure(console: Console, shape: Shape, plan: Plan) -> None:
     from wslgpud.advise.fit.estimate import unmeasured  # noqa: PLC0415
 
     if only := unmeasured(shape, plan):
-        console.print(f"Only computed, never held against a real card: {', '.join(only)}.", style="dim")
+        said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
+        console.print(said, style="dim")

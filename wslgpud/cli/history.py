@@ -13,9 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from wslgpud import documents
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
-from wslgpud.cli.moments import moment, seconds
-from wslgpud.cli.plotting import picture
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    HostName,
+    JsonOption,
+    PlotOption,
+    SinceOption,
+    StateOption,
+    StepOption,
+    UntilOption,
+    open_reader,
+    picture,
+    warn,
+)
+from wslgpud.cli.moments import seconds, span
+from wslgpud.words import cause, template
 
 if TYPE_CHECKING:
     from wslgpud.curves import Curve
@@ -24,49 +37,45 @@ if TYPE_CHECKING:
 
 #: values along a picture
 _PICTURE_POINTS = 700
-HostName = Annotated[str, typer.Option("--host", help="of this machine alone, in a database of many")]
 
 
 def history(
     series: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SERIES]...",
+            metavar="SERIES",
             help="ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
             " Without any: list all that there are",
         ),
     ] = None,
-    since: Annotated[str, typer.Option(help="beginning: 90min, 24h, 7d ago, or 2026-11-21 03:00")] = "24h",
-    until: Annotated[str, typer.Option(help="end, likewise; now if left out")] = "",
-    step: Annotated[
-        str,
-        typer.Option(
-            help="one value for each 10s, 5min, 1h, ...; every sample if left out"
-            " (pictures choose for themselves)"
-        ),
-    ] = "",
+    since: SinceOption = "24h",
+    until: UntilOption = "now",
+    step: StepOption = "",
     across: Annotated[
-        Literal["sum", "mean", "max", "min"] | None, typer.Option(help="all series of a metric as one")
+        Literal["sum", "mean", "max", "min"] | None,
+        typer.Option("--across", metavar="sum|mean|max|min", help="all series of a metric as one"),
     ] = None,
     rate: Annotated[
         bool | None, typer.Option("--rate/--no-rate", help="counters as increase a second (as pictures do)")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file"
-        ),
-    ] = None,
+    plot: PlotOption = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="a line a moment, a column a series")] = False,
     as_json: JsonOption = False,
     parquet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write this Parquet file (needs pyarrow)")
+        Path | None, typer.Option("--parquet", metavar="FILE", help="write this Parquet file (needs pyarrow)")
     ] = None,
     host: HostName = "",
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Show what was measured: drawn on the terminal, as PNG or SVG, CSV, JSON or Parquet."""
+    """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
+
+    Examples:
+        wslgpud history  # all that is recorded, with the last values
+        wslgpud history ram vram --since 8h  # drawn on this terminal
+        wslgpud history ram --since yesterday --until 14:00 --plot ram.png
+        wslgpud history vram --across sum --since 30d --step 1h --csv
+    """
     from wslgpud.cli.series import find  # noqa: PLC0415 - the database only when asked for
     from wslgpud.export import Wanted  # noqa: PLC0415
     from wslgpud.store import StoreError  # noqa: PLC0415
@@ -79,9 +88,7 @@ def history(
         )
     file = picture(plot)
     now = time.time()
-    start, end = moment(since, now), moment(until, now) if until else now
-    if start >= end:
-        raise Fault(f"{since!r} is not before {until or 'now'!r}")
+    start, end = span(since, until, now)
     width = seconds(step) if step else None
     try:
         with open_reader(config, state) as reader:
@@ -95,7 +102,7 @@ def history(
             else:
                 _draw(reader, wanted, across, rate=rate is not False, file=file)
     except StoreError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
@@ -147,7 +154,7 @@ def _print(
         else:
             _print_json(pieces, wanted)
     except (export.ExportError, OSError) as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
@@ -178,10 +185,10 @@ def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, 
     from wslgpud.curves import curve, joined  # noqa: PLC0415
 
     found: dict[str, list[Curve]] = {}
-    span = wanted.start_wall, wanted.end_wall
+    walls = wanted.start_wall, wanted.end_wall
     for ref, kind in wanted.series.items():
         as_rate = rate and kind == "counter"
-        one = curve(reader, ref, span, step, unit_of(ref.metric), rate=as_rate)
+        one = curve(reader, ref, walls, step, unit_of(ref.metric), rate=as_rate)
         if one.points:
             found.setdefault(ref.metric, []).append(one)
     if across is not None:
@@ -200,7 +207,9 @@ def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, fil
     curves = _curves(reader, wanted, step, across, rate=rate)
     if not curves:
         raise Fault(
-            f"nothing was recorded of that between {_iso(wanted.start_wall)} and {_iso(wanted.end_wall)}"
+            "nothing of that was recorded between {start_wall} and {end_wall}",
+            start_wall=wanted.start_wall,
+            end_wall=wanted.end_wall,
         )
     if file is None:
         print_curves(curves, wanted.start_wall, wanted.end_wall, step)
@@ -209,13 +218,16 @@ def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, fil
     try:
         plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
     except PlotError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _say_tiers(reader: Reader, start: float, step: float) -> None:
     """Say where a picture is coarser than asked, because the samples are not kept any more."""
     oldest = reader.oldest()
-    for tier, kept, width in (("samples", oldest.raw_wall, 60), ("minutes", oldest.minute_wall, 3600)):
+    for told, kept, width in (
+        (template("samples are kept since {kept_wall}; before that it is coarser"), oldest.raw_wall, 60),
+        (template("minutes are kept since {kept_wall}; before that it is coarser"), oldest.minute_wall, 3600),
+    ):
         coarser = oldest.hour_wall if width == 3600 else oldest.minute_wall
         if (
             kept is not None
@@ -224,7 +236,7 @@ def _say_tiers(reader: Reader, start: float, step: float) -> None:
             and start < kept
             and coarser < kept - width
         ):
-            typer.echo(f"{tier} are kept since {_iso(kept)}; before that it is coarser", err=True)
+            warn(told, kept_wall=kept)
 
 
 def _iso(wall: float) -> str:

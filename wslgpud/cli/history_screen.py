@@ -17,7 +17,7 @@ from wslgpud.cli.series import WORDS, amount
 from wslgpud.curves import Curve
 from wslgpud.palette import TERMINAL_LINES
 from wslgpud.store import SeriesRef
-from wslgpud.units import duration
+from wslgpud.words import t
 
 #: a value older than this shows its age
 _FRESH_SECONDS = 90.0
@@ -27,7 +27,7 @@ _MARGIN = 14
 
 def dots_across() -> int:
     """Return how many values fit beside each other into a picture on this terminal."""
-    return max(40, (Console().width - _MARGIN) * 2)
+    return max(40, (Console().picture_width - _MARGIN) * 2)
 
 
 def print_list(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -36,29 +36,36 @@ def print_list(rows: Sequence[Mapping[str, Any]]) -> None:
     words = {metric: word for word, metrics in WORDS.items() for metric in metrics}
     several = len({row["host"] for row in rows}) > 1
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column("series", overflow="fold")
-    table.add_column("unit", no_wrap=True)
-    table.add_column("last value", justify="right", no_wrap=True)
+    table.add_column(t("series"), overflow="fold")
+    table.add_column(t("unit"), no_wrap=True)
+    table.add_column(t("last value"), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, style="dim")
     if several:
-        table.add_column("host", no_wrap=True)
+        table.add_column(t("host"), no_wrap=True)
     for row in rows:
         metric, brace, labels = short(row["ref"]).partition("{")
         name = Text(metric).append(brace + labels, "dim")
         if metric in words:
             name.append(f"  {words[metric]}", "green")
-        cells: list[Any] = [name, row["unit"] + " total" * (row["kind"] == "counter"), *_last(row)]
+        cells: list[Any] = [
+            name,
+            t("{unit} total", unit=row["unit"]) if row["kind"] == "counter" else row["unit"],
+            *_last(row),
+        ]
         table.add_row(*cells, *([row["host"]] if several else []))
     console.print(table)
-    legend_ = f"\n{len(rows)} series; ", ("short names", "green"), " of some stand beside them."
-    console.print(Text.assemble(*legend_))
+    console.print(
+        Text(t("\n{count} series; the short names of some stand beside them in green.", count=len(rows)))
+    )
 
 
 def _last(row: Mapping[str, Any]) -> tuple[str, str]:
     if "value" not in row:
-        return "", "not lately"
+        return "", t("not lately")
     age = time.time() - datetime.fromisoformat(row["at"]).timestamp()
-    return amount(row["value"], row["unit"]), f"{duration(age)} ago" if age > _FRESH_SECONDS else ""
+    return amount(row["value"], row["unit"]), t(
+        "{age_seconds} ago", age_seconds=age
+    ) if age > _FRESH_SECONDS else ""
 
 
 def print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
@@ -73,12 +80,12 @@ def print_curves(curves: Sequence[Curve], start: float, end: float, step: float)
             return amount(value, unit, rate=rate)
 
         height = 12 if len(kinds) == 1 else 8
-        for line in chart(drawn, start, end, step, write, width=console.width, height=height):
+        for line in chart(drawn, start, end, step, write, width=console.picture_width, height=height):
             console.print(line)
         console.print(legend(of_kind, write))
         if len(of_kind) > len(drawn):
-            narrower = "a pattern or --across narrows it"
-            console.print(f"drawn are the {len(drawn)} highest; {narrower}", style="dim")
+            told = t("drawn are the {count} highest; a pattern or --across narrows it", count=len(drawn))
+            console.print(told, style="dim")
         console.print()
 
 
@@ -94,8 +101,8 @@ def legend(curves: Sequence[Curve], write: Any) -> Table:
     """Return a table of curves with their figures, in the colours in which they are drawn."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
-    table.add_column("series", overflow="fold")
-    for heading in ("least", "mean", "most", "last"):
+    table.add_column(t("series"), overflow="fold")
+    for heading in (t("least"), t("mean"), t("most"), t("last")):
         table.add_column(heading, justify="right", no_wrap=True)
     hosts = len({c.ref.host for c in curves}) > 1
     for number, curve in enumerate(curves):

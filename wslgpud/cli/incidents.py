@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -11,10 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wslgpud import words
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, StateOption, open_reader
-from wslgpud.cli.plotting import picture
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    JsonOption,
+    PlotOption,
+    SinceOption,
+    StateOption,
+    UntilOption,
+    open_reader,
+    picture,
+)
+from wslgpud.cli.moments import span
 from wslgpud.model import Level
-from wslgpud.words import t
+from wslgpud.words import cause, t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -25,56 +37,56 @@ if TYPE_CHECKING:
 _MOST_PANELS = 4
 #: characters of a subject in the list
 _SUBJECT = 28
-#: how far back the list goes unless somebody says so
-_DAYS = 30.0
 
 
 def incidents(
-    number: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="number of the incident to show")
-    ] = None,
+    number: Annotated[int | None, typer.Argument(metavar="ID", help="number of the incident to show")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="[FILE]",
-            help="draw it on the terminal, as without this, or into a .png, .svg, or .html with the report",
-        ),
-    ] = None,
-    days: Annotated[float | None, typer.Option(help=f"list those of so many days (else {_DAYS:g})")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="list also what was only worth a note")] = False,
+    plot: PlotOption = None,
+    since: SinceOption = "30d",
+    until: UntilOption = "now",
+    all_: Annotated[bool, typer.Option("--all", help="list notes of level info as well")] = False,
     state: StateOption = None,
 ) -> None:
-    """List what went wrong, or show one: its subject over time, who grew, how it ended."""
+    """List incidents, or show one: its subject over time, who grew, how it ended.
+
+    Examples:
+        wslgpud incidents --since yesterday
+        wslgpud incidents 12 --plot crash.html  # the report with its picture, to be sent
+    """
     from wslgpud.alerts.report import in_words, report, rows_told  # noqa: PLC0415 - only when asked for
 
     if number is None and plot is not None:
         raise Fault("--plot draws one incident: name its number; 'wslgpud incidents' lists them")
-    if number is not None and (days is not None or all_):
-        raise Fault(f"--days and --all choose what is listed: leave them out, or the number {number}")
+    if number is not None and ((since, until) != ("30d", "now") or all_):
+        raise Fault(
+            "--since, --until and --all choose what is listed: leave them out, or the number {number}",
+            number=number,
+        )
     with open_reader(config, state) as reader:
         if number is None:
-            chosen = [i for i in recent(reader, _DAYS if days is None else days) if all_ or _notable(i)]
+            walls = span(since, until, time.time())
+            chosen = [i for i in recent(reader, *walls) if all_ or _notable(i)]
             found = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
             print(json.dumps(found, indent=2) if as_json else _list(found))
             return
         shown = report(reader, number, words.current())
     if shown is None:
-        raise Fault(f"there is no incident {number}; 'wslgpud incidents' lists them")
+        raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)
     if (file := picture(plot)) is not None:
         _draw(shown, file)
     print(json.dumps(shown.document, indent=2) if as_json else _readable(shown))
 
 
-def recent(reader: Reader, days: float) -> list[Incident]:
-    """Return the incidents of so many days and those still open, the newest first."""
+def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:
+    """Return the incidents between two moments and those still open, the newest first."""
     from wslgpud.alerts.incidents import grouped  # noqa: PLC0415 - see above
 
-    since = datetime.now().astimezone().timestamp() - days * 86400
     found = (
-        i for i in grouped(reader.changes(brief=True)) if i.closed_wall is None or i.changed_wall > since
-    )
+        i for i in grouped(reader.changes(brief=True))
+        if i.opened_wall <= until_wall and (i.closed_wall is None or i.changed_wall > since_wall)
+    )  # fmt: skip
     return sorted(found, key=lambda incident: incident.id, reverse=True)
 
 
@@ -225,7 +237,7 @@ def _draw(shown: Report, path: Path) -> None:
     try:
         plot_incident(panels, drawn, path, title, _readable(shown, charts=False))
     except PlotError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def local(at: str, characters: int = 19) -> str:

@@ -1,40 +1,96 @@
-"""Moments as people type them."""
+"""Moments and lengths of time as people type them, the same in every command."""
 
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, time, timedelta
+from typing import Final
 
 from wslgpud.cli.common import Fault
 
-_LENGTH = r"(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|m|h|d|w)"
-_UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LENGTH = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})? ?(?:min|[smhdw]) ?){1,5}")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_DAYS: Final = {"today": 0, "yesterday": 1}
 
 
 def moment(text: str, now: float) -> float:
     """Return a moment in seconds since the epoch.
 
-    ``90min``, ``24h``, ``7d`` are so long before ``now``; anything else is a date with or without a time
-    (``2026-11-21``, ``2026-11-21 03:00``), in local time unless it says otherwise.
+    ``90s``, ``2h``, ``7d`` are so long before ``now``; ``14:00`` is the last one that has been; ``today``
+    and ``yesterday`` are the beginning of that day unless a time of day follows; else it is a date with or
+    without a time, on this machine's clock unless it says otherwise.
 
     Raises:
-        Fault: it is neither.
+        Fault: it is none of these.
     """
-    if ago := re.fullmatch(_LENGTH, text.strip()):
-        return now - float(ago[1]) * _UNITS[ago[2]]
+    typed = text.strip().lower()
+    if typed == "now":
+        return now
+    if (ago := _length(typed.removesuffix(" ago"))) is not None:
+        return now - ago
     try:
-        return datetime.fromisoformat(text.strip()).timestamp()
+        return _date(typed, now).timestamp()
     except (ValueError, OverflowError, OSError) as error:
-        raise Fault(f"{text!r} is no moment: write 24h, 90min, 7d, or 2026-11-21 03:00") from error
+        raise Fault(
+            "{text} is not a time: write 90s, 2h or 7d (so long ago), 14:00, yesterday, now, 2026-11-20,"
+            " '2026-11-20 14:00' or 2026-11-20T14:00:05",
+            text=repr(text),
+        ) from error
 
 
-def seconds(text: str) -> float:
-    """Return a length of time in seconds: ``10s``, ``5min``, ``1h``, ``1d``.
+def seconds(text: str, *, zero: bool = False) -> float:
+    """Return a length of time in seconds: ``90s``, ``5min``, ``2h``, ``1h30m``, ``7d``.
+
+    Args:
+        text: as somebody has typed it.
+        zero: whether none at all (``0``) is one.
 
     Raises:
         Fault: it is none.
     """
-    found = re.fullmatch(_LENGTH, text.strip())
-    if found is None or not float(found[1]):
-        raise Fault(f"{text!r} is no length of time: write 10s, 5min, 1h or 1d")
-    return float(found[1]) * _UNITS[found[2]]
+    found = _length(text.strip().lower())
+    if zero and (found == 0 or text.strip() == "0"):
+        return 0.0
+    if not found:
+        raise Fault("{text} is not a duration: write 90s, 5min, 2h, 1h30m or 7d", text=repr(text))
+    return found
+
+
+def span(since: str, until: str, now: float) -> tuple[float, float]:
+    """Return the beginning and the end that ``--since`` and ``--until`` mean.
+
+    Raises:
+        Fault: one of them is no moment, or they are the wrong way round.
+    """
+    start, end = moment(since, now), moment(until, now)
+    if start >= end:
+        raise Fault("--since {since} is not before --until {until}", since=since, until=until)
+    return start, end
+
+
+def _length(text: str) -> float | None:
+    if not _LENGTH.fullmatch(text):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+) ?([a-z]+)", text))
+
+
+def _date(text: str, now: float) -> datetime:
+    """Read a date, a time of day, or both."""
+    today = datetime.fromtimestamp(now).astimezone().replace(tzinfo=None)
+    day, _, rest = text.partition(" ")
+    if day in _DAYS:
+        date = today.date() - timedelta(days=_DAYS[day])
+        return datetime.combine(date, _time(rest) if rest else time())
+    if _CLOCK.fullmatch(text):
+        found = datetime.combine(today.date(), _time(text))
+        return found if found <= today else found - timedelta(days=1)
+    # Python 3.10 does not know the Z.
+    return datetime.fromisoformat(re.sub(r"z$", "+00:00", text).upper())
+
+
+def _time(text: str) -> time:
+    if (found := _CLOCK.fullmatch(text)) is None:
+        raise ValueError(text)
+    hour, minute, second = (int(part or 0) for part in found.groups())
+    return time(hour, minute, second)

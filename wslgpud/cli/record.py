@@ -14,23 +14,35 @@ from typing import IO, Annotated
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, host_at, loaded
+from wslgpud.cli.moments import seconds
+from wslgpud.words import failure, t
 
 
 def record(
-    file: Annotated[Path, typer.Argument(help="trace to write; compressed if it ends in .gz")],
-    seconds: Annotated[float, typer.Option(help="end after so many seconds; 0: at Ctrl-C")] = 0.0,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="recording to write; compressed if it ends in .gz")
+    ],
+    lasting: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="end after so long: 90s, 30min, 2h; else at Ctrl-C")
+    ] = "",
     config: ConfigOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Record what the risk engine sees, sample by sample, until Ctrl-C."""
+    """Record the risk engine's input, sample by sample, until Ctrl-C.
+
+    Examples:
+        wslgpud record leak.jsonl.gz --for 10min
+        wslgpud replay leak.jsonl.gz  # the engine's verdict on it
+    """
     from wslgpud.monitor import Monitor  # noqa: PLC0415 - starts threads and children; only when needed
     from wslgpud.risk import rows, trace  # noqa: PLC0415
 
+    span = seconds(lasting) if lasting else float("inf")
     settings = loaded(config).config
     host = host_at(host_root)
     stream = _created(file)
     monitor = Monitor(settings, host)
-    count, end = 0, time.monotonic() + (seconds or float("inf"))
+    count, end = 0, time.monotonic() + span
     wait = threading.Event()
     for number in (signal.SIGTERM, signal.SIGHUP):  # a compressed file that is not ended cannot be replayed
         signal.signal(number, signal.default_int_handler)
@@ -52,10 +64,13 @@ def record(
     except KeyboardInterrupt:
         pass
     except OSError as error:
-        raise Fault(f"cannot write {file}: {error.strerror}; {count} samples came before that") from error
+        raise Fault(
+            "cannot write {file}: {reason}; {count} samples came before that",
+            file=str(file), reason=failure(error), count=count,
+        ) from error  # fmt: skip
     finally:
         monitor.close()
-    print(f"{count} samples in {file}")
+    print(t("{count} samples in {file}", count=count, file=str(file)))
 
 
 def _created(file: Path) -> IO[str]:
@@ -64,6 +79,6 @@ def _created(file: Path) -> IO[str]:
             return gzip.open(file, "xt", encoding="utf-8")
         return file.open("x", encoding="utf-8")
     except FileExistsError as error:
-        raise Fault(f"{file} exists already; it is left as it is") from error
+        raise Fault("{file} exists already; it is left as it is", file=str(file)) from error
     except OSError as error:
-        raise Fault(f"cannot write {file}: {error.strerror}") from error
+        raise Fault("cannot write {file}: {reason}", file=str(file), reason=failure(error)) from error

@@ -13,17 +13,27 @@ from typing import Annotated
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, StateOption, database_of
-from wslgpud.cli.moments import moment
-from wslgpud.cli.plotting import picture
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    PlotOption,
+    SinceOption,
+    StateOption,
+    UntilOption,
+    database_of,
+    picture,
+    warn,
+)
+from wslgpud.cli.help import cells, padded
+from wslgpud.cli.moments import span
 from wslgpud.model import Level, Observation
 from wslgpud.plots import PlotError, plot_replays
+from wslgpud.risk import wording
 from wslgpud.risk.engine import LevelChange
 from wslgpud.risk.replay import Replay, replay, score_all, trace_name, truth_beside
 from wslgpud.risk.score import Score, Truth, TruthError
 from wslgpud.risk.trace import TraceError, read_trace
-from wslgpud.risk.wording import reason
-from wslgpud.units import duration
+from wslgpud.words import cause, current, failure, say, t
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
@@ -33,38 +43,36 @@ MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C
 def replay_command(
     traces: Annotated[
         list[Path] | None,
-        typer.Argument(help="recordings (JSON Lines, gzip-compressed or not)", metavar="[TRACE]..."),
+        typer.Argument(metavar="FILE", help="recordings (JSON Lines, gzip-compressed or not)"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object for each change of level and nothing else")
+        bool,
+        typer.Option("--json", help="print a JSON object, on a line of its own, for each change of level"),
     ] = False,
     score: Annotated[
-        bool, typer.Option("--score", help="judge the warnings by NAME.truth.json beside each trace")
+        bool, typer.Option("--score", help="judge the warnings by the .truth.json beside each recording")
     ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="[FILE.png]",
-            help="draw headroom, forecast and levels into this file; alone as without this, on the terminal",
-        ),
-    ] = None,
-    begin: Annotated[
-        str | None, typer.Option("--from", help='your own history since "2026-11-20 22:00" or 8h ago')
-    ] = None,
-    end: Annotated[str | None, typer.Option("--to", help="the end of that; now if left out")] = None,
+    plot: PlotOption = None,
+    since: SinceOption = "",
+    until: UntilOption = "now",
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Run the risk engine over recordings or over your own history, faster than real time.
+    """Run the risk engine over recordings, or with --since over your own history, faster than real time.
 
     Prints a timeline of each, or with --json every change of level; with --score how many events were
     warned of in time, how many alarms were false, and the same for simple rules that others use.
+
+    Examples:
+        wslgpud replay --since 8h  # would it have warned me last night?
+        wslgpud replay leak.jsonl.gz --plot leak.png
+        wslgpud replay --score tests/traces/*.jsonl.gz
     """
     paths = traces or []
     if as_json and score:
         raise Fault("--json and --score exclude each other: each has its own output")
-    if begin is None and (end is not None or not paths):
-        raise Fault("name recordings, or say --from when in your own history to begin")
+    if not since and (until != "now" or not paths):
+        raise Fault("name recordings, or say with --since when in your own history to begin")
     broken: list[TraceError | OSError] = []
     with _faults():
         if score:
@@ -73,8 +81,9 @@ def replay_command(
         shown = not score or file is not None
         results = [replay(trace_name(path), _what_is_whole(path, broken)) for path in paths] if shown else []
         results = [result for result in results if result.samples]
-        if begin is not None:
-            results.append(_replay_history(begin, end, database_of(config, state)))
+        if since:
+            walls = span(since, until, time.time())
+            results.append(_replay_history(*walls, database_of(config, state)))
         truths = {trace_name(path): truth_beside(path) for path in paths}
         if not score:
             for result in results:
@@ -91,17 +100,17 @@ def _faults() -> Iterator[None]:
     try:
         yield
     except (TraceError, TruthError, PlotError) as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
     except OSError as error:
         if error.filename is None:  # somebody has read enough of our output
             raise
-        raise Fault(f"{error.filename}: {error.strerror}") from error
+        raise Fault("{file}: {reason}", file=str(error.filename), reason=failure(error)) from error
 
 
 def _draw(results: Sequence[Replay], truths: Mapping[str, Truth | None], file: Path) -> None:
     events = {name: truth.events for name, truth in truths.items() if truth is not None}
     plot_replays([(result.name, result.points) for result in results], events, file)
-    typer.echo(f"drawn: {file}", err=True)
+    warn("{file} is drawn", file=str(file))
 
 
 def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
@@ -109,7 +118,7 @@ def _read(path: Path, said: set[str] | None = None) -> Iterator[Observation]:
 
     def say(cut: TraceError) -> None:
         if said is None or cut.path not in said:
-            typer.echo(f"wslgpud: {cut}; replayed up to there", err=True)
+            warn("{what}; replayed up to there", what=cause(cut))
         if said is not None:
             said.add(cut.path)
 
@@ -125,28 +134,28 @@ def _what_is_whole(path: Path, broken: list[TraceError | OSError]) -> Iterator[O
             samples += 1
     except (TraceError, OSError) as error:
         broken.append(error)
-        text = str(error) if isinstance(error, TraceError) else f"{path}: {error.strerror}"
-        typer.echo(f"wslgpud: {text}{'; replayed up to there' if samples else ''}", err=True)
+        what = (
+            cause(error)
+            if isinstance(error, TraceError)
+            else say("{file}: {reason}", file=str(path), reason=failure(error))
+        )
+        warn(say("{what}; replayed up to there", what=what) if samples else what)
 
 
-def _replay_history(begin: str, end: str | None, database: str) -> Replay:
+def _replay_history(start: float, stop: float, database: str) -> Replay:
     # Late: only this option needs the database.
     from wslgpud.history import observations  # noqa: PLC0415
     from wslgpud.store import Reader, StoreError, shown  # noqa: PLC0415
 
-    now = time.time()
-    start, stop = moment(begin, now), now if end is None else moment(end, now)
-    if start >= stop:
-        raise Fault("--from must come before --to")
     try:
         with Reader(database) as reader:
             seen = (replace(o, t=o.t - start) for o in observations(reader, start, stop))
             result = replay("history", seen)
             result.start_wall = start
     except StoreError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
     if not result.samples:
-        raise Fault(f"{shown(database)} holds no samples between these moments")
+        raise Fault("{database} holds no samples between these moments", database=shown(database))
     return result
 
 
@@ -173,36 +182,46 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
         "eta_s": None if eta is None else round(eta, 1),
         "probability": None if 3600 not in chances else round(chances[3600], 3),
         "who": str(forecast.who) or None,
-        "reason": str(reason(forecast)) or None,
+        "reason": str(wording.reason(forecast)) or None,
     }
 
 
 def _print_timeline(result: Replay, truth: Truth | None) -> None:
-    print(f"{result.name}: {result.samples} samples, {duration(result.seconds)}")
+    told = t(
+        "{name}: {count} samples, {span_seconds}",
+        name=result.name,
+        count=result.samples,
+        span_seconds=result.seconds,
+    )
+    print(told)
     if result.start_wall is not None:
         # The history may begin long after the moment that was asked for.
         begin = result.start_wall + min(points[0][0] for points in result.points.values())
-        span = (begin, begin + result.seconds)
-        print(f"  {' to '.join(_clock(wall) for wall in span)}")
+        print("  " + t("{start_wall} to {end_wall}", start_wall=begin, end_wall=begin + result.seconds))
     for resource, points in result.points.items():
         start, end = points[0][0], points[-1][0]
         used, marks = _strips(points, start, end)
         event = truth.events.get(resource) if truth is not None else None
         margin = " " * (max(6, len(resource)) + 2)
-        print(f"  {resource:>6}  used   {used}")
-        print(f"{margin}  level  {marks}")
+        used_name, level_name = t("used"), t("level")
+        wide = max(cells(used_name), cells(level_name))
+        print(f"  {resource:>6}  {used_name}{' ' * (wide - cells(used_name))}  {used}")
+        print(f"{margin}  {level_name}{' ' * (wide - cells(level_name))}  {marks}")
         if event is not None:
             column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
-            print(f"{margin}         {' ' * column}^ out of memory at {event:.1f} s")
+            told = t("out of memory at {time} s", time=f"{event:.1f}")
+            print(f"{margin}{' ' * (wide + 4 + column)}^ {told}")
         for change in result.changes:
             if change.resource == resource:
-                text = str(change.message) if change.new >= Level.WARNING else ""
+                text = current().text(change.message) if change.new >= Level.WARNING else ""
                 when = f"{change.t:9.1f} s"
                 if result.start_wall is not None:
                     when = _clock(result.start_wall + change.t)
-                print(f"    {when}  {change.new.label:<9}  {text}".rstrip())
+                print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
                 if change.new >= Level.WARNING and change.new > change.old:
-                    print(f"    {' ' * len(when)}             {reason(change.forecast)}")
+                    print(
+                        f"    {' ' * len(when)}             {current().text(wording.reason(change.forecast))}"
+                    )
     print()
 
 
@@ -217,8 +236,8 @@ def _strips(
     from wslgpud.cli.chart import strip  # noqa: PLC0415 - rich only when somebody looks
 
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
-    for t, share, _, level in points:
-        column = min(COLUMNS - 1, int((t - start) / max(1e-9, end - start) * COLUMNS))
+    for at, share, _, level in points:
+        column = min(COLUMNS - 1, int((at - start) / max(1e-9, end - start) * COLUMNS))
         used[column] = max(used[column], 1.0 - share)
         worst[column] = max(worst[column], level)
     return strip(used), "".join(MARKS[level] for level in worst)
@@ -232,7 +251,7 @@ def _row(name: str, score: Score) -> str:
     events = len(score.leads)
     shares = "".join(f" {_percent(score.share_at(seconds)):>6}" for seconds in (5, 15, 30))
     return (
-        f"{name:<42} {_percent(score.in_time / events if events else None):>7}"
+        f"{padded(name, 42)} {_percent(score.in_time / events if events else None):>7}"
         f"{shares}"
         f" {'-' if score.median_lead is None else f'{score.median_lead:.0f} s':>6}"
         f" {score.quiet_with_alarm:>4}/{score.quiet_traces:<3}"
@@ -246,39 +265,54 @@ def _print_scores(paths: Sequence[Path]) -> None:
     for path in paths:
         truth = truth_beside(path)
         if truth is None:
-            raise TruthError(f"{path}: --score needs {trace_name(path)}.truth.json beside it")
+            raise TruthError(
+                say(
+                    "{file}: --score needs {name}.truth.json beside it", file=str(path), name=trace_name(path)
+                )
+            )
         pairs.append((path, truth))
     lines = score_all(pairs, read=functools.partial(_read, said=set()))
-    events = len(lines[0].warning.leads)
-    print(f"{len(pairs)} traces, {events} events. Alarm: warning or above; critical: critical or above.\n")
-    print(
-        f"{'':<42} {'in time':>7} {'>= 5 s':>6} {'>= 15':>6} {'>= 30':>6} {'median':>6}"
-        f" {'silent':>8} {'tolerated':>8} {'alarms':>8}"
+    told = t(
+        "{traces} recordings, {events} events. Alarm: warning or above; critical: critical or above.",
+        traces=len(pairs),
+        events=len(lines[0].warning.leads),
     )
+    print(f"{told}\n")
+    heads = [
+        (t("in time"), 7), (">= 5 s", 6), (">= 15", 6), (">= 30", 6), (t("median"), 6), (t("silent"), 8),
+        (t("tolerated"), 8), (t("alarms"), 8),
+    ]  # fmt: skip
+    print(" ".join([" " * 42, *(f"{' ' * (wide - cells(head))}{head}" for head, wide in heads)]))
     for line in lines:
         print(_row(line.name, line.warning))
         if line.critical.leads or line.critical.quiet_traces:
-            print(_row("   critical", line.critical))
+            print(_row(f"   {t('critical')}", line.critical))
     engine = lines[0]
-    _print_names("not in time", engine.warning.late)
-    _print_names("false alarms", engine.warning.noisy)
-    _print_names("false criticals", engine.critical.noisy)
-    print("\nBrier score of the probabilities (0 is best, a coin's is 0.25):")
+    _print_names(t("not in time"), engine.warning.late)
+    _print_names(t("false alarms"), engine.warning.noisy)
+    _print_names(t("false criticals"), engine.critical.noisy)
+    print("\n" + t("Brier score of the probabilities (0 is best, a coin's is 0.25):"))
     for line in lines[:2]:
-        errors = ", ".join(f"{duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items())
+        errors = ", ".join(
+            f"{current().duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items()
+        )
         print(f"  {line.name:<20} {errors}")
-    print("\nSaid that it runs out within so long, on average -> came true (samples):")
+    print(
+        "\n" + t("Forecast probability of exhaustion within this time -> how often it came true (samples):")
+    )
     for horizon in RELIABILITY_SECONDS:
         parts = [
             f"{_percent(said)} -> {_percent(came)} ({count})"
             for said, came, count in engine.reliability.get(horizon, ())
         ]
-        print(f"  {duration(horizon):<6} {', '.join(parts) or 'never'}")
-    print(
-        "\nsilent / tolerated: traces with a false alarm, of those that call for silence / where a warning is"
-        " fair.\nalarms: per event, before it."
+        print(f"  {padded(current().duration(horizon), 6)} {', '.join(parts) or t('never')}")
+    notes = (
+        t("silent: recordings with a false alarm, of those that call for silence"),
+        t("tolerated: the same, of those where a warning is fair"),
+        t("alarms: for each event, before it"),
     )
+    print("\n" + "\n".join(notes))
 
 
 def _print_names(what: str, names: Sequence[str]) -> None:
-    print(f"  {what}: {', '.join(names) or 'none'}")
+    print(f"  {what}: {', '.join(names) or t('none')}")

@@ -11,5 +11,10 @@ def run(
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Sample this machine, answer Prometheus, warn when memory runs out; until Ctrl-C or SIGTERM."""
+    """Run the daemon: sample this machine, answer Prometheus, warn before memory runs out.
+
+    Examples:
+        wslgpud run  # in the foreground, with its data in your own folder
+        wslgpud run --config test.toml --state /tmp/wslgpud  # beside the service, for a try
+    """
     daemon.become(config, state, host_root)

@@ -1,284 +1,133 @@
-"""The status document as a terminal screen."""
+"""The two arrangements of the rows: all of them below each other, or as many as a terminal has lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 
-from wslgpud.cli.console import Console
-from wslgpud.palette import TERMINAL_LEVELS
-from wslgpud.units import duration, resource_name, size
+from wslgpud.cli import rows, rows_machine
+from wslgpud.cli.console import ENDLESS, Console
+from wslgpud.cli.live.looks import Look
+from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.rows import Shown, View
+from wslgpud.units import size
+from wslgpud.words import t
 
-VERDICT_COLOURS = {
-    "passed": "green", "findings": "bold red", "left": "yellow", "skipped": "yellow", "failed": "red"
-}  # fmt: skip
-_BAR_WIDTH = 24
-#: a process below this, with no role, is not worth a line
-_SMALL_BYTES = 32 << 20
-#: less than this left is called full; it is no alarm while nothing grows
-_FULL_SHARE = 0.03
-#: more open incidents than that are only counted
-_MOST_INCIDENTS = 6
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+#: wider is no rule, and no bar; and where lines have no end
+_WIDEST, _USUAL = 200, 120
+#: programs on a screen without end; and at least, before other rows are left out
+_MOST_PROGRAMS, _LEAST_PROGRAMS = 8, 3
+#: lines of the curve of a forecast
+_CURVE_LINES = (8, 14)
+
+
+class Screen:
+    """A look as lines of text; ``height`` None is as many as it takes."""
+
+    def __init__(
+        self,
+        look: Look,
+        trail: Trail,
+        shown: Shown | None = None,
+        *,
+        mono: float | None = None,
+        height: int | None = None,
+    ) -> None:
+        """Take what was seen, how somebody wants to see it, and the monotonic time of now."""
+        self._parts = look, trail, shown or Shown(), look.mono if mono is None else mono
+        self._height = height
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        """Draw into the width that there is."""
+        look, trail, shown, mono = self._parts
+        width = min(options.max_width, _WIDEST) if options.max_width < ENDLESS else _USUAL
+        view = View(look, trail, shown, width, mono)
+
+        def lines(parts: Iterable[RenderableType]) -> list[list[Segment]]:
+            free = options.update(height=None)
+            return [line for part in parts for line in console.render_lines(part, free, pad=False)]
+
+        drawn, rest = lines(_above(view)), lines(rows.below(view))
+        room = self._height - len(drawn) if self._height else len(rest) + _MOST_PROGRAMS + 2
+        rest = rest[: max(0, room - _LEAST_PROGRAMS - 2)]
+        room -= len(rest) + 2
+        if room > 0:
+            found, order = rows_machine.processes(view)
+            wanted = max(_LEAST_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
+            least, most = _CURVE_LINES
+            tall = min(most, max(room - wanted, room // 2)) if self._height and view.growing else 0
+            if tall >= least:
+                drawn += lines(_forecast(view, tall))
+                room -= tall
+            elif not self._height:
+                found = [row for row in found if rows_machine.worth_a_line(row)]
+            if found:
+                title = rows.rule(t("processes"), view.width, order)
+                drawn += lines([title, rows_machine.process_table(view, found[:room])])
+        for line in (drawn + rest)[: self._height]:
+            yield from line
+            yield Segment.line()
+
+
+def _above(view: View) -> Iterator[RenderableType]:
+    yield from rows.verdict(view)
+    yield from rows.running(view)
+    yield from rows.incidents(view)
+    yield rows.rule(t("memory"), view.width, rows.seen(view))
+    yield rows.memory(view)
+    if view.document["gpus"]:
+        yield rows.rule(t("GPUs"), view.width)
+        yield rows_machine.gpus(view)
+    if machine := list(rows_machine.machine(view)):
+        yield rows.rule(t("machine"), view.width)
+        yield from machine
+
+
+def _forecast(view: View, height: int) -> Iterator[RenderableType]:
+    """Draw how a memory filled, and between what it is going to until it is full."""
+    from wslgpud.cli.chart import chart  # noqa: PLC0415 - with the curves comes the database
+    from wslgpud.curves import Curve  # noqa: PLC0415
+    from wslgpud.store import SeriesRef  # noqa: PLC0415
+
+    forecast = view.growing
+    assert forecast is not None  # noqa: S101 - for mypy; asked only where something grows
+    now = datetime.fromisoformat(view.document["at"]).timestamp()
+    whole, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
+    used = whole - forecast["headroom_bytes"]
+    ends = sorted((eta.get("early", eta["middle"]), eta["middle"], eta.get("late", eta["middle"])))
+    span = max(ends[-1], 1.0)
+    seen = [
+        (now + mono - view.look.mono, share * whole)
+        for mono, share in view.trail.points(Key("used", forecast["resource"]))
+        if mono >= view.look.mono - max(span, view.shown.span_seconds)
+    ]
+    start = min([now - span / 4, *(wall for wall, _ in seen)])
+    step = (now + span - start) / (2 * view.width)
+    past = [(wall, value, value, value) for wall, value in [*seen, (now, used)]]
+    ahead: list[tuple[float, float, float, float]] = []
+    for seconds in (step * n for n in range(1, int(span / step) + 1)):
+        early, middle, late = (min(whole, used + (whole - used) * seconds / max(end, step)) for end in ends)
+        ahead.append((now + seconds, late, middle, early))
+    curves = [
+        Curve(SeriesRef("used"), "bytes", rate=False, points=past),
+        Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
+    ]
+    yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
+    for line in chart(curves, start, now + span, step, size, width=view.width, height=height - 2):
+        line.end = ""
+        yield line
+
+
+def print_look(look: Look, console: Console | None = None) -> None:
+    """Print all that a look has brought."""
+    (console or Console()).print(Screen(look, Trail(), Shown(span_seconds=0.0)))
 
 
 def print_status(document: dict[str, Any], console: Console | None = None) -> None:
-    """Print the document of ``wslgpud.status.status``."""
-    (console or Console()).print(Group(*_parts(document)))
-
-
-def _parts(document: dict[str, Any]) -> Iterator[RenderableType]:
-    yield _verdict(document)
-    if document.get("incidents"):
-        yield _incidents(document["incidents"], document["at"])
-    yield _resources(document)
-    if document["gpus"]:
-        yield _gpus(document["gpus"])
-    if document.get("windows"):
-        yield _windows(document["windows"])
-    if document.get("running") or document.get("stress"):
-        yield _work(document)
-    for lock in document.get("locks", ()):
-        yield Text(f" ! {lock['note']}", style="yellow")
-    if document["processes"]:
-        yield _processes(document["processes"])
-    if document.get("recent"):
-        yield _recent(document["recent"], document["at"])
-    for source in document["sources"]:
-        if source["health"] in ("failed", "late"):
-            yield Text(f" ! {source['name']}: {source.get('error', source['health'])}", style="yellow")
-    seen = {
-        "daemon": f"daemon at {document.get('url')}",
-        "own look": "no daemon answers here, a look of its own",
-        "recording": "a recorded machine",
-    }[document["seen_by"]]
-    yield Text(f"\n {_clock(document['at'])} UTC · {seen}", "dim")
-
-
-def _verdict(document: dict[str, Any]) -> RenderableType:
-    level = _worst(document)
-    other = "; other trouble is open, see below" if level != document["level"] else ""
-    text = Text(document.get("headline", calm(document) + other), style="bold")
-    if document.get("verdict"):
-        text.append(f"\n{document['verdict']}", style="not bold")
-    return Panel(
-        text, title=level.upper(), title_align="left", border_style=TERMINAL_LEVELS[level], expand=True
-    )
-
-
-def _worst(document: dict[str, Any]) -> str:
-    """Return the level of the memory forecast or of an open incident that nobody has acknowledged."""
-    levels = list(TERMINAL_LEVELS)
-    known = [i["level"] for i in document.get("incidents", ()) if not i.get("acknowledged")]
-    return max((str(document["level"]), *map(str, known)), key=levels.index)
-
-
-def calm(document: Mapping[str, Any]) -> str:
-    """Say how things are when there is nothing to warn of."""
-    full = [resource_name(f["resource"]) for f in document["forecasts"] if _is_full(f)]
-    return f"nothing is growing that we can see, but full: {', '.join(full)}" if full else "memory is fine"
-
-
-def _resources(document: dict[str, Any]) -> RenderableType:
-    table = _table(show_header=False)
-    table.add_column(style="bold", no_wrap=True, min_width=5)
-    table.add_column(no_wrap=True, min_width=_BAR_WIDTH)
-    table.add_column(no_wrap=True, justify="right", min_width=4)
-    table.add_column(no_wrap=True, min_width=20)
-    table.add_column(overflow="ellipsis", no_wrap=True)
-    swap = document.get("swap")
-    for forecast in document["forecasts"]:
-        left, capacity = forecast["headroom_bytes"], forecast["capacity_bytes"]
-        name = resource_name(forecast["resource"])
-        if name == "RAM" and swap and swap["total"]:
-            name = "RAM + swap"
-        eta = forecast.get("eta_seconds", {}).get("middle")
-        # One look shows no rate, and so not that anything is steady.
-        looks = ["full"] * _is_full(forecast) + ["steady"] * ("rate_bytes_per_second" in forecast)
-        outlook = Text(", and ".join(looks), "dim") if eta is None else Text(f"~{duration(eta)} left", "bold")
-        if forecast.get("who"):
-            outlook.append(f" · {forecast['who']}", "not bold")
-        if forecast.get("age_seconds"):
-            outlook.append(f" · {duration(forecast['age_seconds'])} old", "not bold")
-        table.add_row(name, *_meter(left, capacity, TERMINAL_LEVELS[forecast["level"]]), outlook)
-    if swap and swap["total"]:
-        table.add_row("swap", *_meter(swap["free"], swap["total"], "cyan"), "")
-    return table
-
-
-def _is_full(forecast: Mapping[str, Any]) -> bool:
-    return bool(forecast["headroom_bytes"] < _FULL_SHARE * forecast["capacity_bytes"])
-
-
-def _meter(left: int, capacity: int, colour: str) -> tuple[Text, Text, Text]:
-    used = min(1.0, max(0.0, 1 - left / capacity)) if capacity else 0.0
-    return (
-        Text(bar(used), colour),
-        Text(f"{used:.0%}", colour),
-        Text(f"{size(left)} left of {size(capacity)}"),
-    )
-
-
-def _table(*, show_header: bool = True) -> Table:
-    return Table(box=None, show_header=show_header, header_style="dim", padding=(0, 2, 0, 1), title=" ")
-
-
-def _clock(at: str) -> str:
-    return at[:19].replace("T", " ")
-
-
-def bar(ratio: float, width: int = _BAR_WIDTH) -> str:
-    """Draw a ratio from 0 to 1 as a bar with eighths of a character."""
-    eighths = round(ratio * width * 8)
-    full, rest = divmod(eighths, 8)
-    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return drawn + "░" * (width - len(drawn))
-
-
-def _gpus(gpus: list[dict[str, Any]]) -> RenderableType:
-    table = _table()
-    table.add_column("GPU", no_wrap=True)
-    for heading in ("VRAM used", "of", "busy", "power", "temp"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for gpu in gpus:
-        table.add_row(
-            f"{gpu['index']}  {gpu['name']}",
-            _shown(gpu.get("used_bytes"), size),
-            _shown(gpu.get("total_bytes"), size),
-            _shown(gpu.get("utilization_ratio"), lambda r: f"{r:.0%}"),
-            _shown(gpu.get("power_watts"), lambda w: f"{w:.0f} W"),
-            _shown(gpu.get("temperature_celsius"), lambda c: f"{c:.0f} °C"),
-        )
-    return table
-
-
-def _processes(processes: list[dict[str, Any]]) -> RenderableType:
-    table = _table()
-    table.add_column("pid", justify="right")
-    table.add_column("RAM", justify="right", no_wrap=True)
-    table.add_column("swapped", justify="right", no_wrap=True)
-    table.add_column("does", no_wrap=True)
-    table.add_column("program", overflow="ellipsis", no_wrap=True)
-    worth_a_line = [p for p in processes if p["roles"] or p["rss_bytes"] + p["swap_bytes"] >= _SMALL_BYTES]
-    for process in worth_a_line[:8]:
-        table.add_row(
-            str(process["pid"]),
-            size(process["rss_bytes"]),
-            size(process["swap_bytes"]) if process["swap_bytes"] else "",
-            ", ".join(process["roles"]),
-            process["command"] or process["name"],
-        )
-    return table
-
-
-def _incidents(incidents: list[dict[str, Any]], now: str) -> RenderableType:
-    table = _table()
-    table.add_column("open", no_wrap=True)
-    table.add_column("since (UTC)", no_wrap=True, style="dim")
-    table.add_column()
-    for item in incidents[:_MOST_INCIDENTS]:
-        notes = ["acknowledged"] * bool(item.get("acknowledged"))
-        if "silenced_until" in item:
-            notes.append(f"silenced until {_since(item['silenced_until'], now)}")
-        what = Text(item["headline"])
-        what.append(f"  ({', '.join([*notes, 'incident ' + str(item['id'])])})", "dim")
-        table.add_row(Text(item["level"], TERMINAL_LEVELS[item["level"]]), _since(item["since"], now), what)
-    if (more := len(incidents) - _MOST_INCIDENTS) > 0:
-        table.add_row("", "", Text(f"and {more} more: wslgpud alerts list", "dim"))
-    return table
-
-
-def _windows(facts: Mapping[str, Any]) -> RenderableType:
-    """Say what Windows has left, what WSL holds of it, and what of each card lies in RAM."""
-    parts = []
-    if "memory_available_bytes" in facts and "memory_total_bytes" in facts:
-        left, total = facts["memory_available_bytes"], facts["memory_total_bytes"]
-        parts.append(f"{size(left)} RAM left of {size(total)}")
-    if "committed_bytes" in facts and "commit_limit_bytes" in facts:
-        parts.append(f"{size(facts['committed_bytes'])} promised of {size(facts['commit_limit_bytes'])}")
-    if "vm_bytes" in facts:
-        unreturned = facts.get("vm_unreturned_bytes")
-        unused = f", {size(unreturned)} of it free in here" if unreturned is not None else ""
-        parts.append(f"WSL holds {size(facts['vm_bytes'])}{unused}")
-    parts += [  # an integrated GPU lives in shared memory: nothing to tell
-        f"{gpu['adapter']}: {size(gpu['shared_bytes'])} in shared memory"
-        for gpu in facts.get("gpus", ())
-        if "shared_bytes" in gpu and "NVIDIA" in gpu["adapter"]
-    ]
-    table = _table(show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    table.add_row("Windows", "\n".join(parts))
-    return table
-
-
-def _work(document: Mapping[str, Any]) -> RenderableType:
-    """Say what runs now, and how the last test of each card's memory ended."""
-    table = _table(show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column()
-    for one in document.get("running", ()):
-        table.add_row("runs now", told(one))
-    for run in document.get("stress", ()):
-        table.add_row("stress run", last_night(run, document["at"]))
-    return table
-
-
-#: how a word of a note is written for people, see ``wslgpud.stress.worker`` and ``wslgpud.cli.guard``
-PHASES = {
-    "begin": "waking the GPU", "ladder": "sizes", "fragmentation": "fragments",
-    "fill": "filling", "bandwidth": "speed of each chunk", "patterns": "data",
-    "beyond": "past the limit", "soak": "going on for a while", "release": "giving back",
-    "": "beginning", "runs": "", "waits": "",
-}  # fmt: skip
-
-
-def told(one: Mapping[str, Any]) -> Text:
-    """Write what runs, how far it is, and how long it may still take."""
-    text = Text(f"{'stress run of ' if one['kind'] == 'stress' else 'guard: '}{one['what']}")
-    share, left = one.get("done_ratio"), one.get("left_seconds")
-    parts = [PHASES.get(one["phase"], one["phase"])]
-    parts += [] if share is None else [f"{share:.0%}"]
-    parts.append(f"for {duration(one['elapsed_seconds'])}")
-    if left is not None:
-        parts.append(
-            f"~{duration(left)} left" if one["kind"] == "stress" else f"time is up in {duration(left)}"
-        )
-    if one.get("peak_bytes"):
-        parts.append(f"peak {size(one['peak_bytes'])}")
-    if one.get("waiting"):
-        parts.append(f"{one['waiting']} compilers wait")
-    return text.append("  " + " · ".join(filter(None, parts)), style="dim")
-
-
-def last_night(run: Mapping[str, Any], now: str) -> Text:
-    """Write how the last stress run of a card ended."""
-    text = Text().append(f"GPU {run['gpu']} {run['verdict']}", VERDICT_COLOURS[run["verdict"]])
-    usable = f", {size(run['usable_bytes'])} usable" if "usable_bytes" in run else ""
-    text.append(f" {_since(run['at'], now)} UTC{usable}")
-    return text.append(f": {run['note']}" if "note" in run else "", "dim")
-
-
-def _since(at: str, now: str) -> str:
-    return _clock(at).removeprefix(f"{now[:10]} ")
-
-
-def _recent(recent: list[dict[str, Any]], now: str) -> RenderableType:
-    table = _table()
-    table.add_column("lately (UTC)", no_wrap=True, style="dim")
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for item in recent[:5]:
-        table.add_row(
-            _since(item["at"], now), Text(item["level"], TERMINAL_LEVELS[item["level"]]), item["headline"]
-        )
-    return table
-
-
-def _shown(value: Any, form: Any) -> str:
-    return "n/a" if value is None else form(value)
+    """Print all rows of a document of ``wslgpud.status``."""
+    print_look(Look(0.0, document, {}, document["seen_by"], document.get("url", "")), console)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-import typer
-
 from wslgpud.catalogue import catalogue
-from wslgpud.cli.common import Fault
+from wslgpud.cli.common import Fault, warn
 from wslgpud.store import Reader, SeriesRef
 from wslgpud.units import size
+from wslgpud.words import say
 
 #: a word for what people look at most; each stands for metrics of the catalogue
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -41,7 +40,9 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
     """
     kinds = reader.kinds(host=host)
     if not kinds:
-        raise Fault(f"no history of a machine called {host}" if host else "no history yet")
+        if host:
+            raise Fault("no history of a machine called {host}", host=host)
+        raise Fault("no history yet")
     found: dict[SeriesRef, str] = {}
     absent: list[str] = []
     for text in asked or ("*",):
@@ -55,14 +56,19 @@ def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef
             bare = name.removeprefix("wslgpud_")
             near = [metric for metric in known if bare.strip("*") in metric][:3]
             near = near or difflib.get_close_matches(bare, known, 3, 0.5)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise Fault(f"no series {text!r}; {hint}'wslgpud history' lists them all")
+            if near:
+                raise Fault(
+                    "no series {text}; did you mean {names}? 'wslgpud history' lists them all",
+                    text=repr(text),
+                    names=tuple(near),
+                )
+            raise Fault("no series {text}; 'wslgpud history' lists them all", text=repr(text))
         found.update((ref, refs[ref]) for ref in sorted(refs))
     if absent:
-        told = f"nothing is recorded here of {', '.join(absent)}"
+        told = say("nothing is recorded here of {names}", names=tuple(absent))
         if not found:
             raise Fault(told)
-        typer.echo(f"wslgpud: {told}", err=True)
+        warn(told)
     return found
 
 

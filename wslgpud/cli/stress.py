@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,23 +14,29 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
+from wslgpud.cli.commands import App
 from wslgpud.cli.common import (
-    Commands,
     ConfigOption,
     Fault,
+    GpuOption,
     JsonOption,
+    PlotOption,
+    SinceOption,
     StateOption,
+    UntilOption,
     database_of,
     loaded,
+    picture,
     state_folder,
 )
-from wslgpud.cli.plotting import PlotCommand, picture
+from wslgpud.cli.moments import moment, span
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.stress.look import Recent
 from wslgpud.stress.plan import Mode
+from wslgpud.words import Said, cause, current, t
 
-app = typer.Typer(cls=Commands, no_args_is_help=False)
+app = App(no_args_is_help=False)
 
 #: Whoever asks for a run has let go of the GPU; a nightly run waits longer (stress.settle_seconds).
 SETTLE_SECONDS = 5.0
@@ -40,21 +47,26 @@ STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 @app.callback(invoke_without_command=True)
 def stress(
     context: typer.Context,
-    gpu: Annotated[int, typer.Option(help="index of the GPU")] = 0,
+    gpu: GpuOption = 0,
     quick: Annotated[bool, typer.Option("--quick", help="sizes, speed and addresses only")] = False,
     full: Annotated[bool, typer.Option("--full", help="more patterns, a longer pause, a soak")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Test the GPU's memory now, if nobody needs it: sizes, speed, spill, data.
+    """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
     Exit status: 0 passed, 1 something was found, 3 not run or given up for another program, 4 it failed.
+
+    Examples:
+        wslgpud stress --quick
+        wslgpud stress history  # the nightly tests, one a line
+        wslgpud stress show 12  # one of them with all its figures
     """
     if context.invoked_subcommand:
         return
     if quick and full:
-        raise typer.BadParameter("--quick and --full exclude each other")
+        raise Fault("--quick and --full exclude each other")
     mode: Mode = "quick" if quick else "full" if full else "nightly"
     settings, folder = loaded(config).config, state_folder(state)
     database = database_of(config, state)
@@ -63,7 +75,7 @@ def stress(
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-        print(json.dumps(to_json(result), indent=2))
+        print(json.dumps(to_json(result, current().text), indent=2, ensure_ascii=False))
     else:
         from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415 - rich only when somebody looks
 
@@ -73,7 +85,11 @@ def stress(
 
 @app.command(hidden=True)
 def answer(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Do the run that the daemon asks for; what wslgpud-stress.service runs."""
+    """Do the run that the daemon asks for, as wslgpud-stress.service.
+
+    Examples:
+        wslgpud stress answer
+    """
     from wslgpud import stress_unit  # noqa: PLC0415 - only here
 
     settings, folder, database = loaded(config).config, state_folder(state), database_of(config, state)
@@ -100,11 +116,11 @@ def _run(
     host, recent, done = Host(), Recent(), threading.Event()
     source = GpuSource(host, settings)
 
-    def look() -> str:
+    def look() -> Said:
         try:
             sample = source.read()
         except (NoData, SourceError) as error:
-            return str(error)
+            return cause(error)
         recent.note(host.clock.mono(), sample.gpus or (), sample.readings)
         return ""
 
@@ -133,7 +149,7 @@ def _run(
         signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
         watcher.start()
         with Progress(silent=silent) as progress:
-            progress.tell("waiting for the GPU to settle")
+            progress.tell(t("waiting for the GPU to settle"))
             runner.stop.wait(settle)
             result = runner.run(sample, mode, progress.line)
     finally:
@@ -144,12 +160,17 @@ def _run(
     return result
 
 
-def _gpu(recent: Recent, index: int, error: str) -> GpuSample:
+def _gpu(recent: Recent, index: int, error: Said) -> GpuSample:
     if error:
-        raise Fault(error)
+        raise Fault(current().text(error))
     known = {sample.index: sample for sample in recent.gpus()}
     if index not in known:
-        raise Fault(f"there is no GPU {index}; there are {', '.join(map(str, known)) or 'none'}")
+        names = tuple(f"GPU {one}" for one in known)
+        raise Fault(
+            t("there is no GPU {gpu}; there is {known}", gpu=index, known=names)
+            if names
+            else t("there is no GPU {gpu}, and no other", gpu=index)
+        )
     return known[index]
 
 
@@ -183,7 +204,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     except LockedError:
         leave(folder, result)
     except (StoreError, OSError) as error:
-        typer.echo(f"wslgpud: the run was not kept: {error}", err=True)
+        typer.echo("wslgpud: " + t("the run was not kept: {why}", why=cause(error)), err=True)
 
 
 def _anothers(folder: Path) -> bool:
@@ -195,23 +216,24 @@ def _anothers(folder: Path) -> bool:
     return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
-@app.command(cls=PlotCommand)
+@app.command()
 def history(
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
-    limit: Annotated[int, typer.Option(help="how many runs, the newest", min=1)] = 30,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot",
-            metavar="[FILE.png]",
-            help="draw usable VRAM and bandwidth on the terminal, or with errors into this file",
-        ),
-    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", help="how many runs, the newest", min=1)] = 30,
+    since: SinceOption = "",
+    until: UntilOption = "now",
+    plot: PlotOption = None,
 ) -> None:
-    """Show the runs so far, one a line."""
-    runs = _runs(database_of(config, state))[-limit:]
+    """Show the runs so far, one a line.
+
+    Examples:
+        wslgpud stress history --since 30d
+        wslgpud stress history --plot nights.png  # usable VRAM, bandwidth and errors over the nights
+    """
+    start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
+    runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
         from wslgpud.plots import PlotError, plot_stress  # noqa: PLC0415
 
@@ -219,9 +241,9 @@ def history(
             plot_stress([run for _, run in runs], file)
         except PlotError as error:
             raise Fault(str(error)) from error
-        typer.echo(f"drawn: {file}", err=True)
+        typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        print(json.dumps([_summary(number, run) for number, run in runs], indent=2))
+        print(json.dumps([_summary(*one) for one in runs], indent=2, ensure_ascii=False))
         return
     from wslgpud.cli.stress_screen import print_curves, print_history  # noqa: PLC0415
 
@@ -233,24 +255,29 @@ def history(
 def _summary(number: int, run: StressResult) -> dict[str, Any]:
     from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-    document = to_json(run)
+    document = to_json(run, current().text)
     del document["detail"]
     return {"id": number, **document}
 
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(help="the run's id, see history", metavar="ID")],
+    number: Annotated[int, typer.Argument(metavar="ID", help="number of the run, see history")],
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one run with all its rows."""
+    """Show one run with all its rows.
+
+    Examples:
+        wslgpud stress show 12
+    """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
         from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
 
-        print(json.dumps({"id": number, **to_json(run)}, indent=2))
+        document = {"id": number, **to_json(run, current().text)}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
         return
     from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415
 
@@ -260,25 +287,32 @@ def show(
 def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
     found = next((run for known, run in runs if known == number), None)
     if found is None:
-        raise Fault(f"there is no stress run {number}; 'wslgpud stress history' lists them")
+        raise Fault(t("there is no stress run {number}; wslgpud stress history lists them", number=number))
     return found
 
 
 @app.command()
 def compare(
-    one: Annotated[int | None, typer.Argument(help="a run's id; without any: driver by driver")] = None,
-    other: Annotated[int | None, typer.Argument(help="another run's id")] = None,
+    one: Annotated[
+        int | None, typer.Argument(metavar="ID", help="number of a run; without any: driver by driver")
+    ] = None,
+    other: Annotated[int | None, typer.Argument(metavar="ID", help="number of another run")] = None,
     config: ConfigOption = None,
     state: StateOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare two runs, or the medians of each driver and torch."""
+    """Compare two runs, or the medians of each driver and torch.
+
+    Examples:
+        wslgpud stress compare 11 12
+        wslgpud stress compare  # driver by driver
+    """
     from wslgpud.stress.history import by_key, differences  # noqa: PLC0415
 
     runs = _runs(database_of(config, state))
     if one is not None:
         if other is None:
-            raise typer.BadParameter("two runs are needed, or none for driver by driver")
+            raise Fault("two runs are needed, or none for driver by driver")
         columns = {str(number): [_one(runs, number)] for number in (one, other)}
     else:
         columns = by_key([run for _, run in runs])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich import progress as bars
+from rich.cells import cell_len
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
@@ -15,26 +16,41 @@ from rich.text import Text
 
 from wslgpud.cli.chart import chart
 from wslgpud.cli.console import Console
-from wslgpud.cli.screen import PHASES, VERDICT_COLOURS
 from wslgpud.model import StressResult
-from wslgpud.palette import TERMINAL_LINES
-from wslgpud.units import duration
+from wslgpud.palette import TERMINAL_LINES, TERMINAL_VERDICTS
+from wslgpud.running.headline import phase
+from wslgpud.stress.history import VERDICTS
+from wslgpud.words import Message, Said, current, say, says, t, template
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-WORDS = {
-    "passed": "passed", "findings": "FOUND SOMETHING", "left": "given up for another program",
-    "skipped": "not run", "failed": "failed",
-}  # fmt: skip
 LAYERS = (
-    ("spec", "the card is sold with"), ("total", "the driver manages"),
-    ("reserved", "of it the driver keeps"), ("visible", "visible to CUDA"), ("foreign", "in use by others"),
-    ("context", "taken by a CUDA program as such"),
-    ("free", "free for its tensors"), ("allocated", "taken by the test"), ("verified", "verified"),
-    ("usable", "usable at full speed"), ("spilled", "spilled into shared memory"),
-    ("spill_start", "taken before the first that spilled"),
+    ("spec", template("the card is sold with")), ("total", template("the driver manages")),
+    ("reserved", template("of it the driver keeps")), ("visible", template("visible to CUDA")),
+    ("foreign", template("in use by others")), ("context", template("taken by any CUDA program")),
+    ("free", template("free for its tensors")), ("allocated", template("taken by the test")),
+    ("verified", template("verified")), ("usable", template("usable at full speed")),
+    ("spilled", template("spilled into shared memory")),
+    ("spill_start", template("taken before the first that spilled")),
 )  # fmt: skip
+MODES = {
+    "quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run"),
+}  # fmt: skip
+SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
+#: words in the rows of a run: patterns, what became of a tensor, where a chunk lies, kinds of errors
+ROWS = (
+    template("solid"), template("checkerboard"), template("walking"), template("address"), template("random"),
+    template("move"), template("modulo"), template("retention"), template("soak"),
+    template("ok"), template("too large"), template("refused"),
+    template("dedicated"), template("degraded"), template("spilled"), template("contended"),
+    template("cell"), template("stuck"), template("inversion"), template("constant"), template("unexamined"),
+)  # fmt: skip
+
+
+def _word(text: str) -> str:
+    """Return a word of a table in the reader's language, as it is where it is somebody else's."""
+    return current().template(text)
 
 
 class Progress:
@@ -67,17 +83,18 @@ class Progress:
     def line(self, line: Mapping[str, Any]) -> None:
         """Take a line of the worker."""
         if line["event"] == "beat":
-            verified, phase = line.get("verified", 0), line.get("phase", "")
+            verified, now = line.get("verified", 0), phase(line.get("phase", ""))
             done, left = line.get("done_ratio"), line.get("left_seconds")
-            checked = f"{verified / 1e9:.0f} GB checked" if verified else ""
-            left_of_it = "" if left is None else f"~{duration(left)} left"
+            checked = t("{checked_bytes} checked", checked_bytes=verified) if verified else ""
+            left_of_it = "" if left is None else t("about {left_seconds} left", left_seconds=left)
             self._bars.update(
-                self._task, description=PHASES.get(phase, phase),
+                self._task, description=current().text(now),
                 note=" · ".join(filter(None, [checked, left_of_it])),
                 total=None if done is None else 1.0, completed=done or 0.0,
             )  # fmt: skip
         elif line["event"] == "bad":
-            wrong = f"wrong words in chunk {line['chunk']} ({line['pattern']})"
+            pattern = _word(line["pattern"])
+            wrong = t("wrong words in chunk {chunk} ({pattern})", chunk=line["chunk"], pattern=pattern)
             self._bars.console.print(wrong, style="red")
 
 
@@ -96,48 +113,50 @@ def _gbs(value: float | None) -> str:
 def print_run(run: StressResult, *, rows: bool = False, console: Console | None = None) -> None:
     """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
     out = console or Console()
-    said = "\n".join(filter(None, [run.reason, *(finding.text for finding in run.findings)]))
-    title = Text(f"gpu{run.gpu} {run.name}: {WORDS[run.verdict]}")
-    out.print(
-        Panel(
-            said or "every byte kept what was written", title=title, border_style=VERDICT_COLOURS[run.verdict]
-        )
-    )
+    said = "\n".join(_said(run))
+    title = Text(f"GPU {run.gpu} {run.name}: {_word(VERDICTS[run.verdict])}")
+    colour = TERMINAL_VERDICTS[run.verdict]
+    out.print(Panel(said or t("every byte kept what was written"), title=title, border_style=colour))
     values = run.values
     layers = _table("", "", "")
     for name, text in LAYERS:
         if f"{name}_bytes" in values:
             size, spec = values[f"{name}_bytes"], values.get("spec_bytes")
-            layers.add_row(text, _gib(size), f"{size / spec:.1%}" if spec else "")
-    if layers.row_count:
-        out.print(layers)
-    if "write_median" in values:
-        out.print(f" GB/s, median of all chunks (slowest): {_speeds(values)}")
-    if course := _course(values):
+            layers.add_row(_word(text), _gib(size), f"{size / spec:.1%}" if spec else "")
+    speeds = _table("GB/s", t("median of all chunks"), t("slowest"), t("of peak"))
+    for kind, text, _ in SPEEDS:
+        middle, least, peak = (values.get(n) for n in (f"{kind}_median", f"{kind}_min", "peak_bandwidth"))
+        if middle is not None:
+            speeds.add_row(_word(text), _gbs(middle), _gbs(least), f"{middle / peak:.0%}" if peak else "")
+    for table in (layers, speeds):
+        if table.row_count:
+            out.print(table)
+    if course := current().listed(_course(values)):
         out.print(f" {course}")
     if rows:
         _print_rows(run, out)
 
 
-def _speeds(values: Mapping[str, float]) -> str:
-    said = []
-    for kind in ("write", "change", "read"):
-        middle, least, peak = (values.get(n) for n in (f"{kind}_median", f"{kind}_min", "peak_bandwidth"))
-        share = f", {middle / peak:.0%} of peak" if middle and peak else ""
-        said.append(f"{kind} {_gbs(middle)}" + (f" ({_gbs(least)}){share}" if least else ""))
-    return "; ".join(said)
+def _said(run: StressResult) -> list[str]:
+    return [current().text(said) for said in (run.reason, *(f.text for f in run.findings)) if said]
 
 
-def _course(values: Mapping[str, float]) -> str:
-    """Say in one line what the card did meanwhile."""
-    shown = (
-        ("temperature_max_celsius", 1, "up to {:.0f} °C"), ("power_max_watts", 1, "{:.0f} W"),
-        ("memory_clock_hertz", 1e6, "memory at {:.0f} MHz"),
-        ("slowed_ratio", 0.01, "slowed down for {:.0f} %"),
-        ("ecc_corrected", 1, "ECC corrected {:.0f} errors"),
-        ("ecc_uncorrected", 1, "could not correct {:.0f}"),
-    )  # fmt: skip
-    return ", ".join(text.format(values[name] / unit) for name, unit, text in shown if name in values)
+def _course(values: Mapping[str, float]) -> Iterator[Said]:
+    """Say what the card did meanwhile."""
+    if (celsius := values.get("temperature_max_celsius")) is not None:
+        yield say("up to {celsius} °C", celsius=round(celsius))
+    if (watts := values.get("power_max_watts")) is not None:
+        yield f"{watts:.0f} W"
+    if (hertz := values.get("memory_clock_hertz")) is not None:
+        yield say("memory at {mhz} MHz", mhz=round(hertz / 1e6))
+    if (slowed := values.get("slowed_ratio")) is not None:
+        yield say("clocks held down for {slowed_ratio} of the time", slowed_ratio=slowed)
+    if (count := values.get("ecc_corrected")) is not None:
+        yield says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(count))
+    if (count := values.get("ecc_uncorrected")) is not None:
+        yield says(
+            "{count} error could not be corrected", "{count} errors could not be corrected", count=int(count)
+        )
 
 
 def _table(*headings: str) -> Table:
@@ -148,76 +167,96 @@ def _table(*headings: str) -> Table:
 
 
 def _print_rows(run: StressResult, out: Console) -> None:
-    ladder = _table("single tensor", "allocated in", "written at", "")
+    ladder = _table(t("single tensor"), t("allocated in"), t("written at"), "")
     for rung in run.detail.get("ladder", ()):
         seconds = rung.get("allocate_seconds")
         rate = rung["actual"] / rung["write_seconds"] / 1e9 if rung.get("write_seconds") else None
         ladder.add_row(
             _gib(rung["target"]), "" if seconds is None else f"{seconds * 1000:.1f} ms",
-            "" if rate is None else f"{rate:.0f} GB/s", rung["outcome"],
+            "" if rate is None else f"{rate:.0f} GB/s", _word(rung["outcome"]),
         )  # fmt: skip
-    patterns = _table("pattern", "seconds", "checked", "wrong words")
+    patterns = _table(t("pattern"), t("seconds"), t("checked"), t("wrong words"))
     for row in run.detail.get("patterns", ()):
         patterns.add_row(
-            row["name"], f"{row['seconds']:.2f}", f"{row['verified'] / 1e9:.0f} GB", str(row["bad_words"])
+            _word(row["name"]), f"{row['seconds']:.2f}", _gib(row["verified"]), str(row["bad_words"])
         )
-    errors = _table("chunk", "pattern", "class", "words", "first at", "bits")
+    errors = _table(t("chunk"), t("pattern"), t("class"), t("words"), t("first at"), t("bits"))
     shown = set()
     for row in run.detail.get("errors", ()):
         if "words" in row and (row["samples"] or row["chunk"] not in shown):
             shown.add(row["chunk"])
             first = (row["samples"] or [{}])[0]
             errors.add_row(
-                str(row["chunk"]), row["pattern"], row["class"],
-                f"{row['words']:,}" if row["words"] else "gone",
+                str(row["chunk"]), _word(row["pattern"]), _word(row["class"]),
+                f"{row['words']:,}" if row["words"] else t("gone"),
                 f"0x{8 * first['word']:08x}" if first else "", _bits(row["bits"]),
             )  # fmt: skip
-    slow = _table("chunk", "class", "write", "change", "read GB/s")
+    slow = _table(t("chunk"), t("class"), *(_word(text) for _, text, _ in SPEEDS), "GB/s")
     for row in run.detail.get("chunks", ()):
         if row["class"] != "dedicated":
-            rates = [_gbs(row["bytes"] * n / row[k]) for k, n in (("write", 1), ("change", 2), ("read", 1))]
-            slow.add_row(str(row["index"]), row["class"], *rates)
+            rates = [_gbs(row["bytes"] * moved / row[kind]) for kind, _, moved in SPEEDS]
+            slow.add_row(str(row["index"]), _word(row["class"]), *rates)
     for table in (ladder, patterns, errors, slow):
         if table.row_count:
             out.print(table)
-    phases = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in run.detail.get("phases", {}).items())
-    key = ", ".join(f"{name} {value}" for name, value in run.key.items() if value)
-    out.print(f" {phases}\n {key}", style="dim")
+    phases = (
+        say("{phase} {seconds} s", phase=phase(name), seconds=f"{seconds:.2f}")
+        for name, seconds in run.detail.get("phases", {}).items()
+    )
+    for line in (phases, _made_with(run.key)):
+        out.print(f" {current().listed(line)}", style="dim")
+
+
+def _made_with(key: Mapping[str, str]) -> Iterator[Said]:
+    for name, value in key.items():
+        if name == "mode" and value in MODES:
+            yield Message(MODES[value])
+        elif name == "wsl":
+            yield say("under WSL") if value == "yes" else say("not under WSL")
+        elif name == "reserve_bytes" and value.isdecimal():
+            yield say("{reserve_bytes} left free on purpose", reserve_bytes=int(value))
+        elif name == "driver" and value:
+            yield say("driver {version}", version=value)
+        elif name == "engine":
+            yield say("test version {version}", version=value)
+        elif value:
+            yield f"{name} {value}"
 
 
 #: heading, unit and width of what one run shows in its line
 COLUMNS = (
-    ("id", "", 4), ("when", "", 16), ("gpu", "", 3), ("verdict", "", 8), ("usable", "GiB", 6),
-    ("verified", "", 8), ("write", "GB/s", 5), ("change", "GB/s", 6), ("read", "GB/s", 5), ("driver", "", 10),
+    (template("id"), "", 4), (template("when"), "", 16), ("GPU", "", 3), (template("verdict"), "", 8),
+    (template("usable"), "GiB", 6), (template("verified"), "", 8), (template("write"), "GB/s", 5),
+    (template("change"), "GB/s", 6), (template("read"), "GB/s", 5), (template("driver"), "", 10),
 )  # fmt: skip
 
 
 def _bits(counts: Mapping[str, int]) -> str:
     """Name the bits that were wrong, when they are few."""
-    return ", ".join(map(str, counts)) if len(counts) <= 4 else f"{len(counts)} of 64"
+    return ", ".join(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
 
 
 def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:
     """Print one line a run, and below it what is to be said of it."""
     out = console or Console()
     if not runs:
-        out.print("no stress run yet; 'wslgpud stress' does one")
+        out.print(t("no stress run yet; wslgpud stress does one"))
         return
-    for headings in ([name for name, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS]):
+    for headings in ([_word(name) for name, _, _ in COLUMNS], [unit for _, unit, _ in COLUMNS]):
         out.print(_line(headings), style="dim")
     for number, run in runs:
         v = run.values
         free, verified = v.get("free_bytes"), v.get("verified_bytes")
         usable = v.get("usable_bytes")
         cells = [
-            str(number), _when(run), str(run.gpu), run.verdict,
+            str(number), _when(run), str(run.gpu), _word(VERDICTS[run.verdict]),
             "" if usable is None else f"{usable / 2**30:.2f}",
             f"{verified / free:.2%}" if free and verified is not None else "",
             *(_gbs(v.get(f"{kind}_median")) for kind in ("write", "change", "read")),
             run.key.get("driver", ""),
         ]  # fmt: skip
-        out.print(_line(cells, style=VERDICT_COLOURS[run.verdict]))
-        for said in filter(None, [run.reason, *(finding.text for finding in run.findings)]):
+        out.print(_line(cells, style=TERMINAL_VERDICTS[run.verdict]))
+        for said in _said(run):
             out.print(Padding(said, (0, 0, 0, 6)), style="dim")
 
 
@@ -229,7 +268,7 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
     out = console or Console()
     done = [run for run in runs if run.complete]
     drawn: tuple[tuple[str, Sequence[str], str], ...] = (
-        ("usable VRAM", ("usable_bytes",), "bytes"),
+        (t("usable VRAM"), ("usable_bytes",), "bytes"),
         ("GB/s", ("write_median", "change_median", "read_median"), ""),
     )
     for uuid, (title, names, unit) in ((u, d) for u in dict.fromkeys(r.uuid for r in done) for d in drawn):
@@ -242,23 +281,25 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
         }
         if len(mine) < 2 or not curves:
             continue
-        gpu, words = f"gpu{mine[0].gpu}", [name.partition("_")[0] for name in curves]
-        head = Text(f" {gpu} {mine[0].name}: {title}  ")
+        words = [_word(name.partition("_")[0]) for name in curves]
+        head = Text(f" GPU {mine[0].gpu} {mine[0].name}: {title}  ")
         for word, colour in zip(words, TERMINAL_LINES, strict=False):
             head.append(f"━ {word}  " * (len(words) > 1), colour)
         out.print(head)
         write = _gib if unit else _gbs
         start, end = mine[0].wall, mine[-1].wall
         step = max(1.0, (end - start) / (len(mine) - 1))
-        for line in chart(list(curves.values()), start, end + step, step, write, width=out.width, height=8):
+        for line in chart(
+            list(curves.values()), start, end + step, step, write, width=out.picture_width, height=8
+        ):
             out.print(line)
 
 
 def _line(cells: Sequence[str], style: str = "") -> Text:
     line = Text(no_wrap=True, overflow="ellipsis")
     for cell, (name, _, width) in zip(cells, COLUMNS, strict=True):
-        left = name in ("when", "verdict", "driver")
-        text = cell.ljust(width) if left else cell.rjust(width)
+        pad = " " * (width - cell_len(cell))  # a Chinese character is two cells wide
+        text = cell + pad if name in ("when", "verdict", "driver") else pad + cell
         line.append(text + " ", style if name == "verdict" else "")
     return line
 
@@ -268,13 +309,16 @@ def print_differences(
 ) -> None:
     """Print figures side by side, with the change from the first column to the last."""
     out = console or Console()
+    if not columns:
+        out.print(t("nothing to compare: no stress run is complete yet; wslgpud stress does one"))
+        return
     if len(columns) < 2:
-        out.print("nothing to compare: all runs are of one driver and torch")
+        out.print(t("nothing to compare: all runs are of one driver and torch"))
     # "gpu0 576.88 torch 2.13.0" is wide; the same words on two lines are not.
-    table = _table("", *(name.replace(" torch", "\ntorch") for name in columns), "change")
+    table = _table("", *(name.replace(" torch", "\ntorch") for name in columns), t("difference"))
     for row in rows:
         shown = [_gib(x) if row["unit"] == "bytes" else f"{_gbs(x)} GB/s" if x else "" for x in row["values"]]
-        table.add_row(row["name"], *shown, _change(row))
+        table.add_row(_word(row["name"]), *shown, _change(row))
     out.print(table)
 
 

@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded
-from wslgpud.cli.guard import duration_of
-from wslgpud.cli.plotting import picture
+from wslgpud.cli.common import (
+    ConfigOption,
+    Fault,
+    GpuOption,
+    JsonOption,
+    PlotOption,
+    TimeoutOption,
+    loaded,
+    picture,
+)
+from wslgpud.cli.moments import seconds
 from wslgpud.host import Host
 from wslgpud.units import size
+from wslgpud.words import current, t
 
 if TYPE_CHECKING:
     from wslgpud.advise.guard.watch import VramWatch
@@ -27,28 +36,30 @@ _LAST_LINES = 5
 
 
 def sweep(
-    command: Annotated[str, typer.Argument(help="shell command; {} stands for the value")],
-    values: Annotated[list[str], typer.Argument(help="values to try, the smallest first")],
-    timeout: Annotated[str, typer.Option("--timeout", help="longest time for each, like 5m")] = "",
-    gpu: Annotated[int, typer.Option("--gpu", min=0)] = 0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="try also what will not fit")] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="[FILE.png]", help="draw it on the terminal, as without this, or into this file as well"
-        ),
-    ] = None,
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="shell command; {} stands for the value")],
+    values: Annotated[list[str], typer.Argument(metavar="VALUE", help="values to try, the smallest first")],
+    timeout: TimeoutOption = "",
+    gpu: GpuOption = 0,
+    anyway: Annotated[bool, typer.Option("--anyway", help="try values that will not fit, too")] = False,
+    plot: PlotOption = None,
     as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Run a command with each value; measure RAM, VRAM and time; stop before what would not fit."""
+    """Run a command with each value; measure RAM, VRAM and time; stop before a value that would not fit.
+
+    Examples:
+        wslgpud sweep 'python train.py --batch {}' 1 2 4 8 --timeout 10min
+    """
     from wslgpud.advise.guard import plan, tree  # noqa: PLC0415 - only this command needs them
     from wslgpud.advise.guard.memory import room  # noqa: PLC0415
     from wslgpud.advise.guard.watch import VramWatch  # noqa: PLC0415
     from wslgpud.advise.sweep import too_much  # noqa: PLC0415
 
+    if "{}" not in command:
+        shown = shlex.join(["wslgpud", "sweep", f"{command} {{}}", *values])
+        raise Fault(t("the command does not say where the value goes: write {command}", command=shown))
     host, settings = Host(), loaded(config).config
-    seconds = duration_of(timeout)
+    limit = seconds(timeout) if timeout else None
     tree.adopt_orphans()
     steps: list[Step] = []
     end = ""
@@ -60,22 +71,24 @@ def sweep(
             free = left.available_bytes - plan.reserve(left.total_bytes)
             reason = too_much(steps, value, free, vram.free_bytes(gpu))
             if reason and not anyway:
-                what, need, there = reason
-                end = f"{value} would take {size(need)} of {what}; {size(there)} are free: stopped before it"
+                end = current().text(reason)
                 break
             with tempfile.TemporaryFile(buffering=0) as log:
-                step, interrupted = _step(command, value, seconds, host, vram, gpu, log)
+                step, interrupted = _step(command, value, limit, host, vram, gpu, log)
                 steps.append(step)
                 if interrupted:  # also where the command then ended well: who presses Ctrl-C wants an end
-                    end = f"interrupted at {value}"
+                    end = t("interrupted at {value}", value=value)
                     break
                 if step.code:
-                    end = f"{value} ended with status {steps[-1].code}\n{_tail(log)}"
+                    end = (
+                        t("{value} ended with status {code}", value=value, code=step.code) + f"\n{_tail(log)}"
+                    )
                     break
         finally:
             vram.stop()
     if as_json:
-        print(json.dumps({"steps": [dataclasses.asdict(s) for s in steps], "end": end}, indent=2))
+        document = {"steps": [dataclasses.asdict(s) for s in steps], "end": end}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         _print(steps, end)
     if (file := picture(plot)) is not None:
@@ -91,7 +104,7 @@ def _step(
     from wslgpud.advise.guard.runner import Order, Run  # noqa: PLC0415
     from wslgpud.advise.sweep import Step  # noqa: PLC0415
 
-    line = command.replace("{}", shlex.quote(value)) if "{}" in command else f"{command} {shlex.quote(value)}"
+    line = command.replace("{}", shlex.quote(value))
     order = Order(["/bin/sh", "-c", line], dict(os.environ), seconds)
     with Relay(log, live=True, quiet=True) as relay:
         relay.show(f"[sweep] {line}"[:79])
@@ -123,24 +136,24 @@ def _print(steps: list[Step], end: str) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-    from wslgpud.cli.screen import bar  # noqa: PLC0415
+    from wslgpud.cli.rows import bar  # noqa: PLC0415
 
     on_card = any(s.vram_bytes is not None for s in steps)
     taken = [s.vram_bytes if on_card else s.ram_bytes for s in steps]
     most = max((t for t in taken if t is not None), default=0) or 1
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("value", "time", "peak RAM", *(["peak VRAM"] if on_card else [])):
+    for heading in (t("value"), t("time"), t("peak RAM"), *([t("peak VRAM")] if on_card else [])):
         table.add_column(heading, justify="right")
     table.add_column("")
     for step, its in zip(steps, taken, strict=True):
         shown = [step.ram_bytes, *([step.vram_bytes] if on_card else [])]
         cells: list[str | Text] = [
             Text(step.value),
-            f"{step.seconds:.1f} s",
-            *("n/a" if s is None else size(s) for s in shown),
+            t("{number} s", number=f"{step.seconds:.1f}"),
+            *(t("not seen") if s is None else size(s) for s in shown),
         ]
         colour = "red" if step.code else "cyan"
-        table.add_row(*cells, Text("" if its is None else bar(its / most, 30), colour))
+        table.add_row(*cells, "" if its is None else bar(its / most, 30, colour))
     Console().print(table)
     if end:
         print(end, file=sys.stderr)

@@ -15,30 +15,36 @@ from wslgpud.advise.wslconfig import check as checks
 from wslgpud.advise.wslconfig import compare, edit, files, parse, presets
 from wslgpud.advise.wslconfig.files import Document, NotFound
 from wslgpud.advise.wslconfig.presets import GIB
-from wslgpud.cli.common import Commands, Fault, HostOption, JsonOption, host_at
+from wslgpud.cli.commands import App
+from wslgpud.cli.common import Fault, HostOption, JsonOption, host_at
 from wslgpud.host import Host, NoData, SourceError
 
-app = typer.Typer(
-    cls=Commands, help="Check .wslconfig, see what of it is in force, switch it.", no_args_is_help=True
-)
+app = App(help="Check .wslconfig, compare it with the running VM, switch between presets.")
 
-FileArgument = Annotated[
-    Path | None, typer.Argument(help=".wslconfig to look at instead of the Windows user's own")
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="this .wslconfig instead of the Windows user's own"),
 ]
-FileOption = Annotated[Path | None, typer.Option("--file", help="another file than the Windows user's own")]
-PresetArgument = Annotated[str, typer.Argument(metavar="|".join(presets.PRESETS))]
+PresetArgument = Annotated[str, typer.Argument(metavar="|".join(presets.PRESETS), help="use of the machine")]
 MemoryOption = Annotated[
-    str, typer.Option("--memory", help="Windows' RAM, like 64GB; asked of Windows otherwise")
+    str,
+    typer.Option("--memory", metavar="SIZE", help="Windows' RAM, like 64GB; asked of Windows otherwise"),
 ]
-ProcessorsOption = Annotated[int, typer.Option("--processors", help="Windows' logical processors", min=0)]
+ProcessorsOption = Annotated[
+    int, typer.Option("--processors", metavar="N", help="Windows' logical processors", min=0)
+]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
 IN_FORCE = "It takes effect when WSL starts anew. Close your work, then run in Windows:  wsl --shutdown"
 
 
 @app.command()
-def check(file: FileArgument = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
-    """Say what is wrong with the file and how to mend it; exit status 1 if anything is."""
+def check(file: FileOption = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
+    """Report mistakes in the file with their fixes; exit status 1 if there are any.
+
+    Examples:
+        wslgpud wslconfig check
+    """
     host = host_at(host_root)
     place = _place(host, file)
     document = _document(host, place, file)
@@ -75,8 +81,12 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
 
 
 @app.command()
-def show(file: FileArgument = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
-    """Put each setting beside what the virtual machine really has."""
+def show(file: FileOption = None, as_json: JsonOption = False, host_root: HostOption = None) -> None:
+    """Compare each setting with the running virtual machine.
+
+    Examples:
+        wslgpud wslconfig show
+    """
     host = host_at(host_root)
     place = _place(host, file)
     parsed = parse.parse(_document(host, place, file).text, place)
@@ -117,7 +127,11 @@ def show(file: FileArgument = None, as_json: JsonOption = False, host_root: Host
 
 @app.command()
 def keys(as_json: JsonOption = False) -> None:
-    """List every setting that WSL knows: section, type, default, since when."""
+    """List every setting that WSL knows: section, type, default, since when.
+
+    Examples:
+        wslgpud wslconfig keys
+    """
     from wslgpud.advise.wslconfig.keys import KEYS  # noqa: PLC0415
 
     if as_json:
@@ -144,7 +158,11 @@ def preset(
     file: FileOption = None,
     host_root: HostOption = None,
 ) -> None:
-    """Print the file that a preset would make of yours, and why; nothing is written."""
+    """Print the file that a preset would make of yours, and why; nothing is written.
+
+    Examples:
+        wslgpud wslconfig preset training
+    """
     host = host_at(host_root)
     chosen = _settings(host, name, memory, processors)
     try:
@@ -167,7 +185,11 @@ def apply(
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Write a preset into the file, after showing the difference; the old file is kept beside it."""
+    """Write a preset into the file, after showing the difference; the old file is kept beside it.
+
+    Examples:
+        wslgpud wslconfig apply training
+    """
     host = Host()
     chosen = _settings(host, name, memory, processors)
     place = _place(host, file)
@@ -177,11 +199,17 @@ def apply(
 
 @app.command()
 def restore(
-    backup: Annotated[Path | None, typer.Argument(help="which one; the newest otherwise")] = None,
+    backup: Annotated[
+        Path | None, typer.Argument(metavar="BACKUP", help="file to go back to; the newest otherwise")
+    ] = None,
     file: FileOption = None,
     yes: YesOption = False,
 ) -> None:
-    """Go back to the file as it was before; what is there now is kept as well."""
+    """Go back to an earlier version of the file; the current one is kept as a backup.
+
+    Examples:
+        wslgpud wslconfig restore
+    """
     host = Host()
     place = _place(host, file)
     kept = files.backups(Path(place)) if Path(place).parent.is_dir() else []

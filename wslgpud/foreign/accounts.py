@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wslgpud.foreign.rule import NOBODY, Account, Component, Refused, owner, unreachable
 from wslgpud.foreign.survey import survey
+from wslgpud.words import say
 
 #: whom to become where nobody in particular owns the program; the first that this machine has
 WITHOUT_RIGHTS = ("wslgpud-stress", "nobody")
@@ -33,10 +34,13 @@ def account_for(python: Path) -> Account | None:
     chain = survey(python).chain
     account = account_of(owner(chain, known_members(chain)))
     if path := unreachable(chain, account):
-        raise Refused(
-            f"{path} cannot be read by {account.name}, as whom root runs it: make an environment elsewhere,"
-            " such as /opt/torch, and name its Python as stress.python"
+        said = say(
+            "{account}, the account that root runs it as, cannot read {path}: make an environment elsewhere,"
+            " such as /opt/torch, and name its Python as stress.python",
+            path=path,
+            account=account.name,
         )
+        raise Refused(said)
     return account
 
 

@@ -17,11 +17,13 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from wslgpud.words import Said, Told, say
+
 #: of a user who has no group of their own, by convention of every distribution (nogroup, nobody)
 NOBODY = 65534
 
 
-class Refused(Exception):  # noqa: N818 - a state of the machine
+class Refused(Told):
     """Root does not start this program; the message names the path and the remedy."""
 
 
@@ -74,28 +76,32 @@ def owner(chain: Collection[Component], members: Mapping[int, Collection[int]]) 
     owners = {0, *(component.uid for component in chain)}
     for component in chain:
         if writers := _others(component, owners, members):
-            raise Refused(
-                f"{component.path} can be written by {writers}: only root and its one owner may"
-                f" (chmod {'o' if writers == 'everybody' else 'g'}-w), or anybody could change what runs"
+            said = say(
+                "{path} can be written by {writers}: only root and its one owner may (chmod {bits}),"
+                " or anybody could change what runs",
+                path=component.path,
+                writers=writers,
+                bits="o-w" if component.mode & stat.S_IWOTH else "g-w",
             )
+            raise Refused(said)
     ordinary = owners - {0}
     return ordinary.pop() if len(ordinary) == 1 else None
 
 
-def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> str:
+def _others(component: Component, owners: Collection[int], members: Mapping[int, Collection[int]]) -> Said:
     """Say who may alter a component besides its owners; nothing when nobody may."""
     if stat.S_ISLNK(component.mode):
         return ""  # a link's mode says nothing, and it cannot be altered, only replaced in its folder
     if component.mode & stat.S_ISVTX and stat.S_ISDIR(component.mode) and not component.searched:
         return ""  # as /tmp: others may add names, but not touch the next one on our way, which is checked
     if component.mode & stat.S_IWOTH:
-        return "everybody"
+        return say("everybody")
     if component.mode & stat.S_IWGRP:
         if component.acl:
-            return "whom its access control list names"
+            return say("whoever its access control list names")
         known = members.get(component.gid)
         if known is None or not set(known) <= set(owners):
-            return f"its group ({component.gid})"
+            return say("its group ({gid})", gid=component.gid)
     return ""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wslgpud import documents
 from wslgpud.foreign.rule import Component, Refused
+from wslgpud.words import failure, say
 
 #: as the kernel (MAXSYMLINKS)
 _MOST_LINKS = 40
@@ -78,12 +79,17 @@ class _Surveyor:
             here = here.parent if name == ".." else here / name
             if (user := self._users_mounts.get(str(here))) is not None:
                 # It says of its files what that user likes, and may never answer.
-                raise Refused(f"{here} is a file system of user {user}: use a Python that lies elsewhere")
+                said = say(
+                    "{path} is a file system of user {user}: use a Python that lies elsewhere",
+                    path=str(here),
+                    user=user,
+                )
+                raise Refused(said)
             found = self._note(here)
             if stat.S_ISLNK(found.mode):
                 links += 1
                 if links > _MOST_LINKS:
-                    raise Refused(f"{path}: its links lead in circles")
+                    raise Refused(say("{path}: its links lead in circles", path=str(path)))
                 rest = [*here.readlink().parts, *rest]
                 here = here.parent
         if searched:
@@ -129,7 +135,8 @@ class _Surveyor:
             if not homes:
                 return
             programs, roots = homes, [home.parent for home in homes]
-        raise Refused(f"{programs[0]}: too many environments are made from one another")
+        said = say("{path}: too many environments are made from one another", path=str(programs[0]))
+        raise Refused(said)
 
     def _searched(self, folder: Path) -> Path | None:
         """Take note of a folder in which names are looked up; None where it is not there."""
@@ -148,7 +155,7 @@ class _Surveyor:
         except PermissionError:
             raise
         except OSError as error:
-            raise Refused(f"{file}: {error.strerror}") from error
+            raise Refused(say("{path}: {why}", path=str(file), why=failure(error))) from error
         try:
             text = os.read(descriptor, _MOST_BYTES).decode("utf-8", "replace")
         finally:

@@ -72,6 +72,15 @@ def signature(process: ProcessSample) -> str:
     return "" if subject in _ANYTHING else f"{program} {subject}"
 
 
+def most_bytes(observation: Observation) -> dict[str, int]:
+    """Return how much there is of each resource by its key: RAM with swap, each card's memory."""
+    ram, swap = observation.ram, observation.swap
+    found = {gpu_key(gpu): gpu.total_bytes for gpu in observation.gpus if gpu.total_bytes}
+    if ram is not None:
+        found["ram"] = ram.total + (swap.total if swap is not None else 0)
+    return found
+
+
 class Commands:
     """The commands that run, and the peaks of those that ran."""
 
@@ -83,11 +92,13 @@ class Commands:
         self._seen: tuple[ProcessSample, ...] | None = None
         self._seen_t = -math.inf
         self._capacity: dict[str, int] = {}
+        self._most: dict[str, int] = {}
         self._recalled: tuple[Mapping[str, Any], float] | None = None
 
     def push(self, observation: Observation, rooms: Sequence[Room], exhausted: Collection[str]) -> None:
         """Take the next sample: who holds what, what is left of it, and what has just run out."""
         t = observation.t
+        self._most = most_bytes(observation)
         if self._recalled is not None:
             self._take_up(t, *self._recalled)
             self._recalled = None
@@ -134,7 +145,9 @@ class Commands:
     def _keep(self, command: str, t: float, life: _Life, *, killed: bool = False) -> None:
         """Remember a run that has ended, or is about to for want of memory."""
         peaks = {
-            key: size for key, size in life.peaks.items() if size >= LEAST_SHARE * self._capacity.get(key, 0)
+            key: size
+            for key, size in life.peaks.items()
+            if size >= LEAST_SHARE * self._capacity.get(key, 0) and self._believed(key, size)
         }
         if not peaks:
             return
@@ -156,7 +169,8 @@ class Commands:
         spoken: set[int] = set()
         for expected in announced:
             spoken.update(expected.pids)
-            if expected.resource == room.key and expected.peak_bytes > expected.used_bytes:
+            believed = self._believed(room.key, expected.peak_bytes)
+            if expected.resource == room.key and believed and expected.peak_bytes > expected.used_bytes:
                 rests.append(
                     Wish(expected.peak_bytes - expected.used_bytes, expected.who, expected.peak_bytes)
                 )
@@ -169,7 +183,7 @@ class Commands:
     def _own(self, t: float, key: str) -> Iterator[tuple[int, Wish]]:
         """Yield what the running commands have not come to yet in this run, by their first pid."""
         for command in self._runs.keys() & self._lives.keys():
-            life, runs = self._lives[command], [run for run in self._runs[command] if key in run.peaks]
+            life, runs = self._lives[command], self._known(command, key)
             killed = any(run.killed for run in runs[-1:])
             if key not in life.held or (len(runs) < 2 and not killed):
                 continue
@@ -178,6 +192,16 @@ class Commands:
             peak = runs[-1].peaks[key] if killed else min(run.peaks[key] for run in runs)
             if peak > life.peaks[key]:
                 yield life.pid, Wish(peak - life.held[key], f"{command} (pid {life.pid})", peak)
+
+    def _believed(self, key: str, size: int) -> bool:
+        """Tell whether a command can have had so much: what forked programs share counts in each of them."""
+        return size <= self._most.get(key, size)
+
+    def _known(self, command: str, key: str) -> list[_Run]:
+        """Return the runs of a command of which a believable peak of a resource is known."""
+        return [
+            run for run in self._runs[command] if key in run.peaks and self._believed(key, run.peaks[key])
+        ]
 
     def calm(self, room: Room) -> int:
         """Return how many runs of the command that takes this resource came as far, or farther, unharmed.
@@ -189,7 +213,7 @@ class Commands:
             held, before = life.held.get(room.key, 0), life.room.get(room.key)
             if before is None or held < 0.5 * (before - room.headroom) or held < LEAST_SHARE * room.capacity:
                 continue
-            runs = [run for run in self._runs[command] if room.key in run.peaks]
+            runs = self._known(command, room.key)
             if not runs or runs[-1].killed:
                 continue
             highest = max(run.peaks[room.key] for run in runs)

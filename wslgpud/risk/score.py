@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wslgpud.model import Level
+from wslgpud.words import cause, say
 
 GRACE_SECONDS = 10.0
 NEEDED_SECONDS = 15.0
@@ -72,7 +73,14 @@ def read_truth(path: Path) -> Truth:
             {str(event["resource"]): float(event["onset"]) for event in raw["events"] if "onset" in event},
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TruthError(f"{path}: not a truth file ({type(error).__name__}: {error})") from error
+        raise TruthError(
+            say(
+                "{path}: not a truth file ({kind}: {error})",
+                path=str(path),
+                kind=type(error).__name__,
+                error=cause(error),
+            )
+        ) from error
 
 
 def alarms(changes: Sequence[tuple[float, Level]], at_least: Level) -> list[tuple[float, float]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from wslgpud.model import Observation
 from wslgpud.risk.rows import observation_from_row, row_from_observation, section
+from wslgpud.words import Said, cause, say
 
 VERSION = 1
 GZIP_MAGIC = b"\x1f\x8b"
@@ -26,9 +27,9 @@ MOST_BYTES = 8 << 30
 class TraceError(ValueError):
     """A trace that cannot be read; the text says which line and what is wrong with it."""
 
-    def __init__(self, path: Path | str, line: int, problem: str) -> None:
+    def __init__(self, path: Path | str, line: int, problem: Said) -> None:
         """Name the file, the line (from 1) and the problem."""
-        super().__init__(f"{path}, line {line}: {problem}")
+        super().__init__(say("{path}, line {line}: {problem}", path=str(path), line=line, problem=problem))
         self.path, self.line, self.problem = str(path), line, problem
 
 
@@ -105,7 +106,7 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
                 if number > 1 and not line.strip():
                     continue
                 if on_cut is not None and number > 1 and not line.endswith(b"\n") and not _is_json(line):
-                    on_cut(TraceError(path, number, "cut short in the middle of a sample"))
+                    on_cut(TraceError(path, number, say("cut short in the middle of a sample")))
                     return
                 row = _row(line)
                 if number == 1:
@@ -113,18 +114,20 @@ def read_trace(path: Path, on_cut: Callable[[TraceError], None] | None = None) -
                     continue
                 observation = _next(row, last, wsl=wsl)
             except ValueError as error:
-                raise TraceError(path, number, str(error)) from error
+                raise TraceError(path, number, cause(error)) from error
             last = observation.t
             yield observation
     except EOFError as error:
-        cut = TraceError(path, number + 1, "the compressed data is cut short here")
+        cut = TraceError(path, number + 1, say("the compressed data is cut short here"))
         if on_cut is None or number == 0:
             raise cut from error
         on_cut(cut)
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise TraceError(path, number + 1, f"the compressed data is damaged ({error})") from error
+        raise TraceError(
+            path, number + 1, say("the compressed data is damaged ({error})", error=cause(error))
+        ) from error
     if number == 0:
-        raise TraceError(path, 1, "the file is empty")
+        raise TraceError(path, 1, say("the file is empty"))
 
 
 def header(interval_seconds: float, host: Mapping[str, Any]) -> dict[str, Any]:

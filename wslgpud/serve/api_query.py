@@ -26,7 +26,7 @@ def language_of(request: Request) -> str:
     Raises:
         Problem: it names one that there is not.
     """
-    return Query(request.query, ("lang",)).choice("lang", LANGUAGES, "en")
+    return Query(request.query, ("lang",)).language()
 
 
 class Query:

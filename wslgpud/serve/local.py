@@ -1,47 +1,41 @@
-"""The state of things for this machine's own commands, where the HTTP server asks for passwords or for TLS.
+"""The API for this machine's own commands, where the HTTP server asks for passwords or for TLS.
 
-A Unix socket in the daemon's folder that only its user may open: who connects and sends a line with a
-language gets one JSON document. The kernel checks who asks, so no password has to lie about for
-``wslgpud status``.
+A Unix socket in the daemon's folder that only its user may open: the kernel checks who asks, so no password
+has to lie about for ``wslgpud status``. It speaks as much HTTP as ``wslgpud.client`` needs.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from wslgpud import documents
-from wslgpud.words import ENGLISH, LANGUAGES
+from wslgpud.serve.http import HEAD_BYTES, Problem, Request, Response, Route, problem
 
 FILE = "status.sock"
-#: of an answer; the largest so far has a hundredth of it
-ANSWER_BYTES = 16 << 20
-#: a client that does not read must not keep the next one waiting for ever
+#: what commands ask for; these handlers may run on a thread of their own
+PATHS = ("/api/v1/status", "/api/v1/latest", "/api/v1/series", "/api/v1/range")
+#: a client that does not write or read must not keep the next one waiting for ever
 TIMEOUT_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
 
-class LocalStatus:
-    """Answers on the socket from a thread of its own."""
+class LocalApi:
+    """Answers on the socket from a thread of its own, one client after another."""
 
     def __init__(
-        self,
-        folder: Path,
-        status: Callable[[str], Mapping[str, Any]],
-        timeout_seconds: float = TIMEOUT_SECONDS,
+        self, folder: Path, routes: Iterable[Route], timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        """Keep where the socket is to be and what is said there."""
+        """Keep where the socket is to be and what answers there."""
         self.path = folder / FILE
         self._timeout = timeout_seconds
-        self._status = status
+        self._routes = {route.path: route for route in routes if route.path in PATHS}
         self._socket: socket.socket | None = None
 
     def start(self) -> bool:
@@ -57,7 +51,7 @@ class LocalStatus:
             log.warning("'wslgpud status' cannot ask this daemon: no socket %s: %s", self.path, error)
             return False
         self._socket = listener
-        threading.Thread(target=self._serve, args=(listener,), name="local-status", daemon=True).start()
+        threading.Thread(target=self._serve, args=(listener,), name="local-api", daemon=True).start()
         return True
 
     def close(self) -> None:
@@ -74,35 +68,40 @@ class LocalStatus:
                 client, _ = listener.accept()
             except OSError:
                 return  # closed
-            with client:
+            with client, contextlib.suppress(OSError):  # it left, or takes too long
+                answer = self._answer(_head(client, time.monotonic() + self._timeout))
                 client.settimeout(self._timeout)
-                try:
-                    client.sendall(json.dumps(self._status(_language(client))).encode())
-                except OSError as error:
-                    log.debug("nobody took the status: %s", error)
-                except Exception:
-                    log.exception("no status for this machine's commands; please report this")
+                client.sendall(
+                    b"HTTP/1.0 %d -\r\nContent-Length: %d\r\n\r\n" % (answer.status, len(answer.body))
+                )
+                client.sendall(answer.body)
+
+    def _answer(self, head: bytes) -> Response:
+        method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        path, _, query = rest.partition(" ")[0].partition("?")
+        route = self._routes.get(path)
+        if method != "GET" or route is None:
+            return problem(404, f"here are only {', '.join(PATHS)}")
+        try:
+            return route.handler(Request(method, path, query, {}))
+        except Problem as refused:
+            return problem(refused.status, refused.detail)
+        except Exception:
+            log.exception("no answer for this machine's commands; please report this")
+            return problem(500, "internal error; the daemon's log says more")
 
 
-def _language(client: socket.socket) -> str:
-    """Return the language that a client asks for; English for what is none."""
-    asked = client.recv(8).decode(errors="replace").strip()
-    return asked if asked in LANGUAGES else ENGLISH.code
-
-
-def ask(path: Path, language: str = ENGLISH.code) -> dict[str, Any]:
-    """Return what the daemon behind the socket says in a language, all of it within ``TIMEOUT_SECONDS``.
+def _head(client: socket.socket, until: float) -> bytes:
+    """Return the head of a request.
 
     Raises:
-        OSError: nobody answers there in time, or we may not ask.
-        ValueError: the answer is cut short, or without end.
+        OSError: it does not come in time, or has no end.
     """
-    end, answer = time.monotonic() + TIMEOUT_SECONDS, bytearray()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
-        daemon.settimeout(TIMEOUT_SECONDS)
-        daemon.connect(str(path))
-        daemon.sendall(f"{language}\n".encode())
-        while len(answer) < ANSWER_BYTES and (part := daemon.recv(1 << 16)):
-            answer += part
-            daemon.settimeout(max(0.001, end - time.monotonic()))
-    return documents.parsed(bytes(answer))
+    head = b""
+    while b"\r\n\r\n" not in head:
+        client.settimeout(max(0.001, until - time.monotonic()))
+        part = client.recv(HEAD_BYTES)
+        head += part
+        if not part or len(head) > HEAD_BYTES:
+            raise OSError("no request")
+    return head

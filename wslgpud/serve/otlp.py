@@ -20,6 +20,7 @@ from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.units import one_line
+from wslgpud.words import cause, say
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
@@ -53,11 +54,15 @@ class Collector:
         try:
             from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # noqa: PLC0415 - see above
         except ImportError as error:
-            raise ConfigError(f"otlp.endpoint: needs OpenTelemetry: {extras.remedy('otlp')}") from error
+            raise ConfigError(
+                say("otlp.endpoint: needs OpenTelemetry: {remedy}", remedy=extras.remedy("otlp"))
+            ) from error
         try:
             self._address = outgoing.parsed(settings.endpoint)
         except ValueError as error:
-            raise ConfigError(f"otlp.endpoint: {error} but with the path, like .../v1/metrics") from error
+            raise ConfigError(
+                say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
+            ) from error
         self.place = self._address.place
         self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}
         self._encode = metrics_encoder.encode_metrics
@@ -159,5 +164,5 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise ConfigError("otlp.headers: one of them is no header: write name=value")
+        raise ConfigError(say("otlp.headers: one of them is no header: write name=value"))
     return name.strip(), value.strip()

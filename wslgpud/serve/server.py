@@ -22,6 +22,7 @@ from wslgpud.serve.http import App, Route
 from wslgpud.serve.listener import Listener
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.webconfig import WebConfigFile
+from wslgpud.words import Message, failure, say
 
 _BACKLOG = 1024
 #: The kernel takes twice as much, and up to 4 MiB a connection if it may choose (tcp_wmem).
@@ -141,8 +142,11 @@ def _check_exposure(settings: config.Server, *, guarded: bool) -> None:
     if guarded or settings.insecure or address == "localhost" or is_loopback(address):
         return
     raise ConfigError(
-        f"server.address {address} can be reached by others: give server.web_config_file with TLS and "
-        "passwords (or client certificates), or set server.insecure = true"
+        say(
+            "server.address {address} can be reached by others: give server.web_config_file "
+            "with TLS and passwords (or client certificates), or set server.insecure = true",
+            address=address,
+        )
     )
 
 
@@ -158,7 +162,9 @@ def bind(address: str, port: int) -> socket.socket:
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ServeError(f"server.address {address}: {error.strerror}") from error
+        raise ServeError(
+            say("server.address {address}: {reason}", address=address, reason=failure(error))
+        ) from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -172,17 +178,25 @@ def bind(address: str, port: int) -> socket.socket:
     return sock
 
 
-def _why_not(error: OSError, where: str, address: str, port: int) -> str:
+def _why_not(error: OSError, where: str, address: str, port: int) -> Message:
     if error.errno == errno.EADDRINUSE:
-        return f"address {where} is in use {_by_whom(port)}; choose another with server.port"
+        return say(
+            "address {where} is in use {who}; choose another with server.port",
+            where=where,
+            who=_by_whom(port),
+        )
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"this machine has no address {address}; choose another with server.address"
+        return say(
+            "this machine has no address {address}; choose another with server.address", address=address
+        )
     if error.errno == errno.EACCES:
-        return f"only root may listen on {where}; choose a port above 1023 with server.port"
-    return f"cannot listen on {where}: {os.strerror(error.errno or 0)}"
+        return say("only root may listen on {where}; choose a port above 1023 with server.port", where=where)
+    return say(
+        "cannot listen on {where}: {reason}", where=where, reason=Message(os.strerror(error.errno or 0))
+    )
 
 
-def _by_whom(port: int) -> str:
+def _by_whom(port: int) -> Message:
     """Say who listens at a port, as far as we may see it."""
     import psutil  # noqa: PLC0415 - only this error needs it
 
@@ -192,5 +206,7 @@ def _by_whom(port: int) -> str:
             if at == port and connection.status == psutil.CONN_LISTEN and connection.pid is not None:
                 process = psutil.Process(connection.pid)
                 ours = any(Path(part).name == "wslgpud" for part in process.cmdline())
-                return f"by {'another wslgpud' if ours else process.name()} (pid {connection.pid})"
-    return "(does wslgpud run already?)"
+                if ours:
+                    return say("by another wslgpud (pid {pid})", pid=connection.pid)
+                return say("by {name} (pid {pid})", name=process.name(), pid=connection.pid)
+    return say("(does wslgpud run already?)")

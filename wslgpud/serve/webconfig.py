@@ -11,7 +11,7 @@ import math
 import re
 import ssl
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from wslgpud import documents
 from wslgpud.config_key import ConfigError
 from wslgpud.serve import tls
+from wslgpud.words import Message, failure, say
 
 _KEYS: dict[str, tuple[str, ...]] = {
     "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
@@ -125,7 +126,13 @@ def _at_least(old: WebConfig, new: WebConfig, path: Path) -> WebConfig:
         ConfigError: it guards less than ``old``.
     """
     if gone := weaker(old, new):
-        raise ConfigError(f"{path}: {gone} would be gone; put it back, or restart the daemon if you mean it")
+        raise ConfigError(
+            say(
+                "{path}: {gone} would be gone; put it back, or restart the daemon if you mean it",
+                path=str(path),
+                gone=gone,
+            )
+        )
     return new
 
 
@@ -180,16 +187,24 @@ def _parse(path: Path) -> Any:
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
-                raise ConfigError(f"{path}: nested too deeply, or with an alias (*name); write it out")
+                raise ConfigError(
+                    say("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
+                )
         return yaml.safe_load(text)
     except OSError as error:
-        raise ConfigError(f"server.web_config_file: {path}: {error.strerror}") from error
+        raise ConfigError(
+            say("server.web_config_file: {path}: {reason}", path=str(path), reason=failure(error))
+        ) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(
-            f"{where}: not valid YAML: {getattr(error, 'problem', None) or 'bad text'}"
+            say(
+                "{where}: not valid YAML: {problem}",
+                where=str(where),
+                problem=getattr(error, "problem", None) or "bad text",
+            )
         ) from None
 
 
@@ -198,27 +213,43 @@ def _mapping(value: Any, section: str, path: Path) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: must be keys and values")
+        raise ConfigError(say("{where}: must be keys and values", where=str(where)))
     for name in value:
         if name not in _KEYS[section]:
             close = difflib.get_close_matches(str(name), _KEYS[section], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_KEYS[section])}"
-            raise ConfigError(f"{where}: unknown key {name}; {hint}")
+            hint = _hint(close, _KEYS[section])
+            raise ConfigError(
+                say("{where}: unknown key {name}; {hint}", where=str(where), name=name, hint=hint)
+            )
     return value
+
+
+def _hint(close: list[str], known: Iterable[str]) -> Message:
+    if close:
+        return say("did you mean {name}?", name=close[0])
+    return say("known are {names}", names=tuple(known))
 
 
 def _users(value: Any, path: Path) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: basic_auth_users must be user names and bcrypt hashes")
+        raise ConfigError(
+            say("{path}: basic_auth_users must be user names and bcrypt hashes", path=str(path))
+        )
     for user, hashed in value.items():
         if not isinstance(user, str) or not user or ":" in user:
-            raise ConfigError(f"{path}: basic_auth_users: {user!r} cannot be a user name")
+            raise ConfigError(
+                say("{path}: basic_auth_users: {user} cannot be a user name", path=str(path), user=repr(user))
+            )
         if not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
             raise ConfigError(
-                f"{path}: basic_auth_users: the password of {user} is not a bcrypt hash; "
-                "make one with: htpasswd -nBC 10 '' | tr -d ':\\n'"
+                say(
+                    "{path}: basic_auth_users: the password of {user} is not a bcrypt hash; make one "
+                    "with: htpasswd -nBC 10 '' | tr -d ':\\n'",
+                    path=str(path),
+                    user=user,
+                )
             )
     return dict(value)
 
@@ -227,16 +258,28 @@ def _headers(value: Any, path: Path) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: http_server_config.headers must be names and values")
+        raise ConfigError(say("{path}: http_server_config.headers must be names and values", path=str(path)))
     for name, content in value.items():
         if name not in _HEADERS:
             close = difflib.get_close_matches(str(name), _HEADERS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(_HEADERS)}"
-            raise ConfigError(f"{path}: header {name} cannot be set; {hint}")
+            hint = _hint(close, _HEADERS)
+            raise ConfigError(
+                say("{path}: header {name} cannot be set; {hint}", path=str(path), name=name, hint=hint)
+            )
         if not isinstance(content, str) or not content.isascii() or (content and not content.isprintable()):
-            raise ConfigError(f"{path}: header {name} must be one line of text")
+            raise ConfigError(
+                say("{path}: header {name} must be one line of text", path=str(path), name=name)
+            )
         if content and _HEADERS[name] and content not in _HEADERS[name]:
-            raise ConfigError(f"{path}: header {name} must be {' or '.join(_HEADERS[name])}, not {content}")
+            raise ConfigError(
+                say(
+                    "{path}: header {name} must be one of {names}, not {content}",
+                    path=str(path),
+                    name=name,
+                    names=tuple(_HEADERS[name]),
+                    content=content,
+                )
+            )
     return {name: content for name, content in value.items() if content}
 
 
@@ -245,12 +288,22 @@ def _rate_limit(value: Mapping[str, Any], path: Path) -> tuple[float, int] | Non
     seconds = parse_duration(interval)
     if seconds is None:
         raise ConfigError(
-            f"{path}: rate_limit.interval must be a duration such as 100ms or 1s, not {interval}"
+            say(
+                "{path}: rate_limit.interval must be a duration such as 100ms or 1s, not {interval}",
+                path=str(path),
+                interval=interval,
+            )
         )
     if seconds == 0:
         return None
     if type(burst) is not int or burst < 1:
-        raise ConfigError(f"{path}: rate_limit.burst must be a whole number of at least 1, not {burst}")
+        raise ConfigError(
+            say(
+                "{path}: rate_limit.burst must be a whole number of at least 1, not {burst}",
+                path=str(path),
+                burst=burst,
+            )
+        )
     return seconds, burst
 
 

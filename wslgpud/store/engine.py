@@ -38,6 +38,7 @@ from wslgpud.store.errors import (
     UnsuitableFolderError,
     UnwritableError,
 )
+from wslgpud.words import cause, failure, say
 
 #: marks the file as ours (``file`` and ``PRAGMA application_id`` show it): "WGPU"
 APPLICATION_ID = 0x57475055
@@ -45,14 +46,14 @@ APPLICATION_ID = 0x57475055
 BUSY_SECONDS = 5.0
 
 _REMOTE = {
-    "9p": "a Windows drive (9p)",
-    "drvfs": "a Windows drive (drvfs)",
-    "virtiofs": "a folder of the host (virtiofs)",
-    "vboxsf": "a folder of the host (vboxsf)",
-    "cifs": "a network share (cifs)",
-    "smb3": "a network share (smb3)",
-    "nfs": "a network share (nfs)",
-    "nfs4": "a network share (nfs)",
+    "9p": say("a Windows drive (9p)"),
+    "drvfs": say("a Windows drive (drvfs)"),
+    "virtiofs": say("a folder of the host (virtiofs)"),
+    "vboxsf": say("a folder of the host (vboxsf)"),
+    "cifs": say("a network share (cifs)"),
+    "smb3": say("a network share (smb3)"),
+    "nfs": say("a network share (nfs)"),
+    "nfs4": say("a network share (nfs)"),
 }
 #: how long a statement may take on a server
 STATEMENT_SECONDS = 300
@@ -61,8 +62,8 @@ _OUR_SCHEMA: ColumnElement[int] = literal_column(
     "CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer
 )
 _REMEDIES = (
-    ("full", "; free some space or name another folder in store.path"),
-    ("interrupted", ": looking into it takes too long; it is damaged, or made to be so"),
+    ("full", say("free some space or name another folder in store.path")),
+    ("interrupted", say("looking into it takes too long; it is damaged, or made to be so")),
 )
 _VOLATILE = {"tmpfs", "ramfs"}
 
@@ -103,8 +104,12 @@ def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:
     kind = _file_system(os.path.realpath(folder), mountinfo)
     if kind in _REMOTE:
         raise UnsuitableFolderError(
-            f"{folder}: lies on {_REMOTE[kind]}, where SQLite cannot lock safely;"
-            " choose a folder of the Linux file system, such as /var/lib/wslgpud"
+            say(
+                "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
+                "the Linux file system, such as /var/lib/wslgpud",
+                folder=str(folder),
+                kind=_REMOTE[kind],
+            )
         )
     if kind in _VOLATILE:
         return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
@@ -137,16 +142,24 @@ def prepare_folder(path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwritableError(
-            f"{folder}: cannot be created ({error.strerror}); name another folder in store.path"
+            say(
+                "{folder}: cannot be created ({reason}); name another folder in store.path",
+                folder=str(folder),
+                reason=failure(error),
+            )
         ) from error
     existing = path if path.exists() else folder
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
         raise UnwritableError(
-            f"{existing}: cannot be written by user {os.geteuid()};"
-            " change its owner, or name another file in store.path"
+            say(
+                "{existing}: cannot be written by user {user}; change its owner, or name another "
+                "file in store.path",
+                existing=str(existing),
+                user=os.geteuid(),
+            )
         )
     if path.is_dir():
-        raise NotADatabaseError(f"{path}: is a folder; name a file in store.path")
+        raise NotADatabaseError(say("{path}: is a folder; name a file in store.path", path=str(path)))
     refuse_odd_files(path)
 
 
@@ -159,7 +172,7 @@ def refuse_odd_files(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
-            raise NotADatabaseError(f"{beside}: is not a plain file; remove it")
+            raise NotADatabaseError(say("{beside}: is not a plain file; remove it", beside=str(beside)))
 
 
 def lock_path(path: Path) -> Path:
@@ -189,14 +202,19 @@ class WriterLock:
                 self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
         except OSError as error:
-            raise UnwritableError(f"{self._path}: {error.strerror}; make the folder writable") from error
+            raise UnwritableError(
+                say("{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error))
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._descriptor)
             raise LockedError(
-                f"{path}: another wslgpud is writing into it; stop that one, or give this one another"
-                " file in store.path"
+                say(
+                    "{path}: another wslgpud is writing into it; stop that one, or give this one "
+                    "another file in store.path",
+                    path=str(path),
+                )
             ) from error
 
     def release(self) -> None:
@@ -228,7 +246,9 @@ def reader_engine(target: str) -> Engine:
             target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
         )
     if not path.is_file():
-        raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+        raise StoreError(
+            say("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+        )
     refuse_odd_files(path)
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
@@ -249,8 +269,13 @@ def _server_engine(target: str, **options: Any) -> Engine:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
-            f"{shown(target)}: {error}; an address such as postgresql+psycopg://user@host/database needs"
-            f" psycopg: {extras.remedy('postgresql')}"
+            say(
+                "{database}: {error}; an address such as postgresql+psycopg://user@host/database "
+                "needs psycopg: {remedy}",
+                database=shown(target),
+                error=cause(error),
+                remedy=extras.remedy("postgresql"),
+            )
         ) from error
     event.listen(engine, "connect", _pin_schema)
     return engine
@@ -266,7 +291,7 @@ def _pin_schema(connection: Any, _: object) -> None:
         cursor.execute("SELECT pg_catalog.quote_ident(pg_catalog.current_schema())")
         (schema,) = cursor.fetchone()
         if schema is None:
-            raise StoreError("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role")
+            raise StoreError(say("the role has no schema; make one: CREATE SCHEMA AUTHORIZATION role"))
         cursor.execute(f"SET search_path = {schema}, pg_temp")
         cursor.execute(f"SET statement_timeout = {STATEMENT_SECONDS * 1000}")
     connection.commit()
@@ -289,7 +314,11 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
     lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
     if not connection.scalar(select(lock)):
         raise LockedError(
-            f"{shown(target)}: another wslgpud writes for the host {host_name}; give each its own name"
+            say(
+                "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+                database=shown(target),
+                host_name=host_name,
+            )
         )
 
 
@@ -361,17 +390,32 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
     if is_url(target):
         text = without(text, parts(target))
     if "not a database" in text:
-        return NotADatabaseError(f"{name}: is not a database; move the file away or name another one")
+        return NotADatabaseError(
+            say("{name}: is not a database; move the file away or name another one", name=name)
+        )
     if "malformed" in text:
-        return StoreError(f"{name}: is damaged ({text}); the daemon sets it aside and saves what can be read")
+        return StoreError(
+            say(
+                "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
+                name=name,
+                text=text,
+            )
+        )
     if "locked" in text:
-        return LockedError(f"{name}: held by another process ({text}); close that one")
+        return LockedError(
+            say("{name}: held by another process ({text}); close that one", name=name, text=text)
+        )
     if "readonly" in text or "unable to open" in text:
-        remedy = "check the owner of the file and of its folder"
+        remedy = say("check the owner of the file and of its folder")
         if _forbidden(target):
-            remedy = "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
-        return UnwritableError(f"{name}: {text}; {remedy}")
-    return StoreError(f"{name}: {text}" + next((remedy for word, remedy in _REMEDIES if word in text), ""))
+            remedy = say(
+                "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
+            )
+        return UnwritableError(say("{name}: {text}; {remedy}", name=name, text=text, remedy=remedy))
+    for word, remedy in _REMEDIES:
+        if word in text:
+            return StoreError(say("{name}: {text}; {remedy}", name=name, text=text, remedy=remedy))
+    return StoreError(say("{name}: {text}", name=name, text=text))
 
 
 def _forbidden(target: str) -> bool:

@@ -34,6 +34,7 @@ from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PE
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.sheet import Block, find, unpack
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
+from wslgpud.words import say
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,11 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         times += more_times
         values += more_values
         if len(times) > MOST_VALUES:
-            raise StoreError(f"more than {MOST_VALUES:,} values; ask for a shorter time, or for steps")
+            raise StoreError(
+                say(
+                    "more than {count} values; ask for a shorter time, or for steps", count=f"{MOST_VALUES:,}"
+                )
+            )
         rising = (
             rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
         )

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import LockedError, StoreError, UnwritableError
+from wslgpud.words import cause, failure, say
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -33,9 +34,16 @@ def file_of(target: str) -> Path:
     """
     path = engines.sqlite_path(target)
     if path is None:
-        raise StoreError(f"{engines.shown(target)}: lies on a server; use its own tools (pg_dump, VACUUM)")
+        raise StoreError(
+            say(
+                "{database}: lies on a server; use its own tools (pg_dump, VACUUM)",
+                database=engines.shown(target),
+            )
+        )
     if not path.is_file():
-        raise StoreError(f"{path}: no history here yet; start the daemon, or name its file")
+        raise StoreError(
+            say("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+        )
     engines.refuse_odd_files(path)
     return path
 
@@ -65,13 +73,21 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             )
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
-            raise StoreError(f"{path}: is damaged ({problems[0]}); no copy was kept")
+            raise StoreError(
+                say(
+                    "{path}: is damaged ({problem}); no copy was kept",
+                    path=str(path),
+                    problem=str(problems[0]),
+                )
+            )
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.rename(copy)
     except (sqlite3.Error, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UnwritableError(f"{copy}: cannot be made from {path}: {reason}") from error
+        why = failure(error) if isinstance(error, OSError) else str(error)
+        raise UnwritableError(
+            say("{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why)
+        ) from error
     finally:
         with suppress(OSError):
             for suffix in ("", "-wal", "-shm", "-journal"):
@@ -134,19 +150,31 @@ def _compact(path: Path, target: str) -> Compaction:
     before = would_free(target)
     needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
     if left < needed:
-        raise StoreError(f"{path}: needs {needed >> 20} MiB of disk meanwhile, and {left >> 20} are left")
+        raise StoreError(
+            say(
+                "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
+                path=str(path),
+                needed_bytes=needed,
+                left_bytes=left,
+            )
+        )
     try:
         lock = engines.WriterLock(path)
     except LockedError as error:
         raise LockedError(
-            f"{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)"
+            say(
+                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)",
+                path=str(path),
+            )
         ) from error
     try:
         with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
             database.execute("VACUUM")
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
-        raise UnwritableError(f"{path}: cannot be compacted: {error}; it is as it was") from error
+        raise UnwritableError(
+            say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
+        ) from error
     finally:
         lock.release()
     size = path.stat().st_size

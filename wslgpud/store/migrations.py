@@ -13,6 +13,7 @@ from sqlalchemy import Connection, inspect, select
 
 from wslgpud.store import engine, schema
 from wslgpud.store.errors import NewerSchemaError
+from wslgpud.words import say
 
 #: columns that step 5 adds; ``tiers.PACKED``
 PACKED = ("n", "last", "below", "above", "over")
@@ -270,8 +271,13 @@ def refuse_newer(version: int, target: str, migrations: tuple[Migration, ...] = 
     newest = migrations[-1].version
     if version > newest:
         raise NewerSchemaError(
-            f"{target}: written by a newer wslgpud (schema {version}, this one knows {newest});"
-            " update wslgpud, or move the file away to start a new history"
+            say(
+                "{target}: written by a newer wslgpud (schema {version}, this one knows "
+                "{newest}); update wslgpud, or move the file away to start a new history",
+                target=str(target),
+                version=version,
+                newest=newest,
+            )
         )
 
 

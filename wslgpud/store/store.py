@@ -31,6 +31,7 @@ from wslgpud.store.sql import insert_new
 from wslgpud.store.timescale import make_hypertables
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
+from wslgpud.words import say
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -277,7 +278,7 @@ class Store:
         with connection.begin():
             if not engines.belongs_to_us(connection):
                 raise ForeignDatabaseError(
-                    f"{name}: belongs to another program; name another file in store.path"
+                    say("{name}: belongs to another program; name another file in store.path", name=name)
                 )
         migrations.migrate(connection, name)
         with connection.begin():

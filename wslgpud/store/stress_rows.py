@@ -5,44 +5,57 @@ from __future__ import annotations
 import functools
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
 from sqlalchemy import Connection, func, inspect
 from sqlalchemy import select as selecting
 
-from wslgpud import documents
+from wslgpud import documents, words
 from wslgpud.model import Finding, FindingKind, StressResult, StressVerdict
-from wslgpud.shapes import DETAIL, Shape, ShapeError, number, record, rows, table, text, whole
+from wslgpud.shapes import (
+    DETAIL,
+    LATEST_WALL,
+    Shape,
+    ShapeError,
+    number,
+    record,
+    rows,
+    said,
+    table,
+    text,
+    whole,
+)
 from wslgpud.store import schema
 from wslgpud.store.sql import insert_new
+from wslgpud.words import Said
 
 log = logging.getLogger(__name__)
 
-#: the year 9999, the last that calendars know
-_LATEST_WALL = 253_402_300_800 - 86_400
 _MOST_GPUS = 1 << 16
 _NEEDED: dict[str, Shape] = {
-    "wall": lambda wall: number(wall) and 0 <= wall < _LATEST_WALL,
+    "wall": lambda wall: number(wall) and 0 <= wall < LATEST_WALL,
     "uuid": text,
     "gpu": lambda gpu: whole(gpu) and gpu < _MOST_GPUS,
     "name": text,
     "verdict": lambda verdict: verdict in get_args(StressVerdict),
 }
 _OPTIONAL: dict[str, Shape] = {
-    "reason": text,
-    "findings": rows(record({"kind": lambda kind: kind in get_args(FindingKind), "text": text})),
+    "reason": said,
+    "findings": rows(record({"kind": lambda kind: kind in get_args(FindingKind), "text": said})),
     "key": table(text, text),
     "values": table(text, number),
     "detail": DETAIL,
 }
 
 
-def to_json(result: StressResult) -> dict[str, Any]:
-    """Return a result as JSON holds it."""
+def to_json(result: StressResult, write: Callable[[Said], Any] = words.to_json) -> dict[str, Any]:
+    """Return a result as JSON holds it: what it says as template and facts, or as ``write`` words it."""
     plain = {name: getattr(result, name) for name in StressResult.__slots__}
     return plain | {
-        "findings": [finding._asdict() for finding in result.findings],
+        "reason": write(result.reason),
+        "findings": [{"kind": kind, "text": write(said_of_it)} for kind, said_of_it in result.findings],
         "key": dict(result.key), "values": dict(result.values), "detail": dict(result.detail),
     }  # fmt: skip
 
@@ -61,8 +74,9 @@ def from_json(document: dict[str, Any]) -> StressResult:
         if name in document and not shape(document[name]):
             raise ShapeError(f"its {name} is none: {str(document[name])[:80]!r}")
     known = {name: value for name, value in document.items() if name in StressResult.__slots__}
-    findings = tuple(Finding(row["kind"], row["text"]) for row in known.get("findings", ()))
-    return StressResult(**known | {"findings": findings})
+    findings = tuple(Finding(row["kind"], words.from_json(row["text"])) for row in known.get("findings", ()))
+    reason = words.from_json(known.get("reason", ""))
+    return StressResult(**known | {"reason": reason, "findings": findings})
 
 
 def insert(connection: Connection, number: int, result: StressResult) -> None:

@@ -28,6 +28,7 @@ from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
 from wslgpud.store.pending import Batch
 from wslgpud.store.sql import insert_new
+from wslgpud.words import say
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class Writer:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
-            raise StoreError(f"{self._target}: is damaged ({problem})")
+            raise StoreError(say("{path}: is damaged ({problem})", path=str(self._target), problem=problem))
         # before anything is taken to be written: a new file may need other numbers
         _, log_file = self._open()
         started, some = time.monotonic(), False

@@ -8,6 +8,7 @@ from typing import Any
 
 from wslgpud.model import Finding, Number, Reading
 from wslgpud.sources import windows
+from wslgpud.words import says
 
 #: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
 FOLLOWED = frozenset({
@@ -98,9 +99,19 @@ class Course:
         values = self.values()
         found = []
         if count := values.get("ecc_uncorrected"):
-            found.append(Finding("errors", f"{count} memory errors that ECC could not correct"))
+            said = says(
+                "{count} memory error that ECC could not correct",
+                "{count} memory errors that ECC could not correct",
+                count=int(count),
+            )
+            found.append(Finding("errors", said))
         if count := values.get("remapped_rows"):
-            found.append(Finding("errors", f"{count} rows of memory were given up as broken by the card"))
+            said = says(
+                "the card has retired {count} broken row of its memory",
+                "the card has retired {count} broken rows of its memory",
+                count=int(count),
+            )
+            found.append(Finding("errors", said))
         return found
 
     def detail(self) -> dict[str, Any]:

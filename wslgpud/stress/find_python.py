@@ -14,6 +14,7 @@ from wslgpud.foreign.accounts import account_for, environment
 from wslgpud.foreign.rule import Account, Refused
 from wslgpud.foreign.start import Command
 from wslgpud.foreign.survey import survey, users_mounts
+from wslgpud.words import Told, say
 
 #: where people keep environments, below a home folder and for all users
 BELOW_HOME = (
@@ -26,8 +27,8 @@ MOST_FOLDERS, MOST_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
 
 
-class NoTorch(Exception):  # noqa: N818 - a state of the machine
-    """No Python with torch was found; the message says what to do."""
+class NoTorch(Told):
+    """No Python with torch was found; it says what to do."""
 
 
 def has_torch(python: Path) -> bool:
@@ -118,11 +119,11 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
             try:
                 account = account_for(named)
             except Refused as refused:
-                raise NoTorch(f"stress.python: {refused}") from refused
+                raise NoTorch(say("stress.python: {why}", why=refused.said)) from refused
             if os.access(named, os.X_OK):
                 return Python(named, account)
-        raise NoTorch(f"stress.python: {named} is not a program")
-    why = "no Python with torch was found; name yours as stress.python in the configuration"
+        raise NoTorch(say("stress.python: {path} is not a program", path=str(named)))
+    why = say("no Python with torch was found: name yours as stress.python in the configuration")
     for python in candidates(environ, home_folders() if homes is None else homes):
         if has_torch(python) and os.access(python, os.X_OK):
             try:
@@ -130,7 +131,7 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
             except OSError:
                 continue
             except Refused as refused:  # another may do
-                why = f"no Python with torch can be used: {refused}"
+                why = say("no Python with torch can be used: {why}", why=refused.said)
     raise NoTorch(why)
 
 

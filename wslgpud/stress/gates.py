@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
+from wslgpud.words import Message, Said, say
 
 MIB = 1 << 20
 #: "idle" over the settle time: usually below the first, hardly ever above the second
@@ -31,44 +32,49 @@ class Surroundings:
     recent_gpu_errors: bool = False
 
 
-def obstacles(seen: Surroundings, settings: Stress) -> list[str]:
+def obstacles(seen: Surroundings, settings: Stress) -> list[Message]:
     """Return why a run must not begin now; nothing when it may."""
-    found: list[str] = []
+    found: list[Message] = []
     if seen.hung_since_boot:
-        found.append("the worker of an earlier run hangs in the driver: restart WSL or the machine first")
+        found.append(say("an earlier run's worker still hangs in the driver: restart WSL or the machine"))
     if seen.recent_gpu_errors:
-        found.append("the kernel has just reported errors of the GPU's driver")
+        found.append(say("the kernel has just reported errors of the GPU driver"))
     if seen.holders:
-        found.append(f"programs use the GPU: {', '.join(sorted(set(seen.holders))[:5])}")
+        programs = tuple(sorted(set(seen.holders))[:5])
+        found.append(say("programs are using the GPU: {programs}", programs=programs))
     if seen.on_battery:
-        found.append("the machine runs on battery")
+        found.append(say("the machine is running on battery"))
     if seen.jump_age_seconds is not None and seen.jump_age_seconds < AFTER_JUMP_SECONDS:
-        found.append(f"the machine woke up only {seen.jump_age_seconds:.0f} s ago")
+        found.append(say("the machine woke up only {awake_seconds} ago", awake_seconds=seen.jump_age_seconds))
     return found + _of_card(seen.samples, settings)
 
 
-def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[str]:
+def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[Message]:
     if not samples:
-        return ["the GPU does not answer"]
-    found: list[str] = []
+        return [say("the GPU does not answer")]
+    found: list[Message] = []
     last = samples[-1]
     busy = sorted(s.utilization_ratio for s in samples if s.utilization_ratio is not None)
     if busy:
         middle, high = busy[len(busy) // 2], busy[min(len(busy) - 1, int(0.95 * len(busy)))]
         if middle >= IDLE_MEDIAN or high >= IDLE_P95:
-            found.append(f"the GPU is busy ({high:.0%} in the last {settings.settle_seconds:.0f} s)")
+            past = settings.settle_seconds
+            busy_lately = say(
+                "the GPU is busy: {busy_ratio} in the last {past_seconds}", busy_ratio=high, past_seconds=past
+            )
+            found.append(busy_lately)
     used = [s.used_bytes for s in samples if s.used_bytes is not None]
     if not used:
-        found.append("the driver does not tell how much memory is in use")
-    elif max(used) - min(used) > STEADY_BYTES:
-        found.append(f"the memory in use varies by {(max(used) - min(used)) // MIB} MiB")
+        found.append(say("the driver does not report how much memory is in use"))
+    elif (varied := max(used) - min(used)) > STEADY_BYTES:
+        found.append(say("memory in use varies by {varied_bytes}", varied_bytes=varied))
     if last.free_bytes is not None and last.total_bytes:
         free = last.free_bytes / last.total_bytes
         if free < LEAST_FREE_RATIO:
-            found.append(f"only {free:.0%} of the memory are free")
+            found.append(say("only {free_ratio} of the memory is free", free_ratio=free))
     celsius = last.temperature_celsius
     if celsius is not None and celsius > settings.max_celsius:
-        found.append(f"the GPU is hot ({celsius:.0f} °C)")
+        found.append(say("the GPU is hot: {celsius} °C", celsius=round(celsius)))
     return found
 
 
@@ -89,18 +95,18 @@ class Watched:
 SILENT_SECONDS = 10.0
 
 
-def reason_to_leave(now: Watched, before: Sequence[str]) -> str:
+def reason_to_leave(now: Watched, before: Sequence[str]) -> Said:
     """Return why a running run must end, empty when it may go on.
 
     ``before`` are the programs that held the GPU when it began.
     """
     new = [holder for holder in now.holders if holder not in before]
     if now.waiting:
-        return "a program waits for the GPU's lock file"
+        return say("a program is waiting for the GPU's lock file")
     if new:
-        return f"{new[0]} wants the GPU"
+        return say("{program} wants the GPU", program=new[0])
     if now.gpu_errors:
-        return "the kernel reports errors of the GPU's driver"
+        return say("the kernel reports errors of the GPU driver")
     if now.silent_seconds > SILENT_SECONDS:
-        return f"the driver has not answered for {now.silent_seconds:.0f} s"
+        return say("the driver has not answered for {silent_seconds}", silent_seconds=now.silent_seconds)
     return ""

@@ -1,4 +1,4 @@
-"""Compares a run with earlier nights. Pure."""
+"""Compares a run with earlier nights, and says how one went. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from wslgpud.model import Finding, FindingKind, StressResult
+from wslgpud.model import Finding, FindingKind, StressResult, StressVerdict
+from wslgpud.words import Fact, Message, Said, clauses, say, template
 
 MIB = 1 << 20
 #: nights that make the measure, and how many it takes at least
@@ -20,11 +21,18 @@ SEVERE_RATIO = 0.10
 MAD_SCALE = 1.4826
 #: figure -> what its loss is called, how people call it, and the share and bytes below which it is no matter
 WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
-    ("write_median", "bandwidth", "write bandwidth", 0.03, 0),
-    ("change_median", "bandwidth", "read-and-write bandwidth", 0.03, 0),
-    ("read_median", "bandwidth", "read bandwidth", 0.03, 0),
-    ("usable_bytes", "usable", "usable VRAM", 0.01, 64 * MIB),
+    ("write_median", "bandwidth", template("write bandwidth"), 0.03, 0),
+    ("change_median", "bandwidth", template("read-and-write bandwidth"), 0.03, 0),
+    ("read_median", "bandwidth", template("read bandwidth"), 0.03, 0),
+    ("usable_bytes", "usable", template("usable VRAM"), 0.01, 64 * MIB),
 )
+VERDICTS: Mapping[StressVerdict, str] = {
+    "passed": template("passed"),
+    "findings": template("findings"),
+    "left": template("gave way"),
+    "skipped": template("not run"),
+    "failed": template("failed"),
+}
 #: how many runs before and after a change of driver are compared
 NEW_RUNS, OLD_RUNS = 3, 7
 
@@ -72,12 +80,16 @@ def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterat
         then = _as_usual(name, last, before)
         again = then is not None and drop(then, usual, least_ratio, least) is not None
         if again or lost > SEVERE_RATIO:
-            nights = "two runs running" if again else "at once"
-            yield Finding(
-                kind,
-                f"{text} fell by {lost:.1%} {nights}:"
-                f" {_shown(name, now)}, usually {_shown(name, median(usual))}{_clock(kind, result, before)}",
+            facts: dict[str, Fact] = {
+                "figure": Message(text), "percent": f"{100 * lost:.1f} %", "now": _shown(name, now),
+                "usual": _shown(name, median(usual)),
+            }  # fmt: skip
+            fell = (
+                say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
+                if again
+                else say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
             )
+            yield Finding(kind, clauses((fell, _clock(kind, result, before))))
 
 
 def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> float | None:
@@ -89,13 +101,16 @@ def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> f
     return value + max(0, held - median(usually[-BASELINE_RUNS:]))
 
 
-def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> str:
+def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> Said:
     """Say that the memory ran at a lower clock, where that explains a loss."""
     now = result.values.get("memory_clock_hertz")
     usual = [run.values["memory_clock_hertz"] for run in before if "memory_clock_hertz" in run.values]
     if kind != "bandwidth" or now is None or not usual or now > 0.98 * median(usual):
         return ""
-    return f" (its clock: {now / 1e6:.0f} MHz, usually {median(usual) / 1e6:.0f})"
+    return say(
+        "the memory ran at {now} MHz, usually at {usual} MHz",
+        now=round(now / 1e6), usual=round(median(usual) / 1e6),
+    )  # fmt: skip
 
 
 def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> Finding | None:
@@ -113,18 +128,28 @@ def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> F
     names = [
         name for name in ("driver", "torch", "cuda", "wsl") if old[-1].key.get(name) != result.key.get(name)
     ]
-    titles = [f"{name} {old[-1].key.get(name, '?')} -> {result.key.get(name, '?')}" for name in names]
-    changes = []
+    was, now = old[-1].key, result.key
+    titles = tuple(
+        say("{name} {before} → {now}", name=named(n), before=was.get(n, "?"), now=now.get(n, "?"))
+        for n in names
+    )
+    changes: list[Message] = []
     for name, _, text, _, _ in WATCHED:
         after = [run.values[name] for run in (*new, result) if name in run.values]
         before = [run.values[name] for run in old if name in run.values]
         if after and before:
             change = median(after) - median(before)
-            shown = (
-                f"{change / MIB:+.0f} MiB" if name.endswith("_bytes") else f"{change / median(before):+.1%}"
-            )
-            changes.append(f"{text} {shown}")
-    return Finding("changed", f"{', '.join(titles)}: {', '.join(changes)}") if titles and changes else None
+            share = 100 * change / median(before)
+            by = f"{change / MIB:+.0f} MiB" if name.endswith("_bytes") else f"{share:+.1f} %"
+            changes.append(say("{figure} {by}", figure=Message(text), by=by))
+    if not titles or not changes:
+        return None
+    return Finding("changed", say("{news}: {changes}", news=titles, changes=tuple(changes)))
+
+
+def named(key: str) -> Said:
+    """Return what a part of a run's key is called."""
+    return say("driver") if key == "driver" else {"cuda": "CUDA", "wsl": "WSL"}.get(key, key)
 
 
 def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
@@ -133,6 +158,25 @@ def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResul
     change = change_of_driver(result, earlier)
     findings = (*result.findings, *found, *([change] if change else []))
     return replace(result, findings=findings, verdict="findings" if found else result.verdict)
+
+
+def note(result: StressResult) -> Said:
+    """Return what is to be said of a run besides its verdict; nothing of most."""
+    return clauses(finding.text for finding in result.findings) or result.reason
+
+
+def night(result: StressResult) -> Said:
+    """Return how a run went, in one line."""
+    usable = result.values.get("usable_bytes")
+    facts: dict[str, Fact] = {
+        "gpu": result.gpu, "verdict": Message(VERDICTS[result.verdict]), "began_wall": result.wall,
+    }  # fmt: skip
+    brief = (
+        say("GPU {gpu}: {verdict}, {began_wall}", **facts)
+        if usable is None
+        else say("GPU {gpu}: {verdict}, {began_wall}, {usable_bytes} usable", **facts, usable_bytes=usable)
+    )
+    return clauses((brief, note(result)))
 
 
 def _shown(name: str, value: float) -> str:

@@ -14,6 +14,7 @@ from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.identity import identity
 from wslgpud.sources.text import whole
+from wslgpud.words import Message, Said, Told, failure, say
 
 #: Where locks lie: the first that we can write to. Where that is the second, another user's may be the first.
 PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
@@ -21,8 +22,8 @@ PLACES = ("/run/lock", "/tmp")  # noqa: S108 - shared on purpose
 _MOST_BYTES = 1 << 20
 
 
-class LockError(Exception):
-    """A card's lock file cannot be used; the message names it and the remedy."""
+class LockError(Told):
+    """A card's lock file cannot be used; it names the file and the remedy."""
 
 
 class Claim(NamedTuple):
@@ -71,9 +72,11 @@ class GpuLock:
             descriptor = self._open()
         except OSError as error:
             remedy = "chmod a+r" if isinstance(error, PermissionError) else "rm -r"
-            raise LockError(
-                f"the lock file {self.path} cannot be used, {error.strerror}: sudo {remedy} {self.path}"
-            ) from error
+            said = say(
+                "the lock file {path} cannot be used, {why}: {remedy}",
+                path=str(self.path), why=failure(error), remedy=f"sudo {remedy} {self.path}",
+            )  # fmt: skip
+            raise LockError(said) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -101,8 +104,8 @@ class GpuLock:
         """Tell whether somebody waits for it."""
         return any(claim.waits for claim in self.claims(locks(host)))
 
-    def holders(self, host: Host) -> list[str]:
-        """Return who holds it, as "name (pid)"."""
+    def holders(self, host: Host) -> list[Said]:
+        """Return who holds it, as "name (pid 42)"."""
         return [named(host, claim.pid) for claim in self.claims(locks(host)) if not claim.waits]
 
     def claims(self, text: str) -> Sequence[Claim]:
@@ -127,7 +130,12 @@ def locks(host: Host) -> str:
         return ""
 
 
-def named(host: Host, pid: int) -> str:
-    """Return a process as "name (pid)"; a lock outlives its process where that has handed it on."""
+def named(host: Host, pid: int) -> Said:
+    """Return a process as "name (pid 42)"; a lock outlives its process where that has handed it on."""
     who = identity(host, pid)
-    return f"{who.name} ({pid})" if who else f"a process that has ended ({pid})"
+    return f"{who.name} (pid {pid})" if who else ended(pid)
+
+
+def ended(pid: int) -> Message:
+    """Name a process that has ended and left its lock to another."""
+    return say("a process that has ended (pid {pid})", pid=pid)

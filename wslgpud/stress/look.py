@@ -111,7 +111,7 @@ class Recent:
 
 
 def users(host: Host, own_pid: int) -> list[str]:
-    """Return the programs that compute on a GPU, our own children left out, as "name (pid)".
+    """Return the programs that compute on a GPU, our own children left out, as "name (pid 42)".
 
     Of other users' programs an unprivileged daemon sees no files; their memory and load still show.
     """
@@ -130,7 +130,7 @@ def users(host: Host, own_pid: int) -> list[str]:
             continue
         name, parent = head.partition("(")[2], int(rest.split()[1])
         if parent != own_pid and OUR_PROBE not in command and name not in BYSTANDERS:
-            found.append(f"{_called(name, command)} ({pid})")
+            found.append(f"{_called(name, command)} (pid {pid})")
     return sorted(found)
 
 
@@ -171,7 +171,7 @@ def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
         if name not in BYSTANDERS and (
             FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps)
         ):
-            found.append(f"{_called(name, command)} ({pid})")
+            found.append(f"{_called(name, command)} (pid {pid})")
     return sorted(found)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from wslgpud import documents, shapes
 from wslgpud.foreign.start import Command, start
+from wslgpud.words import Message, Said, failure, say
 
 WORKER = Path(__file__).with_name("worker.py")
 #: A heartbeat comes at every group of chunks, also on memory behind PCIe; only a hang is silent for so long.
@@ -38,10 +39,14 @@ Line = dict[str, Any]
 
 @dataclass
 class Outcome:
-    """How the worker fared. ``failure`` is empty when it ended by itself and in order."""
+    """How the worker fared. ``failure`` is empty when it ended by itself and in order.
+
+    ``left`` is why it was asked to leave, where it then did.
+    """
 
     lines: list[Line] = field(default_factory=list)
-    failure: str = ""
+    failure: Said = ""
+    left: Said = ""
     hung_pid: int | None = None
     seconds: float = 0.0
 
@@ -52,7 +57,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     *,
     deadline_seconds: float,
     script: Path | None = None,
-    watch: Callable[[], str] = lambda: "",
+    watch: Callable[[], Said] = lambda: "",
     started: Callable[[int], None] = lambda _: None,
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
@@ -64,7 +69,7 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         script: the worker's file, where the command does not name it.
         job: what it is to do, see ``worker.Job``.
         deadline_seconds: longest time for all of it.
-        watch: asked ten times a second; a text that is not empty is a reason to leave the GPU now.
+        watch: asked ten times a second; what it says, if anything, is a reason to leave the GPU now.
         started: gets the worker's pid as soon as there is one.
         progress: gets every line as it comes.
         stall_seconds: longest time without a line, from the first one on.
@@ -75,22 +80,25 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         pipe = subprocess.PIPE
         process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
-        outcome.failure = f"cannot start {command.arguments[0]}: {error.strerror}"
+        program, why = command.arguments[0], failure(error)
+        outcome.failure = say("cannot start {program}: {why}", program=program, why=why)
         return outcome
     conversation = _Conversation(process, outcome, progress)
-    reason = ""
+    reason: Said = ""
     try:
         started(process.pid)
         conversation.tell(json.dumps(dict(job)))
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()
             if now - began > deadline_seconds:
-                outcome.failure = reason = f"not done within {deadline_seconds:.0f} s"
+                reason = say("not done within {limit_seconds}", limit_seconds=deadline_seconds)
+                outcome.failure = reason
             elif now - conversation.heard > (
                 # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
                 patience := stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
             ):
-                outcome.failure = reason = f"silent for {patience:.0f} s"
+                reason = say("the worker has been silent for {silent_seconds}", silent_seconds=patience)
+                outcome.failure = reason
             else:
                 reason = outcome.failure or watch()
         conversation.part(reason)
@@ -100,9 +108,9 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     outcome.seconds = time.monotonic() - began
     ended = outcome.lines and outcome.lines[-1]["event"] == "end"
     if not ended and not outcome.failure:
-        outcome.failure = f"the worker {_epitaph(process.returncode)}{conversation.last_words()}"
-    if reason and ended and not outcome.failure:
-        outcome.lines[-1]["why"] = reason
+        outcome.failure = _epitaph(process.returncode, conversation.last_words())
+    if ended and not outcome.failure:
+        outcome.left = reason
     return outcome
 
 
@@ -156,7 +164,8 @@ class _Conversation:
                 line = documents.parsed(text)
                 shapes.check_line(line)
             except ValueError:
-                self._distrust(f"the worker said what is not a line of ours: {text[:80]!r}")
+                odd = text[:80].decode("utf-8", "replace")
+                self._distrust(say("the worker said something that is no line of its own: {line}", line=odd))
                 return
             self.heard = time.monotonic()
             if line["event"] == "beat":
@@ -175,13 +184,13 @@ class _Conversation:
             or self._bytes > MOST_BYTES
             or self._beats > BACKLOG + BEATS_A_SECOND * (self.heard - self._began)
         ):
-            self._distrust("the worker said more than a worker says")
+            self._distrust(say("the worker said far more than a worker does"))
 
-    def _distrust(self, failure: str) -> None:
+    def _distrust(self, failure: Said) -> None:
         """Listen no more; what has not been said by then counts for nothing."""
         self._outcome.failure, self._deaf, self._rest = failure, True, b""
 
-    def part(self, reason: str) -> None:
+    def part(self, reason: Said) -> None:
         """Ask the worker to end, and hear it out."""
         if reason:
             self.tell("stop")
@@ -197,7 +206,7 @@ class _Conversation:
 
     def last_words(self) -> str:
         words = self._complaints.decode("utf-8", "replace").strip().splitlines()
-        return f": {words[-1][:300]}" if words else ""
+        return words[-1] if words else ""
 
     def close(self) -> None:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -214,7 +223,7 @@ def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
         (signal.SIGKILL, KILL_SECONDS),
     ):
         if number is not None:
-            outcome.failure = outcome.failure or "the worker did not end by itself"
+            outcome.failure = outcome.failure or say("the worker did not end by itself")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
         try:
@@ -225,10 +234,13 @@ def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
     outcome.hung_pid = process.pid
 
 
-def _epitaph(code: int | None) -> str:
+def _epitaph(code: int | None, words: str) -> Message:
     if code is None:
-        return "does not end"
-    if code < 0:
-        known = -code in {*signal.Signals}
-        return f"was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
-    return f"ended with status {code}"
+        end = say("the worker does not end")
+    elif code >= 0:
+        end = say("the worker ended with status {status}", status=code)
+    elif -code in {*signal.Signals}:
+        end = say("the worker was ended by {signal}", signal=signal.Signals(-code).name)
+    else:
+        end = say("the worker was ended by signal {number}", number=-code)
+    return say("{end}: {words}", end=end, words=words) if words else end

@@ -22,6 +22,7 @@ from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
 from wslgpud.stress.progress import Pace
 from wslgpud.stress.verdict import Frame, digest
+from wslgpud.words import Said, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
@@ -58,8 +59,9 @@ class Runner:
             with self.recent.following(sample.uuid) as course:
                 with lock.held() as ours:
                     if not ours:
-                        holders = lock.holders(self.host) or ["another program"]
-                        return self._skipped(sample, mode, f"the GPU is locked by {', '.join(holders)}")
+                        holders = lock.holders(self.host) or [say("another program")]
+                        locked = say("the GPU is locked by {holders}", holders=tuple(holders))
+                        return self._skipped(sample, mode, locked)
                     # At once, and until the lock is free: by this the daemon knows whose lock it is.
                     with Note(
                         self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index
@@ -70,18 +72,18 @@ class Runner:
                             hung=hung.stands(),
                         )  # fmt: skip
                         if found := obstacles(seen, self.settings):
-                            return self._skipped(sample, mode, "; ".join(found))
+                            return self._skipped(sample, mode, clauses(found))
                         lines, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
                 course.over = True
                 if ECC in course.last:
                     self.renew() if self.renew else self.stop.wait(RARELY + COUNTERS_SECONDS)
         except (NoTorch, LockError) as error:
-            return self._skipped(sample, mode, str(error))
+            return self._skipped(sample, mode, cause(error))
         except (OSError, NoData, SourceError) as error:
-            return self._skipped(sample, mode, f"cannot look around: {error}")
+            return self._skipped(sample, mode, say("cannot look at the machine: {why}", why=cause(error)))
         return judged(digest(lines, replace(frame, course=course)), self.earlier())
 
-    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: str) -> StressResult:
+    def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: Said) -> StressResult:
         wall = self.host.clock.wall()
         key = self._key(sample, mode)
         return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
@@ -111,9 +113,9 @@ class Runner:
         wall, started = clock.wall(), clock.mono()
         bystanders, known = look.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
 
-        def watch() -> str:
+        def watch() -> Said:
             if self.stop.is_set():
-                return "wslgpud ends"
+                return say("wslgpud is shutting down")
             now = look.watched(self.host, self.recent, before.uuid, lock, started_mono=started, known=known)
             return reason_to_leave(now, bystanders)
 
@@ -134,7 +136,7 @@ class Runner:
             look.HungNote(self.state_folder, self.host).write(done.hung_pid)
         frame = Frame(
             wall, before, self._key(before, mode), self._after(before), done.failure,
-            hung=done.hung_pid is not None, duration_seconds=done.seconds,
+            left=done.left, hung=done.hung_pid is not None, duration_seconds=done.seconds,
         )  # fmt: skip
         return done.lines, frame
 

@@ -17,7 +17,8 @@ from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import Observation
 from wslgpud.running.read import Notes
 from wslgpud.sources.identity import Identity, identity
-from wslgpud.stress.lock import PLACES, GpuLock, locks
+from wslgpud.stress.lock import PLACES, GpuLock, ended, locks
+from wslgpud.words import Fact, Message, say
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Held:
         pid: who took it.
         program: its name; empty where the process has ended and left the lock to another.
         user: whose it is.
-        note: all of it in words, and what to do.
+        note: all of it, and what to do.
     """
 
     gpu: int
@@ -113,29 +114,33 @@ class Held:
     pid: int
     program: str
     user: str
-    note: str
+    note: Message
 
 
 def complaint(gpu: int, path: str, holding: Holding, user: str, limit_seconds: float) -> Held:
-    """Put into words that a lock is held by no test that counts."""
+    """Say that a lock is held by no test that counts."""
     program = holding.run.name if holding.run else ""
-    who = (
-        f"{program} (pid {holding.pid}, user {user})"
-        if program
-        else f"a process that has ended ({holding.pid})"
-    )
-    held = f"GPU {gpu}'s lock {path} is held by {who}"
+    who = say("{program} (pid {pid}, user {user})", program=program, pid=holding.pid, user=user)
+    lock: dict[str, Fact] = {"gpu": gpu, "path": path, "who": who if program else ended(holding.pid)}
     if holding.ours:
-        note = f"{held} for longer than a test takes ({limit_seconds:.0f} s): VRAM warnings are on again"
+        note = say(
+            "GPU {gpu}: its lock {path} is held by {who} for longer than a test may take ({limit_seconds}):"
+            " VRAM warnings are on again",
+            **lock,
+            limit_seconds=limit_seconds,
+        )
     elif holding.noted:
-        note = (
-            f"{held}, a test by a user whom this daemon does not trust: VRAM warnings go on;"
-            " the service trusts root and the members of its group"
+        note = say(
+            "GPU {gpu}: its lock {path} is held by {who}, a test by a user whom this daemon does not trust:"
+            " VRAM warnings go on; the service trusts root and the members of its group",
+            **lock,
         )
     else:
-        note = (
-            f"{held}, not by a test of ours: VRAM warnings go on;"
-            f" a training should hold it shared: flock -s {path}"
+        note = say(
+            "GPU {gpu}: its lock {path} is held by {who}, which is no stress run: VRAM warnings go on;"
+            " a training should hold it shared: {command}",
+            **lock,
+            command=f"flock -s {path}",
         )
     return Held(gpu, path, holding.pid, program, user, note)
 

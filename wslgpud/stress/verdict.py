@@ -11,6 +11,8 @@ from typing import Any, Literal
 from wslgpud.model import Finding, GpuSample, Number, StressResult, StressVerdict
 from wslgpud.stress.course import SHARED_BYTES, Course
 from wslgpud.stress.plan import sold_bytes
+from wslgpud.units import one_line
+from wslgpud.words import Message, Said, say, says, template
 
 MIB = 1 << 20
 ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
@@ -25,13 +27,20 @@ DEGRADED_RATIO = 0.8
 LEAK_BYTES = 256 * MIB
 
 EXPLAINED: Mapping[ErrorClass, str] = {
-    "read": "read wrong once, right the next time: the bus or an overclocked memory",
-    "cell": "lost what was written, keeps it when written again: weak cells or writes",
-    "stuck": "bits that do not change: broken cells",
-    "address": "words in the wrong place: address lines or the memory controller",
-    "inversion": "seven or eight bits of a byte at once: the line that inverts the bus",
-    "constant": "one fixed value instead of data: the memory controller",
-    "unexamined": "not looked into any more after so many",
+    "read": template("read wrong once and right the next time: the bus, or overclocked memory"),
+    "cell": template("lost, but kept when written again: weak cells or writes"),
+    "stuck": template("bits that never change: broken cells"),
+    "address": template("data in the wrong place: address lines or the memory controller"),
+    "inversion": template("seven or eight bits of a byte at once: the line that inverts the bus"),
+    "constant": template("one fixed value instead of the data: the memory controller"),
+    "unexamined": template("too many to examine each"),
+}
+#: why the worker leaves by itself, by its word for it; anything else that it says is another program's text
+LEFT: Mapping[str, str] = {
+    "told": template("told to stop"),
+    "slow": template("everything is slow: another program is using the GPU"),
+    "taken": template("another program took {taken_bytes} of VRAM"),
+    "scarce": template("only {free_bytes} of VRAM is still free"),
 }
 
 
@@ -90,13 +99,17 @@ def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> Error
 
 @dataclass(frozen=True)
 class Frame:
-    """What the parent knows besides the worker's lines; ``before`` and ``after`` are NVML's view."""
+    """What the parent knows besides the worker's lines.
+
+    ``before`` and ``after`` are NVML's view, ``left`` is why the parent asked the worker to leave.
+    """
 
     wall: float
     before: GpuSample
     key: Mapping[str, str]
     after: GpuSample | None = None
-    failure: str = ""
+    failure: Said = ""
+    left: Said = ""
     hung: bool = False
     duration_seconds: float = 0.0
     course: Course | None = None
@@ -144,14 +157,14 @@ def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
 
 def _errors(
     events: Mapping[str, list[Mapping[str, Any]]],
-) -> tuple[Counter[str], list[dict[str, Any]]]:
+) -> tuple[Counter[ErrorClass], list[dict[str, Any]]]:
     # Both sides of a mix-up: in other patterns either may look wrong.
     located = {
         chunk
         for row in events.get("located", ())
         for chunk in (row["chunk"], *(b[0] for b in row["belongs"]))
     }
-    errors: Counter[str] = Counter()
+    errors: Counter[ErrorClass] = Counter()
     rows = []
     known: dict[int, ErrorClass] = {}
     for bad in events.get("bad", ()):
@@ -223,16 +236,20 @@ def _values(
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) -> Iterable[Finding]:
+def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: Frame) -> Iterable[Finding]:
     for kind, count in errors.items():
-        words = "word" if count == 1 else "words"
-        yield Finding("errors", f"{count:,} wrong {words}: {EXPLAINED[kind]}")  # type: ignore[index]
+        how = Message(EXPLAINED[kind])
+        said = says("{count} wrong word: {how}", "{count} wrong words: {how}", count=count, how=how)
+        yield Finding("errors", said)
     spilled = values.get("spilled_bytes", 0)
     if spilled:
         yield Finding(
             "spill",
-            f"{spilled / MIB:.0f} MiB within the limit lie in shared memory, not on the card:"
-            " programs get slow before the card is full",
+            say(
+                "{spilled_bytes} within the limit lie in shared memory, not on the card:"
+                " programs get slow before the card is full",
+                spilled_bytes=spilled,
+            ),
         )
     if frame.course is not None:
         yield from frame.course.findings()
@@ -240,27 +257,35 @@ def _findings(errors: Counter[str], values: Mapping[str, Number], frame: Frame) 
     if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
         yield Finding(
             "spill",
-            f"Windows moved {moved / MIB:.0f} MiB of other programs' GPU memory into RAM during the run:"
-            " raise stress.reserve_bytes",
+            say(
+                "Windows moved {moved_bytes} of other programs' VRAM into RAM during the run:"
+                " raise stress.reserve_bytes",
+                moved_bytes=moved,
+            ),
         )
     leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
     if leak > LEAK_BYTES:
-        yield Finding("leak", f"{leak / MIB:.0f} MiB did not come back after the run")
+        yield Finding("leak", say("{leak_bytes} did not come back after the run", leak_bytes=leak))
     if frame.hung:
-        yield Finding(
-            "hung", "the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)"
-        )
+        hung = say("the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)")
+        yield Finding("hung", hung)
 
 
-def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[Finding]) -> tuple[StressVerdict, str]:
-    outcome = end.get("outcome")
+def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[Finding]) -> tuple[StressVerdict, Said]:
+    outcome, why = end.get("outcome"), frame.failure or frame.left or _why(end)
     if any(finding.kind == "errors" for finding in findings):
         # Errors count however the run ended.
-        return "findings", frame.failure or str(end.get("why", ""))
+        return "findings", why
     if frame.hung or frame.failure:
-        return "failed", frame.failure or "hung"
+        return "failed", frame.failure or say("the worker hangs in the driver")
     if outcome == "left":
-        return "left", str(end["why"])
+        return "left", why
     if outcome != "done":
-        return "failed", str(end.get("why") or "the worker ended without a result")
+        return "failed", why or say("the worker ended without a result")
     return ("findings", "") if findings else ("passed", "")
+
+
+def _why(end: Mapping[str, Any]) -> Said:
+    """Return why the worker ended as it did; a template comes from us, never from it."""
+    word = str(end.get("why", ""))
+    return Message(LEFT[word], end.get("facts", {})) if word in LEFT else one_line(word)

@@ -98,7 +98,12 @@ class Job:
 
 
 class Leave(Exception):  # noqa: N818 - not a mistake
-    """Give everything back now; the message says why."""
+    """Give everything back now; why is a word that the parent knows, with figures."""
+
+    def __init__(self, why: str, **facts: int) -> None:
+        """Keep both."""
+        super().__init__(why)
+        self.facts = facts
 
 
 #: (chunk, places in it, values there) -> what was there before a check turned it into a constant
@@ -220,16 +225,16 @@ class Worker:
         """Go on, or leave because we were told to, others need memory, or others need the GPU.
 
         Raises:
-            Leave: with the reason.
+            Leave: and why.
         """
         if self.stop.is_set():
-            raise Leave("told to stop")
+            raise Leave("told")
         now = time.monotonic()
         usual = self._reference.get(kind, ())
         if group < len(usual) and self.job.slow_ratio and seconds > usual[group] / self.job.slow_ratio:
             self._slow_since = self._slow_since or now - seconds
             if now - self._slow_since > SLOW_SECONDS:
-                raise Leave("slow: another program uses the GPU")
+                raise Leave("slow")
         elif kind:
             self._slow_since = 0.0
         if now - self._looked < LOOK_SECONDS:
@@ -239,9 +244,9 @@ class Worker:
         free = self.free_bytes()
         foreign = self.free_at_start - free - (self.own_bytes() - self.own_at_start)
         if foreign > self.job.foreign:
-            raise Leave(f"another program took {foreign // MIB} MiB")
+            raise Leave("taken", taken_bytes=foreign)
         if free < self.job.reserve // 2:
-            raise Leave(f"only {free // MIB} MiB are left free")
+            raise Leave("scarce", free_bytes=free)
 
     def sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] = ()) -> None:
         """Do ``work`` on each chunk in order; ``kind`` says with which speed to compare it."""
@@ -274,7 +279,7 @@ class Worker:
         """Create the context, wake the clocks, learn what is there."""
         self.phase = "begin"
         if self.stop.wait(LOOK_SECONDS):  # told while torch was being loaded
-            raise Leave("told to stop")
+            raise Leave("told")
         facts: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
         if self.cuda:
             properties = torch.cuda.get_device_properties(self.device)
@@ -329,13 +334,13 @@ class Worker:
         for size in self.job.ladder:
             row: dict[str, Any] = {"target": size}
             if size > self.room():
-                self.send("rung", **row, outcome="larger than what may be taken")
+                self.send("rung", **row, outcome="too large")
                 continue
             before, start = self.free_bytes(), time.perf_counter()
             try:
                 self.chunks = [self.allocate(size)]
             except torch.OutOfMemoryError as error:
-                self.send("rung", **row, outcome=f"refused: {self.refusal(error)}")
+                self.send("rung", **row, outcome="refused", why=self.refusal(error))
                 continue
             self.settle()
             row |= {"allocate_seconds": time.perf_counter() - start, "actual": self.chunks[0].nbytes}
@@ -452,7 +457,7 @@ class Worker:
             try:
                 extra = self.allocate(self.job.chunk)
             except torch.OutOfMemoryError as error:
-                self.send("beyond", outcome=f"refused: {self.refusal(error)}")
+                self.send("beyond", outcome="refused", why=self.refusal(error))
                 return
             [seconds] = self.timings([functools.partial(filled, extra, -1)])
             self.send("beyond", outcome="ok", bytes=extra.nbytes, write_seconds=seconds)
@@ -807,18 +812,18 @@ def obedient(make_worker: Callable[[Job, Callable[..., None], threading.Event], 
 
     threading.Thread(target=listen, daemon=True).start()
     worker = make_worker(Job(**given), send, stop)
-    outcome, why = "done", ""
+    outcome, why, facts = "done", "", {}
     try:
         worker.run()
     except Leave as leave:
-        outcome, why = "left", str(leave)
+        outcome, why, facts = "left", str(leave), leave.facts
     except torch.OutOfMemoryError as error:
         outcome, why = "refused", first_line(error)
     except RuntimeError as error:  # of the driver: this context is lost, and the process must end
         outcome, why = "broken", first_line(error)
     with contextlib.suppress(RuntimeError):
         worker.let_go()
-    send("end", outcome=outcome, why=why, phase=worker.phase, verified=worker.verified)
+    send("end", outcome=outcome, why=why, facts=facts, phase=worker.phase, verified=worker.verified)
     return 0
 
 

@@ -6,10 +6,13 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 
 from __future__ import annotations
 
+from wslgpud.words.cause import cause
+from wslgpud.words.failure import Told, failure
 from wslgpud.words.message import (
     Fact,
     Message,
     Said,
+    clauses,
     facts_from_json,
     facts_to_json,
     from_json,
@@ -21,8 +24,9 @@ from wslgpud.words.message import (
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Tongue", "chosen", "current", "facts_from_json",
-    "facts_to_json", "from_json", "say", "says", "t", "template", "to_json", "tongue", "use",
+    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "cause", "chosen", "clauses",
+    "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
+    "template", "to_json", "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

@@ -8,7 +8,7 @@ blank is the name of a fact, and its ending tells the unit (``left_bytes``, ``et
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Union
@@ -49,6 +49,15 @@ def say(template: str, /, **facts: Fact) -> Message:
 def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
     """Return a message that counts: ``one`` is the template for a ``count`` of 1."""
     return Message(one, {"count": count, **facts}, many)
+
+
+def clauses(parts: Iterable[Said]) -> Said:
+    """Return several things that are said of one matter as one message."""
+    found = [part for part in parts if part]
+    whole: Said = found.pop() if found else ""
+    while found:
+        whole = say("{first}; {rest}", first=found.pop(), rest=whole)
+    return whole
 
 
 def template(text: str) -> str:

@@ -132,8 +132,12 @@ class Tongue:
         texts = [text for text in map(self.text, parts) if text]
         joined = texts.pop() if texts else ""
         while texts:
-            joined = self.t(pair, first=Message(texts.pop()), rest=Message(joined))
+            joined = self._pair(pair, {"first": texts.pop(), "rest": joined})
         return joined
+
+    def _pair(self, pair: str, parts: Mapping[str, str]) -> str:
+        # Not as facts: they may be long, and a name must not be taken for a template.
+        return _BLANK.sub(lambda blank: parts[blank[1]], self.template(pair))
 
     def _filled(self, blank: str, name: str, facts: Mapping[str, Fact]) -> str:
         return self.fact(name, facts[name]) if name in facts else blank

@@ -79,7 +79,7 @@ def test_how_weights_are_stored_stands_in_the_configuration(quantization, stored
 
 
 def test_a_quantization_nobody_knows_is_named():
-    with pytest.raises(ShapeError, match="aqlm of 2 bits, which fit does not know"):
+    with pytest.raises(ShapeError, match=r"fit does not know \(aqlm, 2 bits\)"):
         of_config(LLAMA_2_7B | {"quantization_config": {"quant_method": "aqlm", "bits": 2}})
 
 
@@ -235,7 +235,7 @@ def test_a_gguf_file_with_a_list_without_end_is_refused(tmp_path):
     endless = text("tokenizer.ggml.scores") + struct.pack("<IIQ", 9, 6, 1 << 63)
     file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + endless)
 
-    with pytest.raises(ShapeError, match="a list of 9223372036854775808 values"):
+    with pytest.raises(ShapeError, match="a list has 9223372036854775808 values"):
         of(str(file))
 
 
@@ -268,12 +268,12 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path):
     (tmp_path / "broken/config.json").write_text("{")
     (tmp_path / "empty").mkdir()
     for text, words in (
-        ("big", "is no number like 7B"),
-        ("0B", "is no number like 7B"),
-        ("1.2.3B", "is no number like 7B"),
-        ("9" * 400 + "B", "cannot read|is no number like 7B"),
+        ("big", "is no size like 7B"),
+        ("0B", "is no size like 7B"),
+        ("1.2.3B", "is no size like 7B"),
+        ("9" * 400 + "B", "cannot read|is no size like 7B"),
         ("~nobody-of-this-name/model", "cannot read"),
-        ("x" * 300, "cannot read|is no number like 7B"),
+        ("x" * 300, "cannot read|is no size like 7B"),
         (str(tmp_path), "has no num_hidden_layers"),
         (str(tmp_path / "broken"), "cannot read"),
         (str(tmp_path / "empty"), "holds neither"),

@@ -263,7 +263,7 @@ def test_a_program_that_leaves_orphans_behind_leaves_no_zombies(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--timeout", "soon", "--", "true"], "write it like 30m"),
+        (["--timeout", "soon", "--", "true"], "write 90s, 5min, 2h"),
         (["--jobs", "0", "--", "true"], "write a number, auto or off"),
         (["--save-signal", "HELLO", "--", "true"], "there is no such signal"),
         (["--log", "/no/such/folder/log", "--", "true"], "cannot write the log"),

@@ -91,11 +91,11 @@ def test_more_processors_than_windows_has_are_told_of_in_wsls_words():
 
 
 def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
-    done = run("check", SEED)
+    done = run("check", "--file", SEED)
 
     assert done.exit_code == 1
     assert f"WSL says: Unknown key 'wsl2.pageReporting' in {SEED}:8" in done.output
-    assert json.loads(run("check", SEED, "--json").output)[0]["line"] == 5
+    assert json.loads(run("check", "--file", SEED, "--json").output)[0]["line"] == 5
 
 
 def test_limits_in_force_are_told_from_those_that_wait_for_a_restart():
@@ -163,7 +163,7 @@ def test_nothing_is_written_unasked_and_restore_goes_back(tmp_path):
 def test_values_are_shown_as_they_are(tmp_path):
     (tmp_path / "odd").write_text("[wsl2]\nvmSwitch=[/a]\n")
 
-    assert "[/a]" in run("show", tmp_path / "odd").output
+    assert "[/a]" in run("show", "--file", tmp_path / "odd").output
 
 
 def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch):
@@ -186,7 +186,7 @@ def test_what_cannot_be_done_says_what_to_do(tmp_path):
         (("apply", "turbo"), "there are training, inference, desktop, max"),
         (("apply", "max", "--memory", "much"), "write it like 64GB"),
         (("apply", "max", "--memory", "64", "--processors", "32"), "write it like 64GB"),
-        (("check", tmp_path / "none"), "all settings are at their defaults"),
+        (("check", "--file", tmp_path / "none"), "all settings are at their defaults"),
         (("restore", "--file", tmp_path / "none"), "there is no backup"),
     ):
         done = run(*arguments)

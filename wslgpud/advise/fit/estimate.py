@@ -8,13 +8,14 @@ https://blog.eleuther.ai/transformer-math/ for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from typing import Literal, NamedTuple, get_args
 
 from wslgpud.advise.fit.shape import Shape
+from wslgpud.words import Message, Said, say, template
 
 Mode = Literal["inference", "lora", "training"]
 Precision = Literal[
@@ -71,7 +72,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes by part, and their sum at the narrowest moment."""
+    """Bytes by part (a template that names it), and their sum at the narrowest moment."""
 
     parts: dict[str, int] = field(default_factory=dict)
 
@@ -84,7 +85,7 @@ class Estimate:
 def estimate(shape: Shape, plan: Plan) -> Estimate:
     """Return what a plan takes."""
     parts = _inference(shape, plan) if plan.mode == "inference" else _training(shape, plan)
-    return Estimate({**{k: round(v) for k, v in parts.items() if v}, "CUDA itself": CONTEXT_BYTES})
+    return Estimate({**{k: round(v) for k, v in parts.items() if v}, template("CUDA itself"): CONTEXT_BYTES})
 
 
 def weights(shape: Shape, precision: Precision) -> float:
@@ -116,9 +117,9 @@ def _inference(shape: Shape, plan: Plan) -> dict[str, float]:
     work += plan.batch * shape.vocabulary * 6  # of the last token only
     work += 2 * _scores(shape, plan) + _unpacked(shape, plan.precision)
     return {
-        "weights": weights(shape, plan.precision),
-        "keys and values": cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
-        "prompt at once": work * (1 + CACHE_SLACK_RATIO),
+        template("weights"): weights(shape, plan.precision),
+        template("keys and values"): cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
+        template("prompt at once"): work * (1 + CACHE_SLACK_RATIO),
     }
 
 
@@ -146,25 +147,25 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     forward, update = kept + head, gradients + moment
     # While gradients come, what was kept for them goes: the peak is at one end or the other.
     static = {
-        "weights": weights(shape, plan.precision) + (trained * each if frozen else 0),
-        "a matrix unpacked": float(_unpacked(shape, plan.precision)),
-        "optimizer": trained * states,
+        template("weights"): weights(shape, plan.precision) + (trained * each if frozen else 0),
+        template("a matrix unpacked"): float(_unpacked(shape, plan.precision)),
+        template("optimizer"): trained * states,
     }
     slack = 1 + SLACK_RATIO
     if forward >= update:
-        return {**static, "activations": kept * slack, "loss": head * slack}
-    return {**static, "gradients": gradients * slack, "optimizer's step": moment * slack}
+        return {**static, template("activations"): kept * slack, template("loss"): head * slack}
+    return {**static, template("gradients"): gradients * slack, template("optimizer's step"): moment * slack}
 
 
-def unmeasured(shape: Shape, plan: Plan) -> list[str]:
+def unmeasured(shape: Shape, plan: Plan) -> list[Said]:
     """Return what of a plan is only computed; all else was held against a real card, see README.md."""
-    found = []
+    found: list[Said] = []
     if plan.precision in QUANTIZED:
-        found.append("quantized weights")
+        found.append(say("quantized weights"))
     if plan.mode != "inference" and plan.optimizer in ("adamw8bit", "adafactor", "momentum", "sgd"):
         found.append(plan.optimizer)
     if shape.experts > 1:
-        found.append("mixtures of experts")
+        found.append(say("mixtures of experts"))
     return found
 
 
@@ -257,7 +258,7 @@ def _residual(precision: Precision) -> int:
     return 4 if precision in ("fp32", "mixed") else 2
 
 
-def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[str, Plan]]:
+def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[Message, Plan]]:
     """Return what would bring a plan in: each knob that does so alone, else each pair, else three."""
     turns = _turns(plan)
     for number in range(1, 4):
@@ -269,7 +270,7 @@ def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[str, Plan]]
             for turn in some:
                 changed = turn.on(changed)
             if estimate(shape, changed).total_bytes <= usable_bytes:
-                found.append((" and ".join(turn.text for turn in some), changed))
+                found.append((_all_of(some), changed))
         if found:
             return found[:_MOST_KNOBS]
     return []
@@ -277,8 +278,15 @@ def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[str, Plan]]
 
 class _Turn(NamedTuple):
     what: str
-    text: str
+    said: Message
     on: Callable[[Plan], Plan]
+
+
+def _all_of(turns: Sequence[_Turn]) -> Message:
+    *others, whole = (turn.said for turn in turns)
+    for other in reversed(others):
+        whole = say("{first} and {second}", first=other, second=whole)
+    return whole
 
 
 def _turns(plan: Plan) -> list[_Turn]:
@@ -286,33 +294,38 @@ def _turns(plan: Plan) -> list[_Turn]:
     found = []
     training = plan.mode != "inference"
     if training and not plan.checkpointing:
-        text = "gradient checkpointing (a third slower)"
-        found.append(_Turn("checkpointing", text, lambda p: replace(p, checkpointing=True)))
+        said = say("gradient checkpointing (a third slower)")
+        found.append(_Turn("checkpointing", said, lambda p: replace(p, checkpointing=True)))
     if plan.batch > 1:
-        text = "a batch of 1" + " with gradient accumulation" * training
-        found.append(_Turn("batch", text, lambda p: replace(p, batch=1)))
+        said = say("a batch of 1 with gradient accumulation") if training else say("a batch of 1")
+        found.append(_Turn("batch", said, lambda p: replace(p, batch=1)))
     shorter = max(512, plan.context // 4)
     if plan.context > shorter:
-        found.append(_Turn("context", f"a context of {shorter}", lambda p: replace(p, context=shorter)))
+        said = say("a context of {count}", count=shorter)
+        found.append(_Turn("context", said, lambda p: replace(p, context=shorter)))
     if plan.mode == "training":
         if plan.optimizer != "adamw8bit":
-            found.append(_Turn("optimizer", "AdamW in 8 bits", lambda p: replace(p, optimizer="adamw8bit")))
+            said = say("8-bit AdamW")
+            found.append(_Turn("optimizer", said, lambda p: replace(p, optimizer="adamw8bit")))
         if plan.precision in ("fp32", "mixed"):
-            found.append(_Turn("weights", "weights in bf16", lambda p: replace(p, precision="bf16")))
-        found += [
-            _Turn(
-                "weights", "LoRA instead of all weights", lambda p: replace(p, mode="lora", precision="bf16")
-            ),
-            _Turn(
-                "weights",
-                "LoRA on 4-bit weights (QLoRA)",
-                lambda p: replace(p, mode="lora", precision="int4"),
-            ),
-        ]
+            found.append(
+                _Turn(
+                    "weights",
+                    say("{precision} weights", precision="bf16"),
+                    lambda p: replace(p, precision="bf16"),
+                )
+            )
+        lora, qlora = say("LoRA instead of all weights"), say("LoRA on 4-bit weights (QLoRA)")
+        found.append(_Turn("weights", lora, lambda p: replace(p, mode="lora", precision="bf16")))
+        found.append(_Turn("weights", qlora, lambda p: replace(p, mode="lora", precision="int4")))
         return found
     smaller: tuple[Precision, ...] = ("bf16", "int8", "int4")
     found += [
-        _Turn("weights", f"{precision} weights", partial(_with_precision, precision=precision))
+        _Turn(
+            "weights",
+            say("{precision} weights", precision=precision),
+            partial(_with_precision, precision=precision),
+        )
         for precision in smaller
         if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]
     ]

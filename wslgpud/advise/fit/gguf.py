@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from wslgpud import documents
+from wslgpud.words import say
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -44,7 +45,7 @@ def header(file: Path) -> Header:
         if stream.read(4) == _MAGIC:
             version, tensor_count, value_count = _take(stream, "IQQ")
         if version not in _VERSIONS:
-            raise ValueError(f"{file.name} is no GGUF file of version 2 or 3")
+            raise ValueError(say("{file} is no GGUF file of version 2 or 3", file=file.name))
         values: dict[str, Value] = {}
         for _ in range(value_count):
             key = _text(stream)
@@ -58,7 +59,7 @@ def header(file: Path) -> Header:
             name = _text(stream)
             (dimensions,) = _take(stream, "I")
             if dimensions > _MOST_DIMENSIONS:
-                raise ValueError(f"a tensor of {dimensions} dimensions")
+                raise ValueError(say("a tensor has {count} dimensions", count=dimensions))
             tensors[name] = _take(stream, f"{dimensions}Q")
             _take(stream, "IQ")  # how it is quantized, and where it lies
         return Header(values, tensors, file.stat().st_size - stream.tell())
@@ -75,7 +76,7 @@ def _array(stream: BinaryIO, key: str, values: dict[str, Value]) -> None:
     elif length <= _LONGEST_LIST:  # scores of words, for one
         stream.seek(length * struct.calcsize(_form(kind)), 1)
     else:
-        raise ValueError(f"a list of {length} values")
+        raise ValueError(say("a list has {count} values", count=length))
 
 
 def _value(stream: BinaryIO, kind: int) -> Value:
@@ -87,14 +88,14 @@ def _value(stream: BinaryIO, kind: int) -> Value:
 
 def _form(kind: int) -> str:
     if kind not in _SCALARS:
-        raise ValueError(f"a value of the unknown type {kind}")
+        raise ValueError(say("a value has the unknown type {kind}", kind=kind))
     return _SCALARS[kind]
 
 
 def _text(stream: BinaryIO) -> str:
     (length,) = _take(stream, "Q")
     if length > _LONGEST_TEXT:
-        raise ValueError(f"a text of {length} bytes")
+        raise ValueError(say("a text is {size_bytes} long", size_bytes=length))
     return bytes(_take(stream, f"{length}s")[0]).decode("utf-8", "replace")
 
 
@@ -105,9 +106,9 @@ def _take(stream: BinaryIO, form: str) -> tuple[Any, ...]:
         ValueError: the file ends before, or the header does not.
     """
     if stream.tell() > MOST_HEADER_BYTES:
-        raise ValueError(f"a header of more than {MOST_HEADER_BYTES} bytes")
+        raise ValueError(say("its header is longer than {most_bytes}", most_bytes=MOST_HEADER_BYTES))
     data = stream.read(struct.calcsize(f"<{form}"))
     try:
         return struct.unpack(f"<{form}", data)
     except struct.error as error:
-        raise ValueError("the file ends in its header") from error
+        raise ValueError(say("the file ends in its header")) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from wslgpud import documents
 from wslgpud.advise.fit import gguf
+from wslgpud.words import Told, cause, say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
 _WIDTH_TO_DEPTH = 128
@@ -44,8 +44,8 @@ _INDEX = "model.safetensors.index.json"
 _NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
-class ShapeError(Exception):
-    """The shape cannot be told; the message says what is missing."""
+class ShapeError(Told):
+    """The shape cannot be told; it says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +110,22 @@ def of(text: str) -> Shape:
         path = Path(text).expanduser()
         there = path.exists()
     except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
-        raise ShapeError(f"cannot read {text}: {error}") from error
+        raise _unreadable(text, error) from error
     if there:
         return of_path(path)
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise ShapeError(f"{text} is no number like 7B, no config.json, no .safetensors and no .gguf file")
+        raise ShapeError(
+            say("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text)
+        )
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
+
+
+def _unreadable(path: str | Path, error: Exception) -> ShapeError:
+    """Return the error that names the very file of those below a path."""
+    file = error.filename if isinstance(error, OSError) else None
+    return ShapeError(say("cannot read {path}: {why}", path=str(file or path), why=cause(error)))
 
 
 def typical(parameters: int, name: str = "") -> Shape:
@@ -155,8 +163,8 @@ def of_path(path: Path) -> Shape:
         weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
         headers = [header(file) for file in weights]
         document = _document(config) if config.exists() else None
-    except (OSError, ValueError, struct.error) as error:
-        raise ShapeError(f"cannot read {path}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
     tensors = {name: entry for found in headers for name, entry in found.items() if name != "__metadata__"}
     if document is not None:
         shape = of_config(document, folder.name or str(folder))
@@ -165,8 +173,11 @@ def of_path(path: Path) -> Shape:
     else:
         if len(models := sorted(folder.glob("*.gguf"))) == 1:
             return of_gguf(models[0])
-        several = f", but {len(models)} .gguf files: name one" if models else ""
-        raise ShapeError(f"{path} holds neither config.json nor .safetensors{several}")
+        raise ShapeError(
+            say("{path} holds {count} .gguf files: name one", path=str(path), count=len(models))
+            if models
+            else say("{path} holds neither config.json nor .safetensors", path=str(path))
+        )
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
     complete |= not (folder / _INDEX).exists()
     # Of quantized weights several lie in one number.
@@ -187,7 +198,7 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
         return files, True
     names = _document(folder / _INDEX).get("weight_map")
     if not isinstance(names, dict):
-        raise ValueError(f"{_INDEX} names no files")  # noqa: TRY004 - as all that is wrong with a text
+        raise ValueError(say("{file} names no files", file=_INDEX))  # noqa: TRY004 - as all that is wrong with a text
     pieces = {str(name) for name in names.values()}
     return [file for file in files if file.name in pieces], pieces <= {file.name for file in files}
 
@@ -214,7 +225,7 @@ def of_gguf(file: Path) -> Shape:
     try:
         headers = [gguf.header(one) for one in files]
     except (OSError, ValueError) as error:
-        raise ShapeError(f"cannot read {file}: {error}") from error
+        raise _unreadable(file, error) from error
     values = headers[0].values
     tensors = {name: dims for found in headers for name, dims in found.tensors.items()}
     kind, kind_of_file = values.get("general.architecture"), values.get("general.file_type")
@@ -229,7 +240,8 @@ def of_gguf(file: Path) -> Shape:
     ]
     count = sum(math.prod(dims) for dims in tensors.values())
     if missing or not count:
-        raise ShapeError(f"{file} does not tell the {(missing or ['tensors'])[0]} of a language model")
+        lacks = (missing or ["tensors"])[0]
+        raise ShapeError(say("{path} lacks the {name} of a language model", path=str(file), name=lacks))
     stored_bytes = sum(found.data_bytes for found in headers)
     bits = 8 * stored_bytes / count
     alike = next((name for most, name in _GGUF_BITS if bits <= most), "fp32")
@@ -251,7 +263,7 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     """
     inner = document.get("text_config") or document.get("llm_config") or document
     if not isinstance(inner, Mapping):
-        raise ShapeError("config.json is not a model's")
+        raise ShapeError(say("config.json is not a model's"))
     hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim")
     layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
     heads = _whole(inner, "num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -304,9 +316,12 @@ def _stored(quantization: object) -> str:
         return "int4" if quantization.get("load_in_4bit") else "int8"
     if method == "fp8":
         return "fp8"
-    what = f"{method or 'quantized weights'}" + (f" of {bits} bits" if bits else "")
+    kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method
     raise ShapeError(
-        f"config.json speaks of {what}, which fit does not know: take the model it was made from"
+        say(
+            "config.json names a quantization that fit does not know ({kind}): take the model it was made of",
+            kind=kind or "?",
+        )
     )
 
 
@@ -320,18 +335,16 @@ def header(file: Path) -> dict[str, Any]:
         ValueError: it is none of this format.
     """
     with os.fdopen(documents.open_plain(file, follow=True), "rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        if length > MOST_HEADER_BYTES:
-            raise ValueError(f"{file.name} is no safetensors file")
-        document = documents.parsed(stream.read(length))
-    if not all(
+        length = int.from_bytes(stream.read(8), "little")
+        document = documents.parsed(stream.read(length)) if 0 < length <= MOST_HEADER_BYTES else None
+    if document is None or not all(
         isinstance(entry, dict)
         and isinstance(entry.get("shape"), list)
         and all(isinstance(size, int) and size >= 0 for size in entry["shape"])
         for name, entry in document.items()
         if name != "__metadata__"
     ):
-        raise ValueError(f"{file.name} is no safetensors file")
+        raise ValueError(say("{file} is no safetensors file", file=file.name))
     return document
 
 
@@ -343,12 +356,12 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     """
     numbers = [int(m[1]) for n in tensors if (m := re.search(r"(?:layers|h|blocks)\.(\d{1,6})\.", n))]
     if not numbers:
-        raise ShapeError("no tensor of a layer: name the model's config.json")
+        raise ShapeError(say("it has no tensor of a layer: name the model's config.json"))
 
     def dims(*endings: str) -> list[int]:
         found = next((e["shape"] for n, e in tensors.items() if n.endswith(endings)), None)
         if not found or len(found) != 2:
-            raise ShapeError(f"no tensor called ...{endings[0]}: name the model's config.json")
+            raise ShapeError(say("it has no tensor …{name}: name the model's config.json", name=endings[0]))
         return [int(d) for d in found]
 
     vocabulary, hidden = dims("embed_tokens.weight", "wte.weight", "embed_in.weight", "tok_embeddings.weight")
@@ -368,7 +381,7 @@ def _whole(document: Mapping[str, Any], *names: str, default: int | None = None)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     if default is None:
-        raise ShapeError(f"config.json has no {names[0]}")
+        raise ShapeError(say("config.json has no {name}", name=names[0]))
     return default
 
 

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 
+from wslgpud.advise.guard.memory import most_bytes
 from wslgpud.advise.guard.plan import Process, is_compiler
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.text import table, whole
@@ -32,7 +33,14 @@ class Holding:
         self._ask_at = float("-inf")
 
     def now_bytes(self, processes: Sequence[Process]) -> int | None:
-        """Return what these processes hold together, in bytes; None: not known exactly at this look."""
+        """Return what these processes hold together, in bytes; None: not known exactly at this look.
+
+        More than the machine has is a sum that counts something twice, and not known.
+        """
+        held, most = self._sum(processes), most_bytes(self._host)
+        return None if held is not None and most is not None and held > most else held
+
+    def _sum(self, processes: Sequence[Process]) -> int | None:
         sharing = self._sharing(processes)
         alone = sum(p.bytes + p.shared_bytes for p in processes if p.key not in sharing)
         if not sharing:

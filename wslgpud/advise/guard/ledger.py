@@ -8,6 +8,7 @@ it for want of memory (it needs at least its peak then), seconds and exit status
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,19 +32,26 @@ class Ledger:
         value = self.commands.get(command, {}).get("compiler_bytes")
         return value if isinstance(value, int) and value > 0 else None
 
-    def peaks(self, command: str, jobs: int | None) -> dict[str, int]:
+    def peaks(self, command: str, jobs: int | None, most: Mapping[str, int]) -> dict[str, int]:
         """Return what a command will come to, in bytes, by resource ("ram" or a card's UUID).
 
         Args:
             command: its name.
             jobs: how many jobs it will run at once; a build's memory follows their number.
+            most: what this machine has of each resource; a peak beyond it never was, or was elsewhere.
         """
         facts = self.commands.get(command, {})
-        ram, before, vram = facts.get("peak_bytes"), facts.get("jobs"), facts.get("vram_bytes")
-        found = {"ram": ram, **(vram if isinstance(vram, dict) else {})}
-        if isinstance(ram, int) and facts.get("compiler_bytes") and jobs and isinstance(before, int):
-            found["ram"] = ram * jobs // max(before, 1)
-        return {name: size for name, size in found.items() if isinstance(size, int) and size > 0}
+        before, vram = facts.get("jobs"), facts.get("vram_bytes")
+        noted = {"ram": facts.get("peak_bytes"), **(vram if isinstance(vram, dict) else {})}
+        found = {
+            name: size
+            for name, size in noted.items()
+            if type(size) is int and 0 < size <= most.get(name, size)
+        }
+        if "ram" in found and facts.get("compiler_bytes") and jobs and isinstance(before, int):
+            wanted = found["ram"] * jobs // max(before, 1)
+            found["ram"] = min(wanted, most.get("ram", wanted))
+        return {name: size for name, size in found.items() if size > 0}
 
     def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
         """Take over a run that went well; the last one counts, for sources and flags change."""

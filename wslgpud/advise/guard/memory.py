@@ -7,8 +7,16 @@ from typing import NamedTuple
 
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.text import table, whole
+from wslgpud.words import say
 
 _NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is none
+
+
+def most_bytes(host: Host) -> int | None:
+    """Return how much the machine has of RAM and swap together: no program can have held more."""
+    levels = table(_text(host, "/proc/meminfo"))
+    ram, swap = (whole(levels.get(name)) for name in ("MemTotal", "SwapTotal"))
+    return None if ram is None else (ram + (swap or 0)) << 10
 
 
 class Room(NamedTuple):
@@ -30,7 +38,7 @@ def room(host: Host) -> Room:
     levels = table(host.read("/proc/meminfo"))
     total, available = (whole(levels.get(n)) for n in ("MemTotal", "MemAvailable"))
     if total is None or available is None:
-        raise NoData("/proc/meminfo does not tell what is available")
+        raise NoData(say("/proc/meminfo does not tell how much memory is available"))
     kills = whole(table(_text(host, "/proc/vmstat")).get("oom_kill")) or 0
     # Of swap only the machine's own counts: how much of it a group may use is its own affair.
     machine = Room(available << 10, total << 10, kills, (whole(levels.get("SwapFree")) or 0) << 10)

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from wslgpud.masking import masked
 from wslgpud.units import printable
+from wslgpud.words import failure, t
 
 _CHUNK_BYTES = 1 << 16
 _CLEAR = b"\r\x1b[2K"
@@ -126,7 +127,8 @@ class Relay:
                 self._log.write(data)
             except OSError as error:  # a full disk must not end a build
                 self._log = None
-                self._write(2, f"wslgpud: the log ends here: {error.strerror}\n".encode())
+                said = t("the log ends here: {why}", why=failure(error))
+                self._write(2, f"wslgpud: {said}\n".encode())
 
     def _write(self, target: int, data: bytes) -> None:
         view = memoryview(data)

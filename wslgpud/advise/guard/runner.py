@@ -241,7 +241,7 @@ class Run:
         for process in sorted(processes, key=lambda p: -p.bytes):
             if tree.catches(self.host, process, number) and tree.send([process], number):
                 self._saved_at = seconds
-                self.account.saved.append(f"{process.name} ({process.pid}) after {seconds:.0f} s")
+                self.account.saved.append((f"{process.name} (pid {process.pid})", seconds))
                 return
 
     def _end_all(self, processes: Sequence[Process], number: signal.Signals) -> None:

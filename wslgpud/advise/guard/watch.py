@@ -29,7 +29,8 @@ class Account:
 
     ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
     None for a run that was over before it was seen. ``vram_taken_bytes`` is by UUID the most beyond what
-    others held at the start.
+    others held at the start. ``saved`` are the programs that were asked to save themselves, and after how
+    many seconds.
     """
 
     seconds: float = 0.0
@@ -50,7 +51,7 @@ class Account:
     pauses: int = 0
     paused_seconds: float = 0.0
     oom_kills: int = 0
-    saved: list[str] = field(default_factory=list)
+    saved: list[tuple[str, float]] = field(default_factory=list)
 
     def note(self, seconds: float, room: Room, processes: list[Process], held_bytes: int | None) -> None:
         """Take over one look; ``held_bytes`` is None where it is not known what they hold together."""
@@ -114,6 +115,7 @@ class VramWatch:
         self._source = GpuSource(host, config)
         self._end, self._answered = threading.Event(), threading.Event()
         self._free_bytes: dict[int, int] = {}
+        self._total_bytes: dict[int, int] = {}
         self._uuids: dict[int, str] = {}
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
         self.start_bytes: dict[int, int] = {}
@@ -146,6 +148,11 @@ class VramWatch:
         self._answered.wait(_FIRST_ANSWER_SECONDS)
         return {self._uuids[index]: free for index, free in self._free_bytes.items()}
 
+    def total_by_uuid(self) -> dict[str, int]:
+        """Return how much memory each card has, once it has answered; waits for its first answer."""
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return {self._uuids[index]: total for index, total in self._total_bytes.items()}
+
     def stop(self) -> None:
         """End the thread, and the child with it."""
         self._end.set()
@@ -159,7 +166,9 @@ class VramWatch:
                     self._uuids[gpu.index] = gpu.uuid or f"gpu{gpu.index}"
                     if gpu.free_bytes is not None:
                         self._free_bytes[gpu.index] = gpu.free_bytes
-                    if gpu.used_bytes is not None:
+                    if gpu.total_bytes:
+                        self._total_bytes[gpu.index] = gpu.total_bytes
+                    if gpu.used_bytes is not None and gpu.used_bytes <= (gpu.total_bytes or gpu.used_bytes):
                         self.start_bytes.setdefault(gpu.index, gpu.used_bytes)
                         self.now_bytes[gpu.index] = gpu.used_bytes
                         self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), gpu.used_bytes)

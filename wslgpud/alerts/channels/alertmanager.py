@@ -14,6 +14,7 @@ from typing import Any
 from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.config_key import ConfigError
+from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
 #: it answers a post with nothing, or with a sentence
@@ -49,7 +50,7 @@ class AlertmanagerChannel:
             address = outgoing.parsed(url)
         except ValueError as error:  # also a port that is no number, half an IPv6 address
             raise ConfigError(
-                "alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093"
+                say("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")
             ) from error
         self.name = f"alertmanager-{address.place}"
         path = address.target.partition("?")[0].rstrip("/")

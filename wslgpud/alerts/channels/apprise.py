@@ -20,6 +20,7 @@ from wslgpud.alerts.channels.postoffice import OFFICE
 from wslgpud.alerts.message import MOST_CHARACTERS, body
 from wslgpud.config_key import ConfigError
 from wslgpud.units import one_line
+from wslgpud.words import cause, say
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -38,7 +39,9 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     try:
         lines = documents.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"alerts.urls_file: cannot read {file}: {error}") from error
+        raise ConfigError(
+            say("alerts.urls_file: cannot read {file}: {error}", file=str(file), error=cause(error))
+        ) from error
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
 
@@ -88,14 +91,17 @@ def understood(urls: Sequence[str]) -> None:
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError(f"alerts.urls needs Apprise: {extras.remedy('apprise')}")
+        raise ConfigError(say("alerts.urls needs Apprise: {remedy}", remedy=extras.remedy("apprise")))
     if not _unknown(urls):
         return
     for url in urls:
         if _unknown([url]):
             raise ConfigError(
-                f"alerts.urls: Apprise cannot use a URL of the kind {_kind(url)}://; "
-                "https://github.com/caronc/apprise/wiki has the forms"
+                say(
+                    "alerts.urls: Apprise cannot use a URL of the kind {kind}://; "
+                    "https://github.com/caronc/apprise/wiki has the forms",
+                    kind=_kind(url),
+                )
             )
 
 

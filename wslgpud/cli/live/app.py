@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -18,30 +19,37 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.console import harmless
-from wslgpud.cli.live.draw import Shown, cycled, screen
 from wslgpud.cli.live.history import History
-from wslgpud.cli.live.looks import Feed, Look, NoLookError
+from wslgpud.cli.live.looks import Feed, Look
 from wslgpud.cli.live.past import NoPastError, Past, before
 from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.rows import Shown
+from wslgpud.cli.screen import Screen as View
+from wslgpud.client import Unanswered
+from wslgpud.words import t
 
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
-HELP = """\
-[b]What you see[/b]
-  Bars are what is used; the broken part what it is going to be in
-  five minutes if it goes on like this.
-  Sparklines go back as far as the rule above them says; a blank is
-  a time nobody looked.
-  [b]n/a[/b] is what this card or kernel does not tell. Under WSL2 that is
-  the VRAM of a program.
-  [b]grows[/b] is the last minute's growth of RAM and swap.
+#: of the smallest terminal, less the border and padding of the help
+_HELP_COLUMNS = 70
 
-[b]Keys[/b]
-  s    sort by RAM, VRAM, growth, pid   p    pause, to read or copy
-  /    only programs with a word        + -  how far back sparklines go
-  esc  all programs again               h    history, up to a year
-  ?    this                             q    quit
 
-Any key closes this."""
+def help_text() -> str:
+    """Say what the screen means, and which keys there are."""
+    keys = (
+        ("s", t("sort by RAM, VRAM, growth or pid")), ("/", t("only programs that contain a word")),
+        ("esc", t("all programs again")), ("p", t("pause, to read or copy")),
+        ("+ -", t("how far back sparklines go")), ("h", t("history, up to a year")), ("q", t("quit")),
+    )  # fmt: skip
+    meaning = (
+        t("Bars show what is used; the broken part is the forecast for the next five minutes."),
+        t("Sparklines cover the time named above them; a gap is a time without samples."),
+        t("n/a is what this card or kernel does not report, such as the VRAM of a process under WSL2."),
+        t("Growth is that of the last minute. The process that the verdict names is marked ▶."),
+    )
+    lines = [line for text in meaning for line in wrap(text, _HELP_COLUMNS)]
+    return "\n".join(
+        [*lines, "", *(f"  {key:<4} {text}" for key, text in keys), "", t("Any key closes this.")]
+    )
 
 
 class Help(ModalScreen[None]):
@@ -51,7 +59,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Show the text."""
-        yield Static(HELP)
+        yield Static(help_text(), markup=False)
 
     def on_key(self) -> None:
         """Go away."""
@@ -76,14 +84,14 @@ class Live(App[None]):
     #view { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        Binding("s", "sort", "sort"),
-        Binding("slash", "filter", "filter"),
-        Binding("p", "pause", "pause"),
-        Binding("plus,equals_sign", "span(1)", "longer"),
-        Binding("minus", "span(-1)", "shorter"),
-        Binding("h", "history", "history"),
-        Binding("question_mark", "help", "help"),
+        Binding("q", "quit", t("quit")),
+        Binding("s", "sort", t("sort")),
+        Binding("slash", "filter", t("filter")),
+        Binding("p", "pause", t("pause")),
+        Binding("plus,equals_sign", "span(1)", t("longer")),
+        Binding("minus", "span(-1)", t("shorter")),
+        Binding("h", "history", t("history")),
+        Binding("question_mark", "help", t("help")),
         Binding("escape", "all", show=False),
     ]
     ENABLE_COMMAND_PALETTE = False
@@ -106,8 +114,8 @@ class Live(App[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
-        yield Vertical(Static("looking ...", id="view", markup=False))
-        yield Input(placeholder="only programs with", id="filter")
+        yield Vertical(Static(t("looking ..."), id="view", markup=False))
+        yield Input(placeholder=t("only programs with"), id="filter")
         yield Footer()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -133,7 +141,7 @@ class Live(App[None]):
             began = time.monotonic()
             try:
                 look, trouble = self._feed.look(), ""
-            except NoLookError as error:
+            except Unanswered as error:
                 look, trouble = None, str(error)
             if self.is_running:
                 self.call_from_thread(self._take, look, trouble)
@@ -174,9 +182,10 @@ class Live(App[None]):
 
     def _draw_on(self, view: Static) -> None:
         if self._look is None:
-            view.update(self.shown.trouble or "looking ...")
+            view.update(self.shown.trouble or t("looking ..."))
         elif view.size.width:
-            view.update(screen(self._look, self._trail, self.shown, *view.size, time.time()))
+            mono, height = time.monotonic(), view.size.height
+            view.update(View(self._look, self._trail, self.shown, mono=mono, height=height))
 
     def on_resize(self) -> None:
         """Draw anew."""
@@ -184,7 +193,7 @@ class Live(App[None]):
 
     def action_sort(self) -> None:
         """Order programs by the next figure."""
-        self._change(cycled(self.shown))
+        self._change(self.shown.cycled())
 
     def action_pause(self) -> None:
         """Stand still, or go on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -22,7 +21,7 @@ from wslgpud.cli.history_screen import legend
 from wslgpud.cli.live.past import Drawn, NoPastError, Past
 from wslgpud.cli.series import amount
 from wslgpud.palette import TERMINAL_LINES
-from wslgpud.units import duration
+from wslgpud.words import t
 
 DAY_SECONDS = 86400
 #: name and length of the times that can be looked at
@@ -87,7 +86,7 @@ def history(
         spans.append(f" {name} ", "bold reverse" if number == view.span else "bright_black")
     head = [names, spans]
     if trouble or drawn is None or not drawn.curves:
-        nothing = "looking ..." if drawn is None else "nothing was recorded in this time"
+        nothing = t("looking ...") if drawn is None else t("nothing was recorded in this time")
         return Group(
             *head, Text(""), Text(f"  {trouble or nothing}", "yellow" if trouble else "bright_black")
         )
@@ -105,32 +104,31 @@ def history(
     ))  # fmt: skip
     for line in lines:
         line.end = "\n"
-    note = f"{_moment(end - view.seconds)} to {_moment(end)}, a point every {duration(drawn.step_seconds)}"
-    more = f", and {len(shown) - room} more" * (len(shown) > room)
+    note = t(
+        "{since_wall} to {until_wall}, a point every {step_seconds}",
+        since_wall=end - view.seconds, until_wall=end, step_seconds=drawn.step_seconds,
+    )  # fmt: skip
+    more = [t("and {number} more", number=len(shown) - room)] if len(shown) > room else []
     return Group(
         *head,
         *lines,
         legend(shown[:room], write),
-        Text(f"{note}{more}, {where}", "bright_black", no_wrap=True, overflow="ellipsis"),
+        Text(", ".join([note, *more, where]), "bright_black", no_wrap=True, overflow="ellipsis"),
     )
-
-
-def _moment(wall: float) -> str:
-    return datetime.fromtimestamp(wall).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 class History(Screen[None]):
     """The history over the live view; keys choose what and when."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,h,q", "leave", "back"),
-        Binding("down,s", "other(1)", "next"),
-        Binding("up", "other(-1)", "previous"),
-        Binding("plus,equals_sign", "longer(1)", "longer"),
-        Binding("minus", "longer(-1)", "shorter"),
-        Binding("left", "move(-1)", "earlier"),
-        Binding("right", "move(1)", "later"),
-        Binding("0", "now", "now"),
+        Binding("escape,h,q", "leave", t("back")),
+        Binding("down,s", "other(1)", t("next")),
+        Binding("up", "other(-1)", t("previous")),
+        Binding("plus,equals_sign", "longer(1)", t("longer")),
+        Binding("minus", "longer(-1)", t("shorter")),
+        Binding("left", "move(-1)", t("earlier")),
+        Binding("right", "move(1)", t("later")),
+        Binding("0", "now", t("now")),
     ]
     CSS = "History #history { height: 1fr; }"
 
@@ -144,7 +142,7 @@ class History(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the screen out."""
-        yield Vertical(Static("looking ...", id="history", markup=False))
+        yield Vertical(Static(t("looking ..."), id="history", markup=False))
         yield Footer()
 
     def on_mount(self) -> None:
@@ -174,7 +172,7 @@ class History(Screen[None]):
                 points = max(40, 2 * (self.size.width - _LABELS))
                 drawn = self._past.drawn(view.word, end - view.seconds, end, points)
             else:
-                trouble = "no history yet"
+                trouble = t("no history yet")
         except NoPastError as error:
             trouble = str(error)
         if self.is_running:

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wslgpud import documents, outgoing
 from wslgpud import status as summary
 from wslgpud.advise.drives import READERS, open_there, windows_points
 from wslgpud.catalogue import catalogue
+from wslgpud.client import Daemon, Unanswered, answering
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.monitor import Monitor
+from wslgpud.verdict import blindness, decide
+from wslgpud.words import current, t
 
 if TYPE_CHECKING:
     from wslgpud.cli.live.past import Past
     from wslgpud.cli.live.trail import Trail
 
-TIMEOUT_SECONDS = 3.0
-#: of an answer; a year of a hundred series has 10 MB
-_MOST_BYTES = 64 << 20
 #: a data set stays where it is
 DRIVES_SECONDS = 10.0
+#: between the two looks that it takes to know rates
+SETTLE_SECONDS = 1.0
+#: without a sample for so long, or for so many intervals, how things stand is not known; as in /-/healthy
+STALE_SECONDS, STALE_INTERVALS = 10.0, 5
 _CATALOGUE = catalogue()
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 #: name of the samples as Prometheus has it -> (labels, value) of each series
 Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -46,6 +51,9 @@ class Look:
     where: str = ""
     #: name of a training that reads from a drive of Windows, and what it has open there
     on_windows: tuple[str, str] | None = None
+    #: how old the sample was, and how often one is taken
+    age_seconds: float = 0.0
+    interval_seconds: float = 0.0
 
     def series(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
         """Yield the series of a metric (no prefix, no suffix) that have these labels among theirs."""
@@ -58,13 +66,20 @@ class Look:
         values = [value for _, value in self.series(name, **labels)]
         return sum(values) if values else None
 
+    @property
+    def stale(self) -> bool:
+        """Tell whether the daemon answers and does not sample."""
+        return self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
 
-class NoLookError(Exception):
-    """The daemon gave no answer; the text says why."""
 
+class NotYet(Unanswered):
+    """The daemon is there, and has taken no sample yet; ``document`` is what it says."""
 
-class NotYetError(NoLookError):
-    """The daemon is there, and has taken no sample yet."""
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        """Say so."""
+        why = t("the daemon at {url} has just started and waits for its first sample", url=document["url"])
+        super().__init__(why)
+        self.document = document
 
 
 class Feed(Protocol):
@@ -74,7 +89,7 @@ class Feed(Protocol):
         """Look once; it may take seconds.
 
         Raises:
-            NoLookError: nobody answers just now.
+            Unanswered: nobody answers just now.
         """
 
     def past(self, trail: Trail) -> Past:
@@ -87,82 +102,33 @@ class Feed(Protocol):
 class DaemonFeed:
     """Asks a running daemon, ours or that of another machine."""
 
-    def __init__(self, url: str, watch: DriveWatch | None = None) -> None:
-        """Take its address, such as ``http://127.0.0.1:9655``; ``watch`` if it is this machine's."""
-        self._url = url.rstrip("/")
-        self._watch = watch
+    def __init__(self, daemon: Daemon, *, here: bool = False) -> None:
+        """Take the daemon; ``here`` tells that it is this machine's."""
+        self._daemon = daemon
+        self._watch = DriveWatch(Host()) if here else None
 
     def look(self) -> Look:
         """See ``Feed.look``."""
+        document = self._daemon.status()
+        if "at" not in document:
+            raise NotYet(document)
+        latest = self._daemon.ask("/api/v1/latest")
         try:
-            document = _begun(documents.parsed(self._get("/api/v1/status")))
-            values = read_exposition(self._get("/metrics"))
-        except ValueError as error:
-            raise NoLookError(f"what answers at {self._url} is no wslgpud: {error}") from error
+            values = read_values(latest["values"])
+            age, interval = float(latest["age_seconds"]), float(latest["interval_seconds"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._daemon.stranger(error) from error
         found = self._watch.found(document) if self._watch else None
-        return Look(time.monotonic(), document, values, "daemon", self._url, found)
+        return Look(time.monotonic(), document, values, "daemon", self._daemon.url, found, age, interval)
 
     def past(self, trail: Trail) -> Past:  # noqa: ARG002 - a daemon remembers more
         """See ``Feed.past``."""
         from wslgpud.cli.live.past import ApiPast  # noqa: PLC0415 - only when somebody asks
 
-        return ApiPast(self._get, self._url)
+        return ApiPast(self._daemon)
 
     def close(self) -> None:
         """See ``Feed.close``."""
-
-    def _get(self, path: str) -> str:
-        try:
-            address = outgoing.parsed(self._url + path)
-            answer = outgoing.exchange(address, deadline_seconds=TIMEOUT_SECONDS, most_bytes=_MOST_BYTES)
-            return answer.decode()
-        except (ValueError, outgoing.Refused, outgoing.Unreachable) as error:
-            raise NoLookError(f"{self._url} does not answer: {error}") from error
-
-
-class SocketFeed:
-    """Asks a daemon of this machine whose HTTP server wants a password or TLS."""
-
-    def __init__(self, url: str, path: Path, watch: DriveWatch, database: str) -> None:
-        """Take the address to show, the daemon's own socket, and where its history is."""
-        self._url = url
-        self._path = path
-        self._watch = watch
-        self._database = database
-
-    def look(self) -> Look:
-        """See ``Feed.look``."""
-        from wslgpud.serve.local import ask  # noqa: PLC0415 - only then
-
-        try:
-            document = _begun(ask(self._path))
-            values = read_exposition(document.pop("metrics", ""))
-            found = self._watch.found(document)
-            return Look(time.monotonic(), document, values, "daemon", self._url, found)
-        except PermissionError as error:
-            raise NoLookError(f"the daemon at {self._url} is another user's; ask it with sudo") from error
-        except (OSError, ValueError) as error:
-            raise NoLookError(f"the daemon at {self._url} does not answer: {error}") from error
-
-    def past(self, trail: Trail) -> Past:
-        """See ``Feed.past``."""
-        from wslgpud.cli.live.past import past_of  # noqa: PLC0415 - only when somebody asks
-
-        return past_of(self._database, trail)
-
-    def close(self) -> None:
-        """See ``Feed.close``."""
-
-
-def _begun(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document that holds a sample.
-
-    Raises:
-        NotYetError: the daemon has taken none yet.
-    """
-    if "at" not in document:
-        raise NotYetError("the daemon has just started and waits for its first sample")
-    return document
 
 
 class OwnFeed:
@@ -187,9 +153,8 @@ class OwnFeed:
         for spec, value, labels in state.snapshot.readings():
             series = values.setdefault(spec.sample, [])
             series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
-        document = summary.status(
-            state.snapshot, state.observation, state.forecasts, running=state.running, locks=state.locks
-        )
+        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        document = {"seen_by": self._seen_by} | summary.status(state, verdict, current())
         return Look(
             state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document)
         )
@@ -205,19 +170,50 @@ class OwnFeed:
         self._monitor.close()
 
 
-def read_exposition(text: str) -> Values:
-    """Read what ``/metrics`` serves in the classic text format.
+def feed_of(
+    settings: Config, folders: Sequence[Path], recorded: Host | None, complain: Callable[[str], None]
+) -> Feed:
+    """Return the feed of this machine's daemon, or of a recorded machine; else looks of our own."""
+    if recorded is not None:
+        return OwnFeed(settings, recorded, "recording")
+    if found := answering(folders, complain):
+        return DaemonFeed(found[0], here=True)
+    # What a daemon kept that does not run now is history all the same.
+    with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
+    return OwnFeed(settings, Host(), folder=with_history)
+
+
+def looked(feed: Feed, trail: Trail) -> Look:
+    """Look once, through a daemon; by ourselves twice, as rates need two looks.
 
     Raises:
-        ValueError: it is not that format.
+        Unanswered: nobody answers just now.
     """
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - 30 ms
+    first, look = not trail.known(), feed.look()
+    trail.add(look)
+    if first and look.seen_by == "own look":
+        time.sleep(SETTLE_SECONDS)
+        look = feed.look()
+        trail.add(look)
+    return look
 
+
+def read_values(known: Mapping[str, float]) -> Values:
+    """Read the values of ``/api/v1/latest``, whose names are as Prometheus writes them.
+
+    Raises:
+        ValueError: they are no figures. AttributeError and TypeError: they are no values at all.
+    """
     values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            values.setdefault(sample.name, []).append((sample.labels, sample.value))
+    for name, value in known.items():
+        sample, _, inside = name.partition("{")
+        labels = {key: _unescaped(text) for key, text in _LABEL.findall(inside)}
+        values.setdefault(sample, []).append((labels, float(value)))
     return values
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], text)
 
 
 class DriveWatch:
@@ -239,22 +235,3 @@ class DriveWatch:
             seen = next(open_there(self._host, names, points), None) if points else None
             self._found = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
         return self._found
-
-
-def daemon_feed(folders: list[Path], database: str = "") -> Feed | None:
-    """Return a feed of the daemon that keeps its data in one of ``folders``; None where none left a note.
-
-    ``database`` is where its history lies, if not in that folder.
-    """
-    for folder in folders:
-        try:
-            note = documents.parsed(documents.read(folder / "daemon.json"))
-            url = str(note["url"])
-        except (OSError, ValueError, KeyError):
-            continue
-        watch = DriveWatch(Host())
-        if "socket" not in note:
-            return DaemonFeed(url, watch)
-        history = database or str(folder / "wslgpud.db")
-        return SocketFeed(url, folder / str(note["socket"]), watch, history)
-    return None

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from wslgpud import documents
 from wslgpud.catalogue import catalogue
 from wslgpud.cli.common import Fault
 from wslgpud.cli.live.trail import Key, Trail, busy_share
 from wslgpud.cli.series import WORDS, find, unit_of
+from wslgpud.client import Daemon, Unanswered
 from wslgpud.curves import Curve, curve, rates
 from wslgpud.serve.api_series import MOST_SERIES
 from wslgpud.steps import step_for
 from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
+from wslgpud.words import t
 
 if TYPE_CHECKING:
     from wslgpud.cli.live.looks import Look
@@ -77,7 +77,8 @@ class ReaderPast:
             self._reader = Reader(database)
         except StoreError as error:
             raise NoPastError(str(error)) from error
-        self.where = f"from {self._reader.path or 'the database'}"
+        place = self._reader.path
+        self.where = t("from {path}", path=str(place)) if place else t("from the database")
 
     def words(self) -> Sequence[str]:
         """See ``Past.words``."""
@@ -106,17 +107,17 @@ class ReaderPast:
 
 
 class ApiPast:
-    """Asks a daemon's API, also one of another machine. ``get`` fetches the text of a path."""
+    """Asks a daemon's API, also one of another machine."""
 
-    def __init__(self, get: Callable[[str], str], where: str) -> None:
+    def __init__(self, daemon: Daemon) -> None:
         """Nothing is asked yet."""
-        self._get = get
-        self.where = f"from {where}"
+        self._daemon = daemon
+        self.where = t("from {url}", url=daemon.url)
         self._known: list[Mapping[str, Any]] = []
 
     def words(self) -> Sequence[str]:
         """See ``Past.words``."""
-        self._known = self._ask("/api/v1/series", {})["series"]
+        self._known = self._ask("/api/v1/series")["series"]
         metrics = {one["metric"] for one in self._known}
         return [word for word in WORDS if metrics & _samples(word)]
 
@@ -125,20 +126,18 @@ class ApiPast:
         names = [one["name"] for one in self._known if one["metric"] in _samples(word)][:MOST_SERIES]
         if not names:
             return Drawn([], 1.0)
-        asked = {"series": names, "start": start, "end": end, "points": max(10, min(points, MOST_POINTS))}
-        answer = self._ask("/api/v1/range", asked)
+        points = max(10, min(points, MOST_POINTS))
+        answer = self._ask("/api/v1/range", series=names, start=start, end=end, points=points)
         curves = [_curve_of(one) for one in answer["series"]]
         return Drawn([one for one in curves if one.points], float(answer["step"] or 1))
 
     def close(self) -> None:
         """See ``Past.close``."""
 
-    def _ask(self, path: str, query: Mapping[str, Any]) -> Any:
-        from wslgpud.cli.live.looks import NoLookError  # noqa: PLC0415 - it imports us
-
+    def _ask(self, path: str, **query: Any) -> dict[str, Any]:
         try:
-            return documents.parsed(self._get(f"{path}?{urllib.parse.urlencode(query, doseq=True)}"))
-        except (NoLookError, ValueError) as error:
+            return self._daemon.ask(path, **query)
+        except Unanswered as error:
             raise NoPastError(str(error)) from error
 
 
@@ -207,11 +206,10 @@ _SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
 class TrailPast:
     """What the view has seen since it began: all there is where no daemon keeps a history."""
 
-    where = "no daemon keeps a history here: only what this view has seen"
-
     def __init__(self, trail: Trail) -> None:
         """Look at what ``trail`` holds; it goes on to grow."""
         self._trail = trail
+        self.where = t("no daemon keeps a history here: only what this view has seen")
 
     def words(self) -> Sequence[str]:
         """See ``Past.words``."""

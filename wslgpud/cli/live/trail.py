@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wslgpud.cli.live.looks import Look
 
 #: at a look a second, as much as an hour
 MOST_POINTS = 3600
-GROWTH_WINDOW_SECONDS = 60.0
+GROWTH_WINDOW_SECONDS, GROWTH_LEAST_SECONDS = 60.0, 10.0
 
 
 class Key(NamedTuple):
@@ -35,13 +35,9 @@ class Trail:
         for key, value in (*_levels(look), *_rates(self._last, look)):
             self._curves.setdefault(key, deque(maxlen=MOST_POINTS)).append((look.mono, value))
         alive = {str(p["pid"]) for p in look.document["processes"]}
-        for key in [k for k in self._curves if k.what == "rss" and k.which not in alive]:
+        for key in [k for k in self._curves if k.what in ("rss", "vram") and k.which not in alive]:
             del self._curves[key]
         self._last = look
-
-    def still(self, mono: float) -> float:
-        """Return for how long there has been no new sample; by our own clock, since a daemon's may differ."""
-        return 0.0 if self._last is None else max(0.0, mono - self._last.mono)
 
     def seed(self, key: Key, points: Iterable[tuple[float, float]]) -> None:
         """Put (monotonic time, value) of before the first look under a curve."""
@@ -69,9 +65,9 @@ class Trail:
         return sum(values) / len(values)
 
     def growth(self, key: Key) -> float | None:
-        """Return by how much a curve rose a second over the last minute; None before half of that."""
+        """Return by how much a curve rose a second over the last minute; None before ten seconds."""
         curve = [p for p in self.points(key) if p[0] >= self.points(key)[-1][0] - GROWTH_WINDOW_SECONDS]
-        if len(curve) < 2 or curve[-1][0] - curve[0][0] < GROWTH_WINDOW_SECONDS / 2:
+        if len(curve) < 2 or curve[-1][0] - curve[0][0] < GROWTH_LEAST_SECONDS:
             return None
         return (curve[-1][1] - curve[0][1]) / (curve[-1][0] - curve[0][0])
 
@@ -90,6 +86,19 @@ def _levels(look: Look) -> Iterator[tuple[Key, float]]:
             yield Key("busy", str(card["index"])), card["utilization_ratio"]
     for process in document["processes"]:
         yield Key("rss", str(process["pid"])), process["rss_bytes"] + process["swap_bytes"]
+    for pid, used in vram(document).items():
+        if used is not None:
+            yield Key("vram", str(pid)), used
+
+
+def vram(document: Mapping[str, Any]) -> dict[int, int | None]:
+    """Return what each process holds of all cards together; None where a card does not tell."""
+    found: dict[int, int | None] = {}
+    for card in document["gpus"]:
+        for process in card["processes"]:
+            used, before = process.get("used_bytes"), found.get(process["pid"], 0)
+            found[process["pid"]] = None if before is None or used is None else before + used
+    return found
 
 
 #: curve -> counter, added up over everything that has it

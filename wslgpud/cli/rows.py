@@ -1,0 +1,323 @@
+"""The rows of every terminal screen, from the status document: nothing is decided here.
+
+``status``, ``monitor -o`` and the live view arrange the same rows (``wslgpud.cli.screen``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wslgpud.cli.live.hints import hints
+from wslgpud.cli.live.looks import Look
+from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
+from wslgpud.words import current, says, t, template
+
+SPARKS = "▁▂▃▄▅▆▇█"
+#: how far the bars look ahead
+AHEAD_SECONDS = 300.0
+MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
+#: from this age on, what is shown is called old
+OLD_SECONDS = 5.0
+#: columns from which on there is room for bars, and for sparklines
+BARS, WIDE = 76, 110
+_CHINESE = re.compile("[\u2e80-\u9fff]")
+
+LEVELS: Mapping[str, str] = {
+    "ok": template("OK"), "info": template("info"), "warning": template("warning"),
+    "critical": template("critical"), "emergency": template("emergency"), "unknown": template("unknown"),
+}  # fmt: skip
+_SEEN_BY = {
+    "own look": template("no daemon runs here: nobody is warned"),
+    "recording": template("a recorded machine"),
+}
+SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
+    template("RAM"): lambda row: float(row["ram"]),
+    template("VRAM"): lambda row: float(row["vram"] or -1),
+    template("growth"): lambda row: float((row["growth"] or 0.0) + (row["vram growth"] or 0.0)),
+    template("pid"): lambda row: -float(row["pid"]),
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How somebody wants to see it: which processes in which order, how far back sparklines go.
+
+    Without ``sort``, what grows comes first while something grows, else what is large.
+    """
+
+    sort: str = ""
+    filter: str = ""
+    span_seconds: float = 300.0
+    paused: bool = False
+    trouble: str = ""
+
+    def cycled(self) -> Shown:
+        """Return the next order of processes."""
+        names = list(SORTS)
+        return replace(self, sort=names[(names.index(self.sort or names[0]) + 1) % len(names)])
+
+
+@dataclass(frozen=True)
+class View:
+    """What is seen, what was seen before, and into how many columns it goes; ``mono`` is now."""
+
+    look: Look
+    trail: Trail
+    shown: Shown
+    width: int
+    mono: float
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The status document."""
+        return self.look.document
+
+    @property
+    def growing(self) -> Mapping[str, Any] | None:
+        """The forecast with an end that the verdict is about, else the one that ends first."""
+        ending = [f for f in self.document["forecasts"] if "middle" in (f.get("eta_seconds") or {})]
+        subject = self.document["verdict"].get("subject")
+        return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
+
+    @property
+    def culprit(self) -> int | None:
+        """The pid of whom the verdict names."""
+        said = self.document["verdict"]
+        named = re.search(r"\bpid (\d+)", said.get("who", ""))
+        return said.get("pid") or (int(named[1]) if named else None)
+
+    @property
+    def sparks(self) -> bool:
+        """Whether there is room for sparklines."""
+        return self.width >= WIDE and self.shown.span_seconds > 0
+
+    def curve(self, what: str, which: str, width: int, colour: str) -> Text:
+        """Draw what was seen of a share lately; nothing where there is no room."""
+        if not self.sparks:
+            return Text("")
+        points = self.trail.points(Key(what, which))
+        return Text(spark(points, self.mono, self.shown.span_seconds, width), colour)
+
+
+def words(*parts: str | Text | tuple[str, str]) -> Text:
+    """Return a text that is folded between words only; Chinese has none, and is folded anywhere."""
+    text = Text.assemble(*parts)
+    text.overflow = "fold" if _CHINESE.search(text.plain) else "ellipsis"
+    return text
+
+
+def rule(title: str, width: int, note: str = "") -> Text:
+    """Draw a line with a title, and a note at its end."""
+    text = words(("── ", "bright_black"), (title, "bold cyan"), " ")
+    tail = Text(f" {note} ─" if note else "", "bright_black")
+    text.append("─" * max(0, width - text.cell_len - tail.cell_len), "bright_black").append_text(tail)
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def ink(level: str) -> str:
+    """Return the colour of a level for lines: a background would fill what is around them."""
+    return TERMINAL_LEVELS.get(level, "yellow").removeprefix("bold white on ")
+
+
+def spark(
+    points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0
+) -> str:
+    """Draw a curve's last ``span`` seconds; each character is the greatest of its time, a gap a blank."""
+    cells: list[float] = [-1.0] * width
+    for mono, value in points:
+        place = width - 1 - int((end - mono) / span * width)
+        if 0 <= place < width:
+            cells[place] = max(value, cells[place], 0.0)
+    return "".join(" " if c < 0 else SPARKS[round(min(1.0, c / top) * (len(SPARKS) - 1))] for c in cells)
+
+
+def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
+    """Draw a share from 0 to 1, and behind it, broken, what it is going to be."""
+    full = round(min(1.0, max(0.0, used)) * width)
+    soon = max(full, round(min(1.0, max(0.0, ahead)) * width))
+    return Text.assemble(
+        ("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), ("─" * (width - soon), "bright_black")
+    )
+
+
+def share(ratio: float | None) -> str:
+    """Write a share from 0 to 1."""
+    return t("n/a") if ratio is None else current().fact("share_ratio", ratio)
+
+
+def table_of(*columns: str) -> Table:
+    """Return a table without lines; a column is ``<``, ``>`` or ``~``, which folds between words."""
+    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
+    for side in columns:
+        justify = "right" if side == ">" else "left"
+        table.add_column(no_wrap=side != "~", overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
+    return table
+
+
+def moment(at: str, now: str) -> str:
+    """Return a moment on this machine's clock, with the day if it is another one."""
+    then, today = (datetime.fromisoformat(moment).astimezone() for moment in (at, now))
+    return then.strftime("%H:%M:%S" if then.date() == today.date() else "%Y-%m-%d %H:%M")
+
+
+def verdict(view: View) -> Iterator[Text]:
+    """Say how things stand, and what to do about it."""
+    said, look = view.document["verdict"], view.look
+    age = look.age_seconds + max(0.0, view.mono - look.mono)
+    line = words(
+        (f" {t(LEVELS.get(said['level'], said['level'])).upper()} ", f"bold reverse {ink(said['level'])}"),
+        " ", (said["headline"], "bold"),
+    )  # fmt: skip
+    if view.shown.trouble or look.stale:
+        badge = t("no answer") if view.shown.trouble else t("stale")
+        why = view.shown.trouble or t("the daemon answers but takes no samples")
+        yield words((f" {badge.upper()} ", "bold reverse yellow"), f" {current().duration(age)}: {why}")
+        yield words((t("what follows is old:"), "yellow"), " ", line)
+        return
+    if (who := said.get("who", "")) not in said["headline"]:
+        line.append(f" · {who}")
+    if also := said.get("also"):
+        more = current().text(says("and {count} more is open", "and {count} more are open", count=also))
+        line.append(f"  {more}", "bright_black")
+    if age > OLD_SECONDS and look.seen_by == "daemon":
+        line.append(f"  {t('{age_seconds} old', age_seconds=age)}", "yellow")
+    yield line
+    if advice := said.get("advice"):
+        yield words(f" {advice}")
+
+
+def seen(view: View) -> str:
+    """Say when this was, and who saw it."""
+    look = view.look
+    by = look.where if look.seen_by == "daemon" else t(_SEEN_BY[look.seen_by])
+    marks = [t("paused")] * view.shown.paused
+    marks += [t("last {span_seconds}", span_seconds=view.shown.span_seconds)] * view.sparks
+    at = current().fact("at_wall", datetime.fromisoformat(view.document["at"]).timestamp())
+    return " · ".join([at, by, *marks])
+
+
+def running(view: View) -> Iterator[Text]:
+    """Say what runs, with a bar for what has an end."""
+    for one in view.document.get("running", ()):
+        share, elapsed, left = one.get("done_ratio"), one["elapsed_seconds"], one.get("left_seconds")
+        if share is None and left is not None:
+            share = elapsed / max(elapsed + left, 1e-9)
+        drawn = Text("") if share is None else bar(share, 12, "cyan").append(" ")
+        yield words((" ▶ ", "bold cyan"), drawn, one["headline"])
+    for lock in view.document.get("locks", ()):
+        yield words((f" ! {lock['note']}", "yellow"))
+
+
+def incidents(view: View) -> Iterator[RenderableType]:
+    """Say what else is open than what the verdict is about."""
+    told = view.document["verdict"].get("incident")
+    others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
+    table = table_of("<", "<", "~")
+    for item in others[:MOST_INCIDENTS]:
+        notes = [t("acknowledged")] * bool(item.get("acknowledged"))
+        if "silenced_until" in item:
+            until = moment(item["silenced_until"], view.document["at"])
+            notes.append(t("silenced until {moment}", moment=until))
+        notes.append(t("incident {number}", number=item["id"]))
+        table.add_row(
+            Text(f" {t(LEVELS[item['level']])}", TERMINAL_LEVELS[item["level"]]),
+            _dim(moment(item["since"], view.document["at"])),
+            words(item["headline"], (f"  ({', '.join(notes)})", "bright_black")),
+        )
+    if others:
+        yield table
+    if more := len(others[MOST_INCIDENTS:]):
+        yield words((f" {t('and {number} more: wslgpud alerts list', number=more)}", "bright_black"))
+
+
+def memory(view: View) -> Table:
+    """Show how full each memory is, when it will be full, and through whom."""
+    bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
+    table = table_of("<", *["<"] * (view.width >= BARS), ">", ">", *["<"] * view.sparks, "~")
+    table.columns[0].max_width = max(10, view.width // 6)
+
+    def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
+        used = 1 - left / whole if whole else 0.0
+        ahead = used + rate * AHEAD_SECONDS / whole if whole else 0.0
+        drawn = [bar(used, bars, colour, ahead)] * (view.width >= BARS)
+        curve = [view.curve("used", key, sparks, colour)] * view.sparks
+        taken = t("{used_ratio} used", used_ratio=used)
+        room = t("{room_bytes} left", room_bytes=(left, whole))
+        table.add_row(Text(name, "bold"), *drawn, taken, room, *curve, outlook)
+
+    swap = view.document.get("swap") or {"total": 0}
+    for forecast in _worth_a_line(view.document["forecasts"]):
+        resource, end = forecast["resource"], forecast.get("eta_seconds")
+        name = t("RAM+swap") if resource == "ram" and swap["total"] else current().resource(resource)
+        age = forecast.get("age_seconds", 0.0)
+        outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
+        if age > OLD_SECONDS:
+            outlook = words((t("{age_seconds} old", age_seconds=age), "yellow"))
+        if forecast.get("who"):
+            outlook.append(f" · {forecast['who']}")
+        rate = forecast.get("rate_bytes_per_second", 0.0) if end else 0.0
+        left, whole = forecast["headroom_bytes"], forecast["capacity_bytes"]
+        row(name, resource, left, whole, ink(forecast["level"]), outlook, rate)
+    for card in _not_forecast(view.document):
+        why = words((t("no forecast during a stress run"), "bright_black"))
+        gpu, whole = f"gpu{card['index']}", card["total_bytes"]
+        row(current().resource(gpu), gpu, whole - card["used_bytes"], whole, "cyan", why)
+    if swap["total"]:
+        back = view.trail.mean(Key("swap in"), 10) or 0.0
+        reads = t("reads back {back_bytes} a second", back_bytes=back) if back > 1 << 20 else ""
+        row(t("swap"), "swap", swap["free"], swap["total"], "cyan", words((reads, "yellow")))
+    return table
+
+
+def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return all but the many cgroups of which nothing is to be said: only the fullest few of them."""
+    cgroups = [f for f in forecasts if f["resource"].startswith("cgroup:")]
+    fullest = sorted(cgroups, key=lambda f: (f["level"] == "ok", f["headroom_bytes"] / f["capacity_bytes"]))
+    return [f for f in forecasts if f not in cgroups] + fullest[:MOST_CGROUPS]
+
+
+def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the cards that a stress run fills: what it takes it gives back, so nobody forecasts them."""
+    forecast = {f["resource"] for f in document["forecasts"]}
+    return [
+        card for card in document["gpus"]
+        if f"gpu{card['index']}" not in forecast and {"used_bytes", "total_bytes"} <= card.keys()
+        and any(work["kind"] == "stress" for work in document.get("running", ()))
+    ]  # fmt: skip
+
+
+def below(view: View) -> Iterator[RenderableType]:
+    """Say what is worth doing, what became worse lately, how stress runs ended, and what is not seen."""
+    document, text = view.document, current().text
+    table = table_of("<", "~")
+    for hint in hints(view.look, view.trail):
+        mark = Text(" ➜", "bold yellow") if hint.act else Text(" ✓", "green")
+        evidence = f"  ({text(hint.evidence)})" * bool(hint.evidence)
+        table.add_row(mark, words(text(hint.text), (evidence, "bright_black")))
+    for source in document["sources"]:
+        if source["health"] in ("failed", "late"):
+            table.add_row(" !", f"{source['name']}: {source.get('error', source['health'])}", style="yellow")
+    order, recent = list(LEVELS), document.get("recent", ())
+    worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
+    for item in worse[:MOST_RECENT]:
+        level = (f"{t(LEVELS[item['level']])}  ", TERMINAL_LEVELS[item["level"]])
+        table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))
+    for run in document.get("stress", ()):
+        said = words((run["headline"], TERMINAL_VERDICTS[run["verdict"]]))
+        table.add_row(_dim(moment(run["at"], document["at"])), said)
+    if table.row_count:
+        yield table
+
+
+def _dim(text: str) -> Text:
+    return Text(f" {text}", "bright_black")
