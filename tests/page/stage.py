@@ -196,7 +196,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                what = (c.resource, "memory_exhaustion", c.old, c.new, c.headline, c.forecast)
+                what = (c.resource, "memory_exhaustion", c.old, c.new, c.message, c.forecast)
                 self.say(Transition(snapshot.wall, snapshot.mono, *what))
             last = number == len(seen) - 1
             if last or number % thin == 0:
