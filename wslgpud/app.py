@@ -36,7 +36,7 @@ from wslgpud.status import State, judged, status
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
-from wslgpud.words import cause, chosen, failure, say, tongue
+from wslgpud.words import Said, cause, chosen, failure, say, tongue
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -328,14 +328,12 @@ class Daemon:
             return self.now(language)
         return self._status(state, language, self._recent(state.snapshot.wall - RECENT_SECONDS))
 
-    def checkup(self) -> list[dict[str, Any]]:
-        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons.
-
-        What people read is there in Chinese, too: the page has a language of its own.
-        """
+    def checkup(self) -> list[dict[str, Said]]:
+        """Return what the doctor finds; only the command asks for torch: that starts the users' Pythons."""
         from wslgpud.advise import doctor  # noqa: PLC0415 - only when somebody looks
 
-        return doctor.document(doctor.run(self._host, self._config, None, str(self._folder)))
+        found = doctor.run(self._host, self._config, None, str(self._folder))
+        return [finding.document() for finding in found]
 
     def now(self, language: str) -> dict[str, Any]:
         """Return the same without a look into the database, hence at once."""

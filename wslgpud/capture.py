@@ -29,6 +29,7 @@ from wslgpud.sources.kernel_lines import parse_line
 from wslgpud.sources.registry import SOURCES
 from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
 from wslgpud.sources.windows import WindowsSource
+from wslgpud.words import failure, say
 
 _KMSG = "/dev/kmsg"
 _NVML_SECONDS = 60  # a sleeping card takes its time
@@ -309,9 +310,9 @@ def _kernel_log() -> str:
     try:
         descriptor = os.open(_KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise NoData(f"{_KMSG} is not there") from error
+        raise NoData(say("there is no {path}", path=_KMSG)) from error
     except OSError as error:
-        raise SourceError(f"cannot open {_KMSG}: {error.strerror}") from error
+        raise SourceError(say("cannot open {path}: {why}", path=_KMSG, why=failure(error))) from error
     records = []
     try:
         with contextlib.suppress(BlockingIOError):

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from wslgpud import documents
-from wslgpud.units import one_line
+from wslgpud.words import Told, failure, say
 
-_MOST_CHARACTERS = 500
 _SCORE = "/proc/self/oom_score_adj"
 _UNPROTECT = 'echo 0 >/proc/self/oom_score_adj; exec "$@"'
 
@@ -49,16 +48,12 @@ def unprotected(command: Sequence[str]) -> list[str]:
 MOST_BYTES = 64 << 20
 
 
-class NoData(Exception):  # noqa: N818 - absence is an answer, not an error
+class NoData(Told):
     """The machine lacks the thing (no PSI, no GPU): nothing is wrong and nothing is known."""
 
 
-class SourceError(Exception):
+class SourceError(Told):
     """The thing is there and could not be read; the message names it and, where known, the remedy."""
-
-    def __init__(self, text: str) -> None:
-        """Keep one line: part of it may be the words of a server or a program that is not ours."""
-        super().__init__(one_line(text, _MOST_CHARACTERS))
 
 
 class Clock(Protocol):
@@ -124,7 +119,7 @@ class Host:
         """
         data = self._begin(path, MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
-            raise SourceError(f"{path} does not end")
+            raise SourceError(say("{path} does not end", path=path))
         return data.decode("utf-8", "replace")
 
     def head(self, path: str, most_bytes: int) -> str:
@@ -152,9 +147,9 @@ class Host:
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
-            raise NoData(f"{path} is not there") from error
+            raise NoData(say("there is no {path}", path=path)) from error
         except OSError as error:
-            raise SourceError(f"cannot read {path}: {error.strerror}") from error
+            raise SourceError(say("cannot read {path}: {why}", path=path, why=failure(error))) from error
         return b"".join(chunks)
 
     def exists(self, path: str) -> bool:
@@ -172,9 +167,9 @@ class Host:
             with os.scandir(self.root + path) as entries:
                 return [entry.name for entry in islice(entries, most)]
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
-            raise NoData(f"{path} is not there") from error
+            raise NoData(say("there is no {path}", path=path)) from error
         except OSError as error:
-            raise SourceError(f"cannot list {path}: {error.strerror}") from error
+            raise SourceError(say("cannot list {path}: {why}", path=path, why=failure(error))) from error
 
     def owner(self, path: str) -> int:
         """Return the user whom a folder belongs to.
@@ -185,7 +180,7 @@ class Host:
         try:
             return os.stat(self.root + path).st_uid
         except OSError as error:
-            raise NoData(f"{path} is not there") from error
+            raise NoData(say("there is no {path}", path=path)) from error
 
     def folders(self, path: str, most: int = 10_000) -> list[str]:
         """Return the names of the folders in a folder, links left out; of more than ``most`` entries some.
@@ -198,9 +193,9 @@ class Host:
             with os.scandir(self.root + path) as entries:
                 return [e.name for e in islice(entries, most) if e.is_dir(follow_symlinks=False)]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise NoData(f"{path} is not there") from error
+            raise NoData(say("there is no {path}", path=path)) from error
         except OSError as error:
-            raise SourceError(f"cannot list {path}: {error.strerror}") from error
+            raise SourceError(say("cannot list {path}: {why}", path=path, why=failure(error))) from error
 
     def link(self, path: str) -> str | None:
         """Return where a symbolic link points, or None when there is none to see."""
@@ -219,9 +214,11 @@ class Host:
         try:
             found = os.statvfs(self.root + path)
         except FileNotFoundError as error:
-            raise NoData(f"{path} is not there") from error
+            raise NoData(say("there is no {path}", path=path)) from error
         except OSError as error:
-            raise SourceError(f"cannot ask the file system of {path}: {error.strerror}") from error
+            raise SourceError(
+                say("cannot query the file system of {path}: {why}", path=path, why=failure(error))
+            ) from error
         block = found.f_frsize
         return DiskSpace(
             found.f_blocks * block,
@@ -239,7 +236,7 @@ class Host:
             SourceError: it failed or took longer than ``timeout_seconds``.
         """
         if shutil.which(command[0]) is None:
-            raise NoData(f"{command[0]} is not installed")
+            raise NoData(say("{program} is not installed", program=command[0]))
         try:
             done = subprocess.run(  # noqa: PLW1510 - the exit status is reported below
                 unprotected(command),
@@ -251,11 +248,22 @@ class Host:
                 errors="replace",
             )
         except subprocess.TimeoutExpired as error:
-            raise SourceError(f"{command[0]} did not answer within {timeout_seconds:g} s") from error
+            raise SourceError(
+                say(
+                    "{program} did not answer within {limit_seconds}",
+                    program=command[0],
+                    limit_seconds=timeout_seconds,
+                )
+            ) from error
         except OSError as error:
-            raise SourceError(f"cannot start {command[0]}: {error.strerror}") from error
+            raise SourceError(
+                say("cannot start {program}: {why}", program=command[0], why=failure(error))
+            ) from error
         if done.returncode:
-            raise SourceError(f"{' '.join(command)} failed ({done.returncode}): {done.stderr.strip()[:200]}")
+            line, told = " ".join(command), done.stderr.strip()
+            raise SourceError(
+                say("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
+            )
         return done.stdout
 
 
@@ -340,7 +348,7 @@ class RecordedHost(Host):
             NoData: nothing was recorded for ``path``.
         """
         if path not in self._disks:
-            raise NoData(f"{path} is not there")
+            raise NoData(say("there is no {path}", path=path))
         return DiskSpace(*self._disks[path])
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:  # noqa: ARG002 - nothing to wait for
@@ -352,7 +360,7 @@ class RecordedHost(Host):
         """
         answer = self._commands.get(" ".join(command))
         if answer is None:
-            raise NoData(f"{command[0]} is not installed")
+            raise NoData(say("{program} is not installed", program=command[0]))
         if isinstance(answer, str):
             return answer
         raise SourceError(answer["error"])

@@ -32,10 +32,10 @@ MOST_ROOMS = 3
 class Verdict(NamedTuple):
     """How things stand.
 
-    ``level`` is None where memory cannot be seen. ``subject`` is a resource (``ram``, ``gpu0``, ``source:gpu``),
-    empty when all is well; ``incident`` the open one that it is about; ``who`` the culprit; ``cause`` a word
-    that stays the same while the figures of the message change (a rule, or what points to exhaustion);
-    ``also`` counts other open trouble.
+    ``level`` is None where memory cannot be seen. ``subject`` is a resource (``ram``, ``gpu0``,
+    ``source:gpu``), empty when all is well; ``incident`` the open one that it is about; ``who`` the culprit;
+    ``cause`` a word that stays the same while the figures of the message change (a rule, or what points to
+    exhaustion); ``also`` counts other open trouble.
     """
 
     level: Level | None
@@ -151,16 +151,16 @@ LEVEL = MetricSpec(
     "verdict_level",
     "gauge",
     "",
-    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory cannot "
-    "be read.",
+    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory "
+    "cannot be read.",
     stored=False,  # the changes of level keep it
 )
 VERDICT = MetricSpec(
     "verdict",
     "info",
     "",
-    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it (a "
-    "rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
+    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it "
+    "(a rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
     ("level", "subject", "cause", "who", "headline"),
     stored=False,
 )

@@ -66,7 +66,7 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
 
 
 @contextmanager
-def answering(answer: bytes) -> Iterator[str]:
+def saying(answer: bytes) -> Iterator[str]:
     """Yield the address of a program that says the same to everybody."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -185,7 +185,7 @@ def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: P
 
 def test_status_of_a_daemon_that_has_taken_no_sample_says_so(tmp_path: Path) -> None:
     body = b'{"version": "1", "waiting": "for the first sample"}'
-    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
+    with saying(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)) as url:
         (tmp_path / "daemon.json").write_text(json.dumps({"url": url}))
         shown = wslgpud("status", "--state", str(tmp_path), home=tmp_path)
 

@@ -235,7 +235,9 @@ def test_a_daemon_that_answers_and_does_not_sample_is_said_to() -> None:
 
 def test_what_runs_what_is_locked_and_how_the_last_night_went_are_shown() -> None:
     document = calm(
-        running=[{"kind": "stress", "pid": 1, "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
+        running=[
+            {"kind": "stress", "pid": 1, "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}
+        ],
         locks=[{"note": "GPU 0 is locked by make"}],
         stress=[{"at": "2026-11-21T03:00:00+00:00", "verdict": "passed", "headline": "GPU 0 passed"}],
     )  # fmt: skip
@@ -338,7 +340,7 @@ def test_a_card_that_waits_is_told_for_what(seconds: tuple[Look, Trail], says: s
 
     assert [hint.text for hint in found if hint.act] == ([] if says is None else [h.text for h in found])
     assert (says is None) == (not found)
-    assert says is None or (says in found[0].text and "GPU 0 40% busy" in found[0].evidence)
+    assert says is None or (says in str(found[0].text) and "GPU 0 40 % busy" in str(found[0].evidence))
 
 
 def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
@@ -360,7 +362,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
     (hint,) = hints(replace(look, document={**look.document, "forecasts": [forecast]}), trail)
 
     assert not hint.act
-    assert "91%" in hint.evidence
+    assert str(hint.evidence) == "GPU 0 VRAM 91 %"
 
 
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
 from wslgpud.verdict import WAITING, blindness, decide
-from wslgpud.words import say, tongue
+from wslgpud.words import Said, say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -138,9 +138,9 @@ class Stage:
         self.server.stop()
         self.store.close()
 
-    def checkup(self) -> list[dict[str, Any]]:
+    def checkup(self) -> list[dict[str, Said]]:
         machine = RecordedHost(HOSTS / self.machine)
-        return doctor.document(doctor.run(machine, config.Config()))
+        return [finding.document() for finding in doctor.run(machine, config.Config())]
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:

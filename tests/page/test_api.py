@@ -219,6 +219,18 @@ def test_the_doctor_is_sent_for_once_however_many_ask(stage, monkeypatch):
     assert {"id", "title", "state", "found", "why", "remedy"} <= set(first["findings"][0])
 
 
+def test_the_doctor_answers_in_the_language_that_is_asked_for(stage, monkeypatch):
+    _, _, english = ask(stage, "doctor")
+    monkeypatch.setattr(stage, "checkup", list)  # he is not sent for again
+    _, _, chinese = ask(stage, "doctor?lang=zh")
+
+    assert (english["findings"][0]["title"], chinese["findings"][0]["title"]) == (
+        "Linux kernel",
+        "Linux 内核",
+    )
+    assert english["findings"][0]["state"] == chinese["findings"][0]["state"]
+
+
 def test_live_costs_nothing_while_nothing_is_new(stage):
     stage.play(trace("ram-leak_linear-1"), 60)
     _, headers, first = ask(stage, "live", {"Accept-Encoding": "gzip"})

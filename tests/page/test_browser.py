@@ -479,7 +479,9 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     for view in ("overview", "stress"):
         page = looking.go(view)
         card = page.locator("section", has=page.get_by_role("heading", name="Running now"))
-        expect(card).to_contain_text("stress run of GPU 0 RTX 5070 Ti: checking data, 43 % done, for 3 s, about 4 s left")
+        expect(card).to_contain_text(
+            "stress run of GPU 0 RTX 5070 Ti: checking data, 43 % done, for 3 s, about 4 s left"
+        )
         expect(card.get_by_role("progressbar")).to_have_attribute("value", "0.430")
     page = looking.go("overview")
     expect(page.locator("main")).to_contain_text("Last stress run")

@@ -68,7 +68,7 @@ def test_another_user_is_told_whom_to_ask() -> None:
             os.setuid(65534)
             os.dup2(writing, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1)
-            os._exit(0 if answering([state], lambda text: print(text, file=sys.stderr)) is None else 1)
+            os._exit(0 if answering([state], lambda text: sys.stderr.write(f"{text}\n")) is None else 1)
         os.close(writing)
         with os.fdopen(reading) as said:
             complaint = said.read()

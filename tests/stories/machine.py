@@ -115,7 +115,8 @@ class Sensors:
                 Reading(spec, value, (path,))
                 for path, group in now.groups.items()
                 for spec, value in (
-                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used), (cgroups.OOM_KILLS, group.kills),
+                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used),
+                    (cgroups.OOM_KILLS, group.kills),
                 )
             ]  # fmt: skip
             yield "cgroups", Sample(tuple(readings))
@@ -178,8 +179,9 @@ def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...
     constraint = "CONSTRAINT_MEMCG" if group else "CONSTRAINT_NONE"
     where = f"oom_memcg={group},task_memcg={group}" if group else "global_oom,task_memcg=/"
     what = "Memory cgroup out of memory" if group else "Out of memory"
+    why = f"constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{where}"
+    size = f"total-vm:{held // 512}kB, anon-rss:{held // 1024}kB, file-rss:0kB, shmem-rss:0kB"
     return (
-        f"oom-kill:constraint={constraint},nodemask=(null),cpuset=/,mems_allowed=0,{where},task={name},pid={pid},uid=1000",
-        f"{what}: Killed process {pid} ({name}) total-vm:{held // 512}kB, anon-rss:{held // 1024}kB, "
-        f"file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:0kB oom_score_adj:0",
+        f"oom-kill:{why},task={name},pid={pid},uid=1000",
+        f"{what}: Killed process {pid} ({name}) {size}, UID:1000 pgtables:0kB oom_score_adj:0",
     )

@@ -33,16 +33,17 @@ _COMMAND = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(_PROGRAMS, key=len, reverse=True)))})"
     rf"(?![\w.-])[^\n{_CHINESE}]*?(?=[ ]{{2,}}|[ ]#|\n|[{_CHINESE}]|$)"
 )
-#: paths, addresses, options, blanks, and words with a digit, a point, a sign within: code, versions, files
+#: paths, addresses, options, blanks, words with a digit, a sign or a capital within: code, versions, files
 _CODE = re.compile(
     r"https?://[^\s" + _CHINESE + r"]+"
     r"|(?<!\w)~?/[^\s" + _CHINESE + r",;)]+"
     r"|(?<![\w-])--?[A-Za-z][\w-]*"
     r"|\{\w+\}"
     r"|\[/?[a-z0-9]+\]"
-    r"|%?\w*[\w%][=:.\\/_@#%+][\w\\][\w\\/=:.,_@#%+-]*"
+    r"|%?[\w-]*[\w%][=:.\\/_@#%+][\w\\][\w\\/=:.,_@#%+-]*"
     r"|\w*\d\w*(?:-\w+)*"
     r"|\.[A-Za-z]\w*"
+    r"|[a-z]+[A-Z]\w*"
 )
 _WORD = re.compile(r"[A-Za-z]+(?:['\u2019-][A-Za-z]+)*")
 
@@ -66,7 +67,7 @@ def latin_words(text: str, names: Iterable[str] = ()) -> list[str]:
 def _settings() -> frozenset[str]:
     """Return the names of .wslconfig's keys, their sections and their words."""
     names = {name for key in KEYS for name in (key.name, key.section, *key.choices)}
-    return frozenset(names | {"automount", "dropCache", "gradual", "true", "false"})
+    return frozenset(names | {name.lower() for name in names} | {"automount", "dropCache", "true", "false"})
 
 
 @cache

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wslgpud.cli.common import ConfigOption, Fault, HostOption, JsonOption, StateOption, host_at, loaded
+from wslgpud.words import failure, t
+
+if TYPE_CHECKING:
+    from wslgpud.advise.doctor.findings import Finding
 
 
 def doctor(
@@ -35,6 +38,8 @@ def doctor(
 ) -> None:
     """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
 
+    With --bundle the exit status only says whether the archive was written.
+
     Examples:
         wslgpud doctor
         wslgpud doctor --all  # passed checks, too
@@ -55,21 +60,30 @@ def doctor(
         try:
             names = write(bundle, host, settings, findings)
         except OSError as error:
-            raise Fault(f"cannot write {bundle}: {error.strerror}") from error
+            why = failure(error)
+            raise Fault(t("cannot write {path}: {why}", path=str(bundle), why=why)) from error
         typer.echo(
-            f"wrote {bundle}: {len(names)} files, names and secrets masked. Look through it before sharing.",
+            t(
+                "wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.",
+                path=str(bundle),
+                count=len(names),
+            ),
             err=as_json,
         )
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print(json.dumps([_in_english(finding) for finding in findings], indent=2))
     elif bundle is None:
         from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only for it
-        from wslgpud.words import chosen  # noqa: PLC0415 - only the screen has one
 
-        tongue = chosen(settings.alerts.language, os.environ)
-        print_findings(findings, everything=everything, tongue=tongue)
-    if any(finding.state == "problem" for finding in findings):
+        print_findings(findings, everything=everything)
+    # Of an archive it is asked whether it is there: what is wrong is why somebody makes one.
+    if bundle is None and any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
+
+
+def _in_english(finding: Finding) -> dict[str, str]:
+    """Return a finding for programs, which read the same in every locale."""
+    return {name: str(said) for name, said in finding.document().items()}
 
 
 def _pythons() -> list[Path]:

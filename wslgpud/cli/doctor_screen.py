@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.advise.doctor.chinese import ALL, STATES, summary, translated
 from wslgpud.advise.doctor.findings import Finding, State
 from wslgpud.cli.console import Console
+from wslgpud.words import current, say, says, t, template
 
 MARKS: Mapping[State, tuple[str, str]] = {
     "problem": ("✗", "bold red"),
@@ -20,17 +20,21 @@ MARKS: Mapping[State, tuple[str, str]] = {
 }
 
 
+#: what each is called; the last of them are not worth a line unless asked for
+STATES: Mapping[State, str] = {
+    "problem": template("problem"),
+    "note": template("note"),
+    "good": template("good"),
+    "could not tell": template("could not tell"),
+    "not applicable": template("not applicable"),
+}
+
+
 def print_findings(
-    findings: Sequence[Finding],
-    *,
-    everything: bool = False,
-    console: Console | None = None,
-    tongue: str = "en",
+    findings: Sequence[Finding], *, everything: bool = False, console: Console | None = None
 ) -> None:
-    """Print the findings; ``everything`` shows the good ones in full as well; ``tongue`` is en or zh."""
+    """Print the findings; ``everything`` shows the good ones in full as well."""
     console = console or Console()
-    if tongue == "zh":
-        findings = [translated(finding) for finding in findings]
     groups = {state: [f for f in findings if f.state == state] for state in MARKS}
     grave: tuple[State, ...] = ("problem", "note")
     others: tuple[State, ...] = ("good", "could not tell", "not applicable")
@@ -43,21 +47,19 @@ def print_findings(
                 _print_line(console, finding)
         elif groups[state] and state != "not applicable":
             mark, style = MARKS[state]
-            titles = ("、" if tongue == "zh" else ", ").join(f.title for f in groups[state])
-            word = STATES[state] if tongue == "zh" else state
-            console.print(_hanging(Text(mark, style), Text.assemble((f"{word}: ", style), titles)))
-    counts = len(groups["problem"]), len(groups["note"])
-    if tongue == "zh":
-        end = summary(*counts) + ("" if everything else ALL)
+            titles = current().listed(finding.title for finding in groups[state])
+            console.print(_hanging(Text(mark, style), _titled(t(STATES[state]), style, titles)))
+    end = _summary(len(groups["problem"]), len(groups["note"]))
+    if everything:
+        console.print(Text(end, "bold"))
     else:
-        end = _summary(*counts) + ("" if everything or not any(counts) else " --all shows everything.")
-    console.print(Text(end if everything else f"\n{end}", "bold"))
+        console.print(Text("\n" + current().sentences((end, say("--all shows everything."))), "bold"))
 
 
 def _print_full(console: Console, finding: Finding) -> None:
     _print_line(console, finding)
-    console.print(_hanging(Text(" "), Text(finding.why, "dim")))
-    for line in finding.remedy.splitlines():
+    console.print(_hanging(Text(" "), Text(current().text(finding.why), "dim")))
+    for line in current().text(finding.remedy).splitlines():
         # Commands are there to be copied: they are not broken into lines.
         console.print(Text.assemble("  ", (f"→ {line}", "cyan")), soft_wrap=True)
     console.print()
@@ -65,8 +67,16 @@ def _print_full(console: Console, finding: Finding) -> None:
 
 def _print_line(console: Console, finding: Finding) -> None:
     mark, style = MARKS[finding.state]
-    text = Text.assemble((f"{finding.title}: ", style), finding.found)
-    console.print(_hanging(Text(mark, style), text))
+    words = current()
+    console.print(
+        _hanging(Text(mark, style), _titled(words.text(finding.title), style, words.text(finding.found)))
+    )
+
+
+def _titled(title: str, style: str, text: str) -> Text:
+    """Return ``title: text``, the title in its colour."""
+    before, _, after = t("{title}: {text}").partition("{text}")
+    return Text.assemble((before.replace("{title}", title), style), text, after)
 
 
 def _hanging(mark: Text, text: Text) -> Table:
@@ -77,9 +87,8 @@ def _hanging(mark: Text, text: Text) -> Table:
 
 
 def _summary(problems: int, notes: int) -> str:
-    counts = [
-        f"{number} {word}{'s' * (number > 1)}"
-        for number, word in ((problems, "problem"), (notes, "note"))
-        if number
-    ]
-    return f"{', '.join(counts)}." if counts else "Nothing to mend."
+    counts = (
+        *([says("{count} problem", "{count} problems", count=problems)] if problems else ()),
+        *([says("{count} note", "{count} notes", count=notes)] if notes else ()),
+    )
+    return t("{counts}.", counts=counts) if counts else t("Nothing to fix.")

@@ -172,7 +172,8 @@ def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
         named = row["pid"] == view.culprit
         table.add_row(
             "▶" if named else " ", *(Text(write(row)) for write in columns.values()),
-            *[Text(row["does"])] * (view.width >= BARS), Text(row["program"], no_wrap=True, overflow="ellipsis"),
+            *[Text(row["does"])] * (view.width >= BARS),
+            Text(row["program"], no_wrap=True, overflow="ellipsis"),
             style=f"bold {ink(view.document['verdict']['level'])}" if named else "",
         )  # fmt: skip
     return table

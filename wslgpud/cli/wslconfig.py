@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +18,8 @@ from wslgpud.advise.wslconfig.files import Document, NotFound
 from wslgpud.advise.wslconfig.presets import GIB
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault, HostOption, JsonOption, host_at
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host
+from wslgpud.words import Message, current, failure, says, t, template
 
 app = App(help="Check .wslconfig, compare it with the running VM, switch between presets.")
 
@@ -35,7 +37,16 @@ ProcessorsOption = Annotated[
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
 
-IN_FORCE = "It takes effect when WSL starts anew. Close your work, then run in Windows:  wsl --shutdown"
+IN_FORCE = template(
+    "It takes effect when WSL starts anew. Save your work, then run in Windows:  wsl --shutdown"
+)
+#: how a setting stands
+MATCHES: Mapping[compare.Match, str] = {
+    "in force": template("in force"),
+    "waiting": template("waits for wsl --shutdown"),
+    "default": template("not set"),
+    "not visible": template("not visible"),
+}
 
 
 @app.command()
@@ -53,15 +64,31 @@ def check(file: FileOption = None, as_json: JsonOption = False, host_root: HostO
     windows = files.windows_size(host) if parsed.get("wsl2.memory") or parsed.get("wsl2.processors") else None
     found = checks.remarks(parsed, *(windows or ()))
     if as_json:
-        print(json.dumps([remark._asdict() for remark in found], indent=2))
+        told = [
+            {
+                name: value if isinstance(value, int) else str(value)
+                for name, value in remark._asdict().items()
+            }
+            for remark in found
+        ]
+        print(json.dumps(told, indent=2))
     else:
         lines = document.text.splitlines()
         for remark in found:
             _print_remark(remark, lines)
         if not document.sound:
-            print("The file is not valid UTF-8: WSL stops reading where it is not. Save it as UTF-8.\n")
+            print(
+                t("The file is not valid UTF-8: WSL stops reading where it is not. Save it as UTF-8.") + "\n"
+            )
         used = sum(e.state == "used" for e in parsed.entries)
-        print(f"{place}: {used} settings count, {len(found)} remark{'s' * (len(found) != 1)}")
+        print(
+            t(
+                "{path}: {settings}, {remarks}",
+                path=place,
+                settings=says("{count} setting in use", "{count} settings in use", count=used),
+                remarks=says("{count} remark", "{count} remarks", count=len(found)),
+            )
+        )
     if found or not document.sound:
         raise typer.Exit(1)
 
@@ -73,11 +100,13 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
 
     console = Console(soft_wrap=True)
     source = lines[remark.line - 1].strip() if remark.line <= len(lines) else ""
-    console.print(Text.assemble((f"line {remark.line}: ", "bold"), source))
+    words = current()
+    console.print(Text.assemble((t("line {number}:", number=remark.line) + " ", "bold"), source))
     if remark.wsl:
-        console.print(Text(f"  WSL says: {remark.wsl}", "dim"))
-    console.print(Text(f"  {remark.why}"))
-    console.print(Text.assemble("  ", ("fix: ", "green"), remark.fix, "\n"))
+        # Foreign, and a file's name may be long: as it is.
+        console.print(Text(f"  {t('WSL says:')} {remark.wsl}", "dim"))
+    console.print(Text(f"  {words.text(remark.why)}"))
+    console.print(Text.assemble("  ", (t("fix:") + " ", "green"), words.text(remark.fix), "\n"))
 
 
 @app.command()
@@ -110,16 +139,15 @@ def show(file: FileOption = None, as_json: JsonOption = False, host_root: HostOp
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("setting", "file", "machine", ""):
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("setting", ""))
+    for heading, whole in ((t("setting"), True), (t("file"), False), (t("machine"), False), ("", True)):
+        table.add_column(heading, overflow="fold", no_wrap=whole)
     colours = {"in force": "green", "waiting": "yellow", "default": "dim", "not visible": "dim"}
-    words = {"waiting": "waits for wsl --shutdown", "default": "not set"}
     for row in rows:
         table.add_row(
             row.key.path,
-            Text(compare.shown(row.key, row.wanted)),
-            Text(compare.shown(row.key, row.has)),
-            Text(words.get(row.match, row.match), colours[row.match]),
+            Text(compare.quoted(row.key, row.wanted)),
+            Text(compare.measured(row.key, row.has)),
+            Text(t(MATCHES[row.match]), colours[row.match]),
         )
     Console().print(table)
     print(f"\n{place}")
@@ -132,22 +160,29 @@ def keys(as_json: JsonOption = False) -> None:
     Examples:
         wslgpud wslconfig keys
     """
-    from wslgpud.advise.wslconfig.keys import KEYS  # noqa: PLC0415
+    from wslgpud.advise.wslconfig.keys import KEYS, KINDS  # noqa: PLC0415
 
     if as_json:
         print(json.dumps([dataclasses.asdict(key) for key in KEYS], indent=2))
         return
-    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("key", "type", "default", "since", "meaning"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "key")
+    console = Console(soft_wrap=True)
     for key in KEYS:
-        kind = "|".join(key.choices) if key.choices else key.kind
-        table.add_row(f"[{key.section}] {key.name}", kind, key.default, key.since, key.meaning)
-    Console().print(table)
+        facts = {
+            "kind": "|".join(key.choices) if key.choices else t(KINDS[key.kind]),
+            "default": t(key.default),
+            "since": t(key.since),
+        }
+        about = (
+            t("{kind}, default {default}, since {since}", **facts)
+            if key.default
+            else t("{kind}, no default, since {since}", **facts)
+        )
+        console.print(Text.assemble((f"[{key.section}] {key.name}", "bold"), "  ", (about, "dim")))
+        console.print(f"    {t(key.meaning)}")
 
 
 @app.command()
@@ -170,11 +205,14 @@ def preset(
         old = _document(host, place, file, missing=True)
     except Fault:  # it is only shown; a machine without a file of its own may want one
         place, old = files.NAME, Document("")
-    print(f"# {place} with preset {name}: {presets.PRESETS[name].purpose}")
-    print(edit.changed(old.text, {s.path: s.value for s in chosen}).replace("\r\n", "\n").rstrip())
+    new = _changed(old, chosen)
+    purpose = Message(presets.PRESETS[name].purpose)
+    print("#", t("{path} with the preset {name}: {purpose}", path=place, name=name, purpose=purpose))
+    print(new.replace("\r\n", "\n").rstrip())
     print()
     for setting in chosen:
-        print(f"{setting.path}={setting.value}: {setting.why}")
+        line = f"{setting.path}={setting.value}"
+        print(t("{setting}: {why}", setting=line, why=setting.why))
 
 
 @app.command()
@@ -194,7 +232,7 @@ def apply(
     chosen = _settings(host, name, memory, processors)
     place = _place(host, file)
     old = _document(host, place, file, missing=True)
-    _write(Path(place), old, edit.changed(old.text, {s.path: s.value for s in chosen}), yes)
+    _write(Path(place), old, _changed(old, chosen), yes)
 
 
 @app.command()
@@ -215,26 +253,28 @@ def restore(
     kept = files.backups(Path(place)) if Path(place).parent.is_dir() else []
     chosen = backup or (kept[0] if kept else None)
     if chosen is None:
-        raise Fault(f"there is no backup of {place}: none was ever changed by us")
+        raise Fault(t("there is no backup of {path}: wslgpud has never changed it", path=place))
     try:
         new = files.read(chosen)
     except OSError as error:
-        raise Fault(f"cannot read {chosen}: {error.strerror}") from error
-    print(f"from {chosen}")
+        raise Fault(t("cannot read {path}: {why}", path=str(chosen), why=failure(error))) from error
+    print(t("from {path}", path=str(chosen)))
     _write(Path(place), _document(host, place, file, missing=True), new, yes)
 
 
 def _settings(host: Host, name: str, memory: str, processors: int) -> list[presets.Setting]:
     if name not in presets.PRESETS:
-        raise Fault(f"there is no preset {name}; there are {', '.join(presets.PRESETS)}")
+        raise Fault(
+            t("there is no preset {name}; there are {known}", name=name, known=tuple(presets.PRESETS))
+        )
     ram = parse.size(memory.upper()) if memory else None
     if memory and (not ram or ram < GIB):  # 64 alone would be bytes
-        raise Fault(f"--memory {memory}: write it like 64GB")
+        raise Fault(t("--memory {value}: write it like 64GB", value=memory))
     if not ram or not processors:
         asked = files.windows_size(host)
         if asked is None:
             raise Fault(
-                "Windows cannot be asked for its size from here: give it as --memory 64GB --processors 32"
+                t("Windows cannot be asked for its size from here: add --memory 64GB --processors 32")
             )
         ram, processors = ram or asked[0], processors or asked[1]
     return presets.settings(presets.PRESETS[name], ram, processors)
@@ -246,7 +286,15 @@ def _place(host: Host, file: Path | None) -> str:
     try:
         return files.find(host)
     except NotFound as error:
-        raise Fault(str(error)) from error
+        raise Fault(current().text(error.said)) from error
+
+
+def _changed(old: Document, chosen: list[presets.Setting]) -> str:
+    """Return the file's text with a preset."""
+    try:
+        return edit.changed(old.text, {setting.path: setting.value for setting in chosen})
+    except edit.CannotSet as error:
+        raise Fault(current().text(error.said)) from error
 
 
 def _document(host: Host, place: str, file: Path | None, *, missing: bool = False) -> Document:
@@ -257,33 +305,46 @@ def _document(host: Host, place: str, file: Path | None, *, missing: bool = Fals
     except FileNotFoundError as error:
         if missing:
             return Document("")
-        raise Fault(f"{place} is not there: all settings are at their defaults") from error
-    except (OSError, NoData, SourceError) as error:
-        raise Fault(f"cannot read {place}: {error}") from error
+        raise Fault(t("there is no {path}: every setting is at its default", path=place)) from error
+    except OSError as error:
+        raise Fault(t("cannot read {path}: {why}", path=place, why=failure(error))) from error
 
 
 def _write(target: Path, old: Document, new: Document | str, yes: bool) -> None:
     if isinstance(new, str):
         if not old.sound:
             raise Fault(
-                f"{target} is not valid {old.encoding}: save it as UTF-8 first, so that nothing gets lost"
+                t(
+                    "{path} is not valid {encoding}: save it as UTF-8 first, so that nothing gets lost",
+                    path=str(target),
+                    encoding=old.encoding,
+                )
             )
         new = dataclasses.replace(old, text=new)
     if new.data == old.data:
-        print(f"{target} is like that already; nothing to do")
+        print(t("{path} is like that already; nothing to do", path=str(target)))
         return
     _print_difference(old.text, new.text, target)
-    if not yes and not typer.confirm("Write it?", default=False):
-        print("nothing was written")
+    if not yes and not typer.confirm(t("Write it?"), default=False):
+        print(t("nothing was written"))
         raise typer.Exit(1)
     if target.exists() and files.read(target).data != old.data:
-        raise Fault(f"{target} has been changed by somebody else meanwhile; nothing was written, try again")
+        raise Fault(
+            t(
+                "{path} was changed by somebody else meanwhile; nothing was written, try again",
+                path=str(target),
+            )
+        )
     try:
         backup = files.replace(target, new, datetime.now().astimezone())
     except OSError as error:
-        raise Fault(f"cannot write {target}: {error.strerror}; it is as it was") from error
-    print(f"wrote {target}" + (f"\nkept {backup}" if backup else ""))
-    print(IN_FORCE)
+        raise Fault(
+            t("cannot write {path}: {why}; it is as it was", path=str(target), why=failure(error))
+        ) from error
+    print(t("wrote {path}", path=str(target)))
+    if backup:
+        print(t("the old file is kept as {path}", path=str(backup)))
+    print(t(IN_FORCE))
 
 
 def _print_difference(old: str, new: str, target: Path) -> None:
@@ -293,8 +354,7 @@ def _print_difference(old: str, new: str, target: Path) -> None:
 
     colours = {"+": "green", "-": "red", "@": "cyan"}
     console = Console(soft_wrap=True)
-    lines = difflib.unified_diff(
-        old.splitlines(), new.splitlines(), f"{target} now", f"{target} then", lineterm="", n=2
-    )
+    now, then = t("{path} now", path=str(target)), t("{path} then", path=str(target))
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), now, then, lineterm="", n=2)
     for line in lines:
         console.print(Text(line, colours.get(line[:1], "")))

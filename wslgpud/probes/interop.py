@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.words import template
 
 BINFMT = "/proc/sys/fs/binfmt_misc"
 #: the socket of the first process, which lives as long as the distribution
@@ -22,7 +23,7 @@ _PASSED = frozenset({"PATH", "HOME", "LANG"})
 _POWERSHELL = "Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
 
 #: what to say where ``works`` is False
-OFF = "WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'"
+OFF = template("WSL's interop is off or was unregistered: see [interop] in /etc/wsl.conf and 'protectBinfmt'")
 
 
 def works(host: Host) -> bool:

@@ -5,63 +5,75 @@ Sources: nvml.h (nvmlReturn_t); reports of what helped under WSL in microsoft/WS
 
 from __future__ import annotations
 
-_SEE = "see whether nvidia-smi works; if it does not, restart the machine"
-_WSL = "run 'wsl --shutdown' in Windows; if it stays, restart Windows"
+from wslgpud.words import Message, Said, say, template
+
+_SEE = template("check whether nvidia-smi works; if it does not, restart the machine")
+_WSL = template("run 'wsl --shutdown' in Windows; if that does not help, restart Windows")
 
 #: Error -> meaning, remedy on plain Linux, remedy under WSL2.
 REMEDIES = {
     "DRIVER_NOT_LOADED": (
-        "the NVIDIA driver is not loaded",
-        "see whether nvidia-smi works; after an upgrade of driver or kernel restart the machine",
-        (
-            "run 'wsl --shutdown' in Windows after updating NVIDIA's driver there; a libnvidia-compute "
-            "package of the distribution must not stand before /usr/lib/wsl/lib"
+        template("the NVIDIA driver is not loaded"),
+        template("check whether nvidia-smi works; after an upgrade of driver or kernel, restart the machine"),
+        template(
+            "run 'wsl --shutdown' in Windows after updating the NVIDIA driver there; no libnvidia-compute "
+            "package of the distribution may come before /usr/lib/wsl/lib"
         ),
     ),
     "LIB_RM_VERSION_MISMATCH": (
-        "the NVIDIA driver was upgraded: its library does not fit the part that is loaded",
-        "restart the machine, or unload and load the nvidia kernel modules",
-        "run 'wsl --shutdown' in Windows",
+        template("the NVIDIA driver was upgraded: its library does not match the loaded kernel module"),
+        template("restart the machine, or unload and reload the nvidia kernel modules"),
+        template("run 'wsl --shutdown' in Windows"),
     ),
     "OPERATING_SYSTEM": (
-        "GPU access blocked by the operating system",
-        "allow this process the /dev/nvidia* devices (a container or a cgroup forbids them)",
+        template("the operating system blocks access to the GPU"),
+        template("allow this process the /dev/nvidia* devices (a container or a cgroup forbids them)"),
         _WSL,
     ),
     "GPU_IS_LOST": (
-        "the GPU is lost: it does not answer its driver any more",
-        "restart the machine, look for Xid 79 in the kernel log; if it recurs check its power and seat",
+        template("the GPU is lost: it no longer answers its driver"),
+        template(
+            "restart the machine and look for Xid 79 in the kernel log; if it recurs, check the card's power "
+            "supply and seat"
+        ),
         _WSL,
     ),
     "RESET_REQUIRED": (
-        "the GPU must be reset",
-        "end the programs that use it and run 'nvidia-smi --gpu-reset', or restart the machine",
-        "restart Windows",
+        template("the GPU must be reset"),
+        template("end the programs that use it and run 'nvidia-smi --gpu-reset', or restart the machine"),
+        template("restart Windows"),
     ),
     "NO_PERMISSION": (
-        "NVML refuses this user",
-        "give the daemon's user access to /dev/nvidia*",
-        "give the daemon's user access to /dev/dxg",
+        template("NVML refuses this user"),
+        template("give the daemon's user access to /dev/nvidia*"),
+        template("give the daemon's user access to /dev/dxg"),
     ),
     "LIBRARY_NOT_FOUND": (
-        "NVIDIA's libnvidia-ml.so.1 cannot be loaded",
-        "install the driver's user part (libnvidia-compute, nvidia-utils) or set sampling.nvml_library",
-        "install NVIDIA's driver in Windows, then run 'wsl --shutdown' there",
+        template("NVIDIA's libnvidia-ml.so.1 cannot be loaded"),
+        template(
+            "install the driver's user-space part (libnvidia-compute, nvidia-utils) or set "
+            "sampling.nvml_library"
+        ),
+        template("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there"),
     ),
     "UNKNOWN": (
-        "NVML answers nothing but unknown errors",
+        template("NVML answers with nothing but unknown errors"),
         _SEE,
-        "run 'wsl --shutdown' in Windows; the GPU may have been reset there",
+        template("run 'wsl --shutdown' in Windows; the GPU may have been reset there"),
     ),
 }
 
 
-def explain_silence(what: str, *, wsl: bool) -> str:
+def explain_silence(meaning: Said, *, wsl: bool) -> Message:
     """Return what to do about a driver that hung or crashed, behind what happened."""
-    return f"{what}; {_WSL if wsl else _SEE}"
+    return say("{meaning}; {remedy}", meaning=meaning, remedy=Message(_WSL if wsl else _SEE))
 
 
-def explain(error: str, call: str, text: str, *, wsl: bool) -> str:
+def explain(error: str, call: str, text: str, *, wsl: bool) -> Message:
     """Return what an NVML error means, what to do about it, and which call returned it."""
-    meaning, native, under_wsl = REMEDIES.get(error, (f"NVML returned {error}", _SEE, _WSL))
-    return f"{meaning}; {under_wsl if wsl else native} ({call}: {text or error})"
+    known = REMEDIES.get(error)
+    meaning = Message(known[0]) if known else say("NVML returned {error}", error=error)
+    native, under_wsl = known[1:] if known else (_SEE, _WSL)
+    answer = say("{call}: {answer}", call=call, answer=text or error)
+    remedy = say("{remedy} ({answer})", remedy=Message(under_wsl if wsl else native), answer=answer)
+    return say("{meaning}; {remedy}", meaning=meaning, remedy=remedy)

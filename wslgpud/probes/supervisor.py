@@ -21,6 +21,7 @@ from typing import Any
 
 from wslgpud import documents
 from wslgpud.units import one_line
+from wslgpud.words import Message, Said, Told, failure, say
 
 LONGEST_DELAY_SECONDS = 60.0
 #: A child that lived so long was well: the next restart is quick again.
@@ -29,7 +30,7 @@ HEALTHY_SECONDS = 60.0
 LARGEST_ANSWER = 4 << 20
 
 
-class ProbeDown(Exception):  # noqa: N818 - a state, not a mistake
+class ProbeDown(Told):
     """There is no answer; the message says why, and stays the same until something changes."""
 
 
@@ -54,7 +55,7 @@ class Supervisor:
 
     def __init__(  # noqa: PLR0913 - what to run and its limits
         self,
-        name: str,
+        name: Said,
         command: Sequence[str],
         *,
         timeout_seconds: float,
@@ -89,7 +90,8 @@ class Supervisor:
         self._undead: list[_Child] = []
         self._failures = 0
         self._not_before: float | None = None
-        self._reason = ""
+        self._reason: Said = ""
+        self._epitaph = Message("")
         self._closed = False
         self._lock = threading.Lock()
 
@@ -107,7 +109,7 @@ class Supervisor:
         """
         with self._lock:
             if self._closed:
-                raise ProbeDown(f"{self.name} is closed")
+                raise ProbeDown(say("{probe} is closed", probe=self.name))
             limit = self._timeout
             if self._child is None:
                 self._child = self._start()
@@ -116,16 +118,23 @@ class Supervisor:
                 return self._child.ask(request, limit, lambda: self._closed)
             except _Hung:
                 self.hangs_total += 1
-                reason = f"{self.name} did not answer within {limit:g} s and was ended"
+                reason = say(
+                    "{probe} did not answer within {limit_seconds} and was killed",
+                    probe=self.name,
+                    limit_seconds=limit,
+                )
             except _Gone as gone:
                 if self._closed:
-                    raise ProbeDown(f"{self.name} is closed") from gone
+                    raise ProbeDown(say("{probe} is closed", probe=self.name)) from gone
                 self.crashes_total += 1
-                reason = f"{self.name} {self._end(kill=True)}{gone}"
+                self._end(kill=True)
+                reason = self._epitaph
+                if gone.args:
+                    reason = say("{end} ({answer})", end=reason, answer=gone.args[0])
             self._failed(reason)
             raise ProbeDown(reason)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: Said) -> None:
         """End a child whose answers show that it is of no use; the next one starts after the usual delay."""
         with self._lock:
             self._failed(reason)
@@ -148,18 +157,20 @@ class Supervisor:
         if self._undead:
             # It sits in the kernel, beyond SIGKILL. One more each minute would fill the process table.
             pid = self._undead[0].process.pid
-            raise ProbeDown(f"{self.name} (process {pid}) hangs in the driver and cannot be ended")
+            raise ProbeDown(
+                say("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
+            )
         try:
             child = _Child(self._command, self._environment, self._cwd)
         except OSError as error:
-            reason = f"cannot start {self.name}: {error.strerror}"
+            reason = say("cannot start {program}: {why}", program=self.name, why=failure(error))
             self._failed(reason)
             raise ProbeDown(reason) from error
         self.starts_total += 1
         self._born = self._mono()
         return child
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: Said) -> None:
         now = self._mono()
         if self._born is not None and now - self._born >= HEALTHY_SECONDS:
             self._failures = 0
@@ -169,14 +180,14 @@ class Supervisor:
         self._failures = min(self._failures + 1, 10)
         self._reason = reason
 
-    def _end(self, *, kill: bool = False) -> str:
-        """End the child and say how it went; ``kill`` when asking nicely is of no use."""
+    def _end(self, *, kill: bool = False) -> None:
+        """End the child and keep how it went; ``kill`` when asking nicely is of no use."""
         child, self._child = self._child, None
         if child is None:
-            return ""
+            return
         if not child.end(kill=kill):
             self._undead.append(child)
-        return child.epitaph()
+        self._epitaph = child.epitaph(self.name)
 
 
 def _signal_name(number: int) -> str:
@@ -246,11 +257,13 @@ class _Child:
             if not chunk:
                 raise _Gone
             if len(received) > LARGEST_ANSWER:
-                raise _Gone(f" (answered more than {LARGEST_ANSWER} bytes)")
+                raise _Gone(say("it answered more than {most_bytes}", most_bytes=LARGEST_ANSWER))
         try:
             return documents.parsed(received)
         except ValueError as error:
-            raise _Gone(f" (answered what is no JSON object: {received[:80]!r})") from error
+            raise _Gone(
+                say("its answer is not a JSON object: {answer}", answer=repr(received[:80]))
+            ) from error
 
     def end(self, *, kill: bool) -> bool:
         """End the process: its input ends, then SIGTERM, then SIGKILL. Tell whether it is gone."""
@@ -272,16 +285,16 @@ class _Child:
         """Take note of the process's end, if it has come."""
         return self.process.poll() is not None
 
-    def epitaph(self) -> str:
+    def epitaph(self, name: Said) -> Message:
         """Say how the process ended."""
         code = self.process.returncode
         if code is None:
-            how = "does not end"
+            how = say("{probe} does not end", probe=name)
         elif code < 0:
-            how = f"was ended by {_signal_name(-code)}"
+            how = say("{probe} was killed by {signal}", probe=name, signal=_signal_name(-code))
         else:
-            how = f"ended with status {code}"
-        return f"{how}: {self._complaint}" if self._complaint else how
+            how = say("{probe} ended with status {status}", probe=name, status=code)
+        return say("{end}: {complaint}", end=how, complaint=self._complaint) if self._complaint else how
 
     def _wait(self, seconds: float) -> bool:
         try:

@@ -22,6 +22,7 @@ from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.http import Problem, Request, Response, Route, dumps
 from wslgpud.serve.publisher import Publisher
 from wslgpud.steps import step_for
+from wslgpud.words import Said, Tongue, tongue
 
 LEVELS = ("info", "warning", "critical", "emergency")
 #: entries of one answer by default, and at most
@@ -85,7 +86,7 @@ class Present(NamedTuple):
 
     status: Callable[[str], Mapping[str, Any]]
     store: Callable[[], Any]
-    doctor: Callable[[], list[dict[str, Any]]]
+    doctor: Callable[[], list[dict[str, Said]]]
 
 
 def routes(
@@ -120,17 +121,22 @@ def routes(
 class Checkup:
     """Sends for the doctor when somebody asks, and no more often than he has anything new to say."""
 
-    def __init__(self, doctor: Callable[[], list[dict[str, Any]]], publisher: Publisher) -> None:
+    def __init__(self, doctor: Callable[[], list[dict[str, Said]]], publisher: Publisher) -> None:
         """Nothing is looked at before the first question."""
         self._doctor = doctor
         self._publisher = publisher
         self._lock = threading.Lock()
-        self._known: dict[str, Any] | None = None
+        self._known: tuple[float, list[dict[str, Said]]] | None = None
         #: when he may be sent for again
         self._due_seconds = 0.0
 
-    def last(self) -> dict[str, Any]:
-        """Return when the machine was checked, and what was found."""
+    def last(self, words: Tongue) -> dict[str, Any]:
+        """Return when the machine was checked, and what was found, in a language."""
+        wall, findings = self._last()
+        worded = [{name: words.text(said) for name, said in one.items()} for one in findings]
+        return {"wall": wall, "findings": worded}
+
+    def _last(self) -> tuple[float, list[dict[str, Said]]]:
         # A doctor whom a driver keeps waiting must not keep all threads waiting with him.
         if not self._lock.acquire(timeout=CHECKUP_PATIENCE_SECONDS):
             raise Problem(503, "the doctor is looking at the machine; try again in a moment")
@@ -139,7 +145,7 @@ class Checkup:
             if now >= self._due_seconds:
                 # Set first: who makes him fail must not have him sent for at each request.
                 self._due_seconds, self._known = now + CHECKUP_RETRY_SECONDS, None
-                self._known = {"wall": round(self._publisher.wall(), 3), "findings": self._doctor()}
+                self._known = round(self._publisher.wall(), 3), self._doctor()
                 self._due_seconds = now + CHECKUP_SECONDS
             if self._known is None:
                 raise Problem(503, "the doctor could not look at the machine; the daemon's log says why")
@@ -283,8 +289,8 @@ class _Api:
 
     def doctor(self, request: Request) -> Response:
         """What the doctor finds, for some minutes the same."""
-        Query(request.query, ())
-        return packed(request, dumps(self._checkup.last()))
+        language = Query(request.query, ("lang",)).language()
+        return packed(request, dumps(self._checkup.last(tongue(language))))
 
     def own(self, request: Request) -> Response:
         """What the daemon itself costs."""

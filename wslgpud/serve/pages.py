@@ -211,7 +211,8 @@ def _verdict_section(verdict: Mapping[str, Any], t: Callable[..., str]) -> str:
         f'<p class="dim">{t("and {count} more open", count=verdict["also"])}</p>' if "also" in verdict else ""
     )
     badge = f'<span class="{level}">{t(LEVELS[level])}</span>'
-    return f'<section class="verdict"><h2>{badge} {html.escape(verdict["headline"])}</h2>{advice}{more}</section>'
+    headline = html.escape(verdict["headline"])
+    return f'<section class="verdict"><h2>{badge} {headline}</h2>{advice}{more}</section>'
 
 
 def _incident_row(t: Callable[..., str], item: Mapping[str, Any]) -> str:
@@ -248,7 +249,8 @@ def _source_row(t: Callable[..., str], source: Mapping[str, Any]) -> str:
             "{milliseconds} ms, {age_seconds} old",
             milliseconds=f"{source['duration_seconds'] * 1e3:.1f}", age_seconds=source["age_seconds"],
         )  # fmt: skip
+    name = html.escape(source["name"])
     return (
-        f'<tr><th scope="row">{html.escape(source["name"])}</th><td class="{health}">{t(HEALTHS[health])}</td>'
+        f'<tr><th scope="row">{name}</th><td class="{health}">{t(HEALTHS[health])}</td>'
         f'<td class="dim">{html.escape(detail)}</td></tr>'
     )

@@ -17,6 +17,7 @@ from wslgpud.metrics import CGROUP_NAMES, Kind, MetricSpec, Unit
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import table, whole
+from wslgpud.words import say
 
 _RESCAN_SECONDS = 30.0
 _MOST_CGROUPS = 20
@@ -109,7 +110,7 @@ class CgroupSource(Source):
             self._known = scan(self.host, self._tree)
             self._scanned = now
         if self._tree is None or not self._known:
-            raise NoData("no cgroup has a memory limit")
+            raise NoData(say("no cgroup has a memory limit"))
         tree = self._tree
         return Sample(tuple(r for cgroup in self._known for r in state(self.host, tree, cgroup)))
 
@@ -131,7 +132,7 @@ def find_tree(host: Host) -> Tree:
         if words[2] == "cgroup2" and second is None:
             second = Tree(words[1], 2)
     if second is None:
-        raise NoData("no cgroup hierarchy with a memory controller is mounted")
+        raise NoData(say("no cgroup hierarchy with a memory controller is mounted"))
     return second
 
 

@@ -11,6 +11,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import decimal, whole
+from wslgpud.words import say
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: A fall of more is real (/proc/stat of a container, made anew); node_exporter has the same figure.
@@ -129,7 +130,7 @@ def stat(text: str) -> list[Reading]:
             if name in single and (value := whole(rest.strip())) is not None:
                 readings.append(Reading(single[name], value))
     if not readings or readings[0].spec is not CPU_SECONDS:
-        raise SourceError("/proc/stat does not begin with the processors' times")
+        raise SourceError(say("/proc/stat does not begin with the processors' times"))
     if processors:
         readings.append(Reading(CPUS, processors))
     return readings

@@ -17,6 +17,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import whole
+from wslgpud.words import say
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sectors
 _MOST_DEVICES = 8
@@ -147,7 +148,7 @@ class WindowsDriveSource(Source):
         """
         drives = [m for m in mounts(_mount_table(self.host)) if m.windows]
         if not drives:
-            raise NoData("no drive of Windows is mounted")
+            raise NoData(say("no Windows drive is mounted"))
         return Sample(tuple(space(self.host, sorted(drives, key=lambda m: m.point)[:_MOST_VOLUMES])))
 
 

@@ -20,6 +20,7 @@ from wslgpud.probes.nvml_remedies import explain, explain_silence
 from wslgpud.probes.supervisor import ProbeDown, Supervisor, python_command
 from wslgpud.sources import Source
 from wslgpud.sources.gpu_presence import on_the_bus, visible
+from wslgpud.words import Said, say
 
 GPU = ("gpu", "uuid")
 ID = ("name", "pci_bus_id", "vbios_version", "compute_capability", "driver_model")
@@ -181,7 +182,7 @@ class GpuSource(Source):
         if isinstance(host, RecordedHost):
             arguments = ["--recording", str(host.nvml_recording)]
         self._probe = Supervisor(
-            "NVML probe",
+            say("NVML probe"),
             python_command("wslgpud.probes.nvml_probe", *arguments),
             timeout_seconds=settings.gpu_timeout_seconds,
             # Loading the library and waking the driver takes seconds on a card that sleeps.
@@ -192,7 +193,7 @@ class GpuSource(Source):
         self._session: Mapping[str, Any] = {}
         self._errors: Counter[str] = Counter()
         self._lost = 0
-        self._refusal = ""
+        self._refusal: Said = ""
         self._look_at: float | None = None
         self._renew_at: float | None = None
         self._renew_after = RENEW_SECONDS
@@ -205,7 +206,7 @@ class GpuSource(Source):
             SourceError: the driver hangs, crashes or refuses; the message says what to do.
         """
         if not self.config.sampling.gpu:
-            raise NoData("switched off by sampling.gpu")
+            raise NoData(say("switched off by sampling.gpu"))
         self._expect_gpu()
         now = self.host.clock.mono()
         if self._renew_at is not None and now >= self._renew_at:
@@ -215,17 +216,17 @@ class GpuSource(Source):
             reply = self._probe.ask({})
         except ProbeDown as down:
             self._forget()
-            text = str(down)
-            if text != self._refusal:  # that says what to do already
-                text = explain_silence(text, wsl=self.host.exists("/dev/dxg"))
-            raise SourceError(text) from down
+            said = down.said
+            if said != self._refusal:  # that says what to do already
+                said = explain_silence(said, wsl=self.host.exists("/dev/dxg"))
+            raise SourceError(said) from down
         if "error" in reply:
             self._fail(reply)
         self._take(reply, now)
         if not self._gpus:
             self._probe.renew()
             self._look_at = now + LOOK_AGAIN_SECONDS
-            raise NoData("the NVIDIA driver shows no GPU")
+            raise NoData(say("the NVIDIA driver shows no GPU"))
         return self._sample()
 
     def own(self) -> tuple[Reading, ...]:
@@ -261,11 +262,11 @@ class GpuSource(Source):
             return
         if self._look_at is not None:
             if now < self._look_at:
-                raise NoData("no NVIDIA GPU here")
+                raise NoData(say("no NVIDIA GPU here"))
             self._look_at = None
         if not visible(self.host, self.config.sampling.nvml_library):
             self._look_at = now + LOOK_AGAIN_SECONDS
-            raise NoData("no NVIDIA GPU here")
+            raise NoData(say("no NVIDIA GPU here"))
 
     def _fail(self, reply: Mapping[str, str]) -> None:
         """Take note that NVML cannot be used.
@@ -282,7 +283,7 @@ class GpuSource(Source):
         self._probe.fail(text)
         if error in ("DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND") and not wsl and not on_the_bus(self.host):
             self._look_at = self.host.clock.mono() + LOOK_AGAIN_SECONDS
-            raise NoData("no NVIDIA GPU here")
+            raise NoData(say("no NVIDIA GPU here"))
         raise SourceError(text)
 
     def _forget(self) -> None:

@@ -16,6 +16,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.kernel_lines import DxgError, Line, OomKill, Story, Xid, parse_line
+from wslgpud.words import failure, say
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class KernelLogSource(Source):
             except BrokenPipeError:  # overwritten before we came; the next read goes on behind the gap
                 self._lost += 1
             except OSError as error:
-                raise SourceError(f"cannot read {_PATH}: {error.strerror}") from error
+                raise SourceError(say("cannot read {path}: {why}", path=_PATH, why=failure(error))) from error
 
     def _open(self) -> int:
         if self._descriptor is None:
@@ -119,12 +120,13 @@ class KernelLogSource(Source):
                 self._descriptor = os.open(self.host.path(_PATH), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 self._opened_mono = self.host.clock.mono()
             except FileNotFoundError as error:
-                raise NoData(f"{_PATH} is not there") from error
+                raise NoData(say("there is no {path}", path=_PATH)) from error
             except PermissionError as error:
                 # So it is for the users of most distributions: worth knowing, and no fault.
-                remedy = (
-                    f"may not read {_PATH}, so nobody says whom a lack of memory kills: run as root, give "
-                    "the service AmbientCapabilities=CAP_SYSLOG, or 'sudo sysctl kernel.dmesg_restrict=0'"
+                remedy = say(
+                    "no permission to read {path}, so OOM kills go unseen: run as root, give the service "
+                    "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
+                    path=_PATH,
                 )
                 if not self._said:
                     self._said = True
@@ -133,8 +135,8 @@ class KernelLogSource(Source):
             except OSError as error:
                 # Containers often have the file and no device behind it.
                 if error.errno in (errno.ENXIO, errno.ENODEV):
-                    raise NoData(f"{_PATH} has no device behind it") from error
-                raise SourceError(f"cannot open {_PATH}: {error.strerror}") from error
+                    raise NoData(say("{path} has no device behind it", path=_PATH)) from error
+                raise SourceError(say("cannot open {path}: {why}", path=_PATH, why=failure(error))) from error
         return self._descriptor
 
     def _note(self, line: Line) -> Event | None:

@@ -10,6 +10,7 @@ from wslgpud.metrics import Kind, MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import table, whole
+from wslgpud.words import say
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -123,7 +124,7 @@ def meminfo(text: str) -> list[Reading]:
         if (value := whole(found.get(line))) is not None
     ]
     if not readings or readings[0].spec is not MEMINFO["MemTotal"] or not readings[0].value:
-        raise SourceError("/proc/meminfo does not say how much memory there is (no MemTotal)")
+        raise SourceError(say("/proc/meminfo does not say how much memory there is (no MemTotal)"))
     return readings
 
 

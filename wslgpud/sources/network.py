@@ -10,6 +10,7 @@ from wslgpud.metrics import DEVICE_NAMES, MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import whole
+from wslgpud.words import say
 
 _MOST = 8
 #: Interfaces that repeat another's traffic or come and go with containers: each would be a series for ever.
@@ -57,7 +58,7 @@ def parse(text: str) -> list[Reading]:
         SourceError: its heading is another one.
     """
     if not text.startswith("Inter-|   Receive "):
-        raise SourceError("/proc/net/dev has another form than the one known")
+        raise SourceError(say("/proc/net/dev is not in the known format"))
     readings: list[Reading] = []
     seen: set[str] = set()
     for line in text.splitlines()[2:]:

@@ -10,6 +10,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import decimal, whole
+from wslgpud.words import say
 
 RESOURCES = ("memory", "cpu", "io")
 
@@ -70,7 +71,7 @@ class PressureSource(Source):
                 raise
             readings += parse(resource, text)
         if not readings:
-            raise NoData("this kernel has no pressure stall information, or it is off (boot with psi=1)")
+            raise NoData(say("this kernel has no pressure stall information, or it is off (boot with psi=1)"))
         return Sample(tuple(readings))
 
 

@@ -18,6 +18,7 @@ from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.sources import Source
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
+from wslgpud.words import Message, Said, say
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
@@ -88,7 +89,7 @@ class WindowsSource(Source):
         self._probe: Supervisor | None = None
         self._renew_at = 0.0
         self._look_at: float | None = None
-        self._absence = ""
+        self._absence: Said = ""
 
     def read(self) -> Sample:
         """Return what Windows tells now.
@@ -120,7 +121,7 @@ class WindowsSource(Source):
         if probe is None or probe.pid is None:
             self._expect_windows(now)
             probe = self._probe = probe or Supervisor(
-                "Windows probe",
+                say("Windows probe"),
                 windows_probe.command(self.host),
                 timeout_seconds=TIMEOUT_SECONDS,
                 start_timeout_seconds=START_TIMEOUT_SECONDS,
@@ -135,7 +136,7 @@ class WindowsSource(Source):
         try:
             return probe.ask({})
         except ProbeDown as down:
-            raise SourceError(str(down)) from down
+            raise SourceError(down.said) from down
 
     def _by_probe(self) -> Facts:
         answer = self.ask()
@@ -143,9 +144,8 @@ class WindowsSource(Source):
         if facts == Facts():
             missing = answer.get("missing")
             reasons = sorted({str(r) for r in missing.values()}) if isinstance(missing, dict) else []
-            raise SourceError(
-                f"Windows tells nothing of itself: {'; '.join(reasons)[:300] or 'no reason given'}"
-            )
+            why = "; ".join(reasons)[:300] or say("no reason given")
+            raise SourceError(say("Windows reports nothing about itself: {why}", why=why))
         return facts
 
     def _expect_windows(self, now: float) -> None:
@@ -160,17 +160,17 @@ class WindowsSource(Source):
         if self._absence:
             raise NoData(self._absence)
 
-    def _why_not(self) -> str:
+    def _why_not(self) -> Said:
         if self.config.windows.probe == "off":
-            return "switched off by windows.probe"
+            return say("switched off by windows.probe")
         # Somebody else's machine in a folder: a program that lies there is not to be run.
         if self.host.recorded:
-            return "nothing of Windows was recorded"
+            return say("nothing of Windows was recorded")
         if not interop.works(self.host):
             on_wsl = self.host.exists("/dev/dxg") or self.host.exists("/run/WSL")
-            return interop.OFF if on_wsl else "this is not WSL 2"
+            return Message(interop.OFF) if on_wsl else say("this is not WSL2")
         path = interop.powershell(self.host)
-        return "" if self.host.exists(path) else f"{path} is not there"
+        return "" if self.host.exists(path) else say("there is no {path}", path=path)
 
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
@@ -180,22 +180,28 @@ class WindowsSource(Source):
             exporter = None
         if exporter is None or exporter.authorization:
             raise SourceError(
-                "windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password"
+                say("windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password")
             )
         try:
             page = outgoing.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
         except outgoing.Unreachable as error:
             told = without(str(error), parts(url))
-            raise SourceError(f"windows_exporter at {address(url)} cannot be read: {told}") from error
+            raise SourceError(
+                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=told)
+            ) from error
         except outgoing.Refused as refused:
             told = without(str(refused), parts(url))
-            raise SourceError(f"windows_exporter at {address(url)} {told}") from refused
+            raise SourceError(
+                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=told)
+            ) from refused
         text = page.decode("utf-8", "replace")
         facts = from_exporter(text)
         if facts == Facts():
             raise SourceError(
-                f"{address(url)} shows no memory, gpu or process metrics;"
-                " is it windows_exporter 0.31 or newer?"
+                say(
+                    "{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?",
+                    url=address(url),
+                )
             )
         return facts
 

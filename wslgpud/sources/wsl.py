@@ -12,6 +12,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop
 from wslgpud.sources import Source
+from wslgpud.words import say
 
 _TIMEOUT_SECONDS = 2.0
 
@@ -50,7 +51,7 @@ class WslSource(Source):
         """
         kind = generation(self.host)
         if not kind:
-            raise NoData("this is not WSL")
+            raise NoData(say("this is not WSL"))
         labels = (
             str(kind),
             self._ask("wslinfo", "--version"),

@@ -12,6 +12,7 @@ from wslgpud.words.message import (
     Fact,
     Message,
     Said,
+    all_of,
     clauses,
     facts_from_json,
     facts_to_json,
@@ -24,8 +25,8 @@ from wslgpud.words.message import (
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "cause", "chosen", "clauses",
-    "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
+    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "cause", "chosen",
+    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
     "template", "to_json", "tongue", "use",
 ]  # fmt: skip
 

@@ -60,6 +60,11 @@ def clauses(parts: Iterable[Said]) -> Said:
     return whole
 
 
+def all_of(parts: Iterable[Said]) -> Message:
+    """Return an enumeration as one message."""
+    return say("{all}", all=tuple(parts))
+
+
 def template(text: str) -> str:
     """Mark a template that stands in a table, for translators' tools; it is returned as it is."""
     return text

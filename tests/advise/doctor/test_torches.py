@@ -66,7 +66,7 @@ def test_a_python_that_answers_is_heard(public):
 @pytest.mark.parametrize(
     ("script", "failure"),
     [
-        ("exec sleep 60", "did not answer within 0 s"),
+        ("exec sleep 60", "did not answer within 1 s"),
         ("echo 'ImportError: libcudart.so.12' >&2; exit 1", "ImportError: libcudart.so.12"),
         ("kill -SEGV $$", "ended with status -11"),
         ("echo '{}'", "ended with status 0"),
@@ -79,13 +79,13 @@ def test_a_python_that_hangs_crashes_or_babbles_says_so(public, script, failure)
 
     (facts,) = ask([python(public, script)], os.environ, seconds)
 
-    assert facts.failure == failure
+    assert str(facts.failure) == failure
 
 
 def test_a_program_that_cannot_be_started_says_so(tmp_path):
     (facts,) = ask([tmp_path / "none"], os.environ)
 
-    assert facts.failure == "cannot be started: No such file or directory"
+    assert str(facts.failure) == "cannot be started: No such file or directory"
 
 
 @pytest.mark.parametrize(

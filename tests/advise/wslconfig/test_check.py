@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from wslgpud.advise.wslconfig import compare
+from tests.words.latin import latin_words
+from wslgpud import words
+from wslgpud.advise.wslconfig import compare, presets
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.advise.wslconfig.files import NotFound, find, windows_size
 from wslgpud.advise.wslconfig.parse import parse
@@ -24,9 +26,21 @@ def run(*arguments: object, text: str = ""):
     return CliRunner().invoke(app, ["wslconfig", *map(str, arguments)], input=text)
 
 
+@pytest.fixture
+def language(monkeypatch):
+    """Choose the language of this test, in its locale as well."""
+
+    def choose(code: str) -> None:
+        monkeypatch.setenv("LC_ALL", f"{code}_CN.UTF-8")
+        words.use(code)
+
+    yield choose
+    words.use("en")
+
+
 def said(text: str, **facts) -> list[tuple[int, bool, str]]:
     """Return line, whether WSL warns of it too, and the fix."""
-    return [(r.line, bool(r.wsl), r.fix) for r in remarks(parse(text), **facts)]
+    return [(r.line, bool(r.wsl), str(r.fix)) for r in remarks(parse(text), **facts)]
 
 
 def test_a_file_that_guides_recommend_is_taken_apart():
@@ -52,7 +66,7 @@ def test_a_good_file_gets_no_remark():
         ("guiApplications=off", "write guiApplications=false"),
         ("memroy=8GB", "did you mean memory (below [wsl2])?"),
         ("networkingMode=mirored", "write networkingMode=Mirrored"),
-        ("; memory=8GB", "comments begin with # (never with ;), keys with a letter"),
+        ("; memory=8GB", "start comments with # (never with ;) and keys with a letter"),
         ("swapFile=C:\\Users\\me\\s.vhdx", r"double every backslash: C:\\Users\\me\\swap.vhdx"),
         ("instanceIdleTimeout=-1", "move the line below a line [general]"),
     ],
@@ -66,13 +80,13 @@ def test_what_wsl_refuses_comes_with_the_line_to_write(line, fix):
     [
         ("memory=8192", "write memory=8192MB"),
         ("memory=64GB", "write memory=60GB or less"),
-        ("swapFile=C:\\temp.vhdx", r"double every \ of the path"),
+        ("swapFile=C:\\temp.vhdx", r"double every \ in the path"),
         ("swapFile=D:\\\\数据\\\\swap.vhdx", "use a path without such characters"),
         ("swap=0", "write swap=8GB or more"),
         ("vmIdleTimeout=-1", "write instanceIdleTimeout=-1 below [general] instead"),
         (
             "kernelCommandLine=sysctl.vm.overcommit_memory=1",
-            "take sysctl.vm.overcommit_memory=1 out of the line",
+            "remove sysctl.vm.overcommit_memory=1 from the line",
         ),
     ],
 )
@@ -86,7 +100,7 @@ def test_more_processors_than_windows_has_are_told_of_in_wsls_words():
     assert found.wsl == (
         "wsl2.processors cannot exceed the number of logical processors on the system (40 > 32)"
     )
-    assert found.fix == "write processors=32 or less"
+    assert str(found.fix) == "write processors=32 or less"
     assert remarks(parse("[wsl2]\nprocessors=32\n"), host_processors=32) == []
 
 
@@ -96,6 +110,30 @@ def test_check_prints_wsls_words_and_the_fix_and_ends_with_1():
     assert done.exit_code == 1
     assert f"WSL says: Unknown key 'wsl2.pageReporting' in {SEED}:8" in done.output
     assert json.loads(run("check", "--file", SEED, "--json").output)[0]["line"] == 5
+
+
+def test_in_chinese_no_remark_is_english(language):
+    language("zh")
+    odd = "[wsl2]\nmemory=8192\nswap=none\nmemroy=1\n; no\n[wsl2 ]\nprocessors=40\nswap=0\nipv6=on\n"
+    found = remarks(parse(SEED.read_text())) + remarks(parse(odd), 64 * GIB, 32)
+    told = [words.current().text(text) for remark in found for text in (remark.why, remark.fix)]
+
+    assert [(text, latin) for text in told if (latin := latin_words(text, ("compact vdisk",)))] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("keys",),
+        ("show", "--host-root", HOSTS / "wsl2-idle"),
+        ("preset", "max", "--memory", "64GB", "--processors", "32", "--file", "new.wslconfig"),
+        ("apply", "turbo"),
+    ],
+)
+def test_in_chinese_what_is_printed_is_not_english(language, command):
+    language("zh")
+
+    assert latin_words(run(*command).output, (*presets.PRESETS, "turbo", "panic", "debug", "tun")) == []
 
 
 def test_limits_in_force_are_told_from_those_that_wait_for_a_restart():
@@ -182,13 +220,13 @@ def test_what_somebody_else_writes_meanwhile_is_not_undone(tmp_path, monkeypatch
 
 
 def test_what_cannot_be_done_says_what_to_do(tmp_path):
-    for arguments, words in (
+    for arguments, says in (
         (("apply", "turbo"), "there are training, inference, desktop, max"),
         (("apply", "max", "--memory", "much"), "write it like 64GB"),
         (("apply", "max", "--memory", "64", "--processors", "32"), "write it like 64GB"),
-        (("check", "--file", tmp_path / "none"), "all settings are at their defaults"),
+        (("check", "--file", tmp_path / "none"), "every setting is at its default"),
         (("restore", "--file", tmp_path / "none"), "there is no backup"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2
-        assert words in done.output
+        assert says in done.output

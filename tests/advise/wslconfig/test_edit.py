@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.advise.wslconfig.test_parse import FRAGMENTS
 from wslgpud.advise.wslconfig import presets
-from wslgpud.advise.wslconfig.edit import changed, encoded
+from wslgpud.advise.wslconfig.check import remarks
+from wslgpud.advise.wslconfig.edit import CannotSet, changed, encoded, headers_mended
 from wslgpud.advise.wslconfig.files import backups, decoded, replace
 from wslgpud.advise.wslconfig.keys import BY_PATH, KEYS
 from wslgpud.advise.wslconfig.parse import parse
@@ -30,12 +31,13 @@ def state(text: str) -> dict[str, str]:
 def test_what_is_set_is_read_back_and_all_else_stays(text, path, value):
     try:
         new = changed(text, {path: value})
-    except ValueError:
+    except CannotSet:
         assert "\r" in text  # a lone carriage return confuses WSL as well; then nothing is written
         return
 
     assert parse(new).first(path).value == value
-    others = {k: v for k, v in state(text).items() if k != path}
+    mended = headers_mended(text, path.partition(".")[0].lower())
+    others = {k: v for k, v in state(mended).items() if k != path}
     assert {k: v for k, v in state(new).items() if k != path} == others
 
 
@@ -43,7 +45,7 @@ def test_what_is_set_is_read_back_and_all_else_stays(text, path, value):
 def test_setting_a_value_twice_is_setting_it_once(text, path, value):
     try:
         once = changed(text, {path: value})
-    except ValueError:
+    except CannotSet:
         return
 
     assert changed(once, {path: value}) == once
@@ -60,6 +62,46 @@ def test_any_value_survives_being_written(path, value):
 @example(b"\xff\xfe[\x00\x00\xd8")
 def test_reading_and_writing_back_loses_no_byte(data):
     assert decoded(data).data == data
+
+
+@given(FILES, st.sampled_from(list(presets.PRESETS)))
+def test_of_what_a_preset_sets_check_has_nothing_left_to_say(text, name):
+    """Neither of a second line, nor of one in a wrong section, nor of one that WSL cannot read."""
+    made = presets.settings(presets.PRESETS[name], 64 * GIB, 32)
+    try:
+        new = changed(text, {s.path: s.value for s in made})
+    except CannotSet:
+        assert "\r" in text
+        return
+
+    parsed = parse(new)
+    names = {s.path.rpartition(".")[2].lower() for s in made}
+    lines = {e.line for e in parsed.entries if e.name.lower() in names}
+    assert [remark for remark in remarks(parsed, 64 * GIB, 32) if remark.line in lines] == []
+    assert not names & {skipped.name.lower() for skipped in parsed.skipped}
+    assert [parsed.get(s.path) is not None for s in made] == [True] * len(made)
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "[wsl2]\nmemory=lots\n",
+        "[wsl2]\nmemory=8 gb ; half of it\nmemory=4GB\n",
+        "memory=8GB\n[wsl2]\n",
+        "[experimental]\nmemory=8GB  # here?\n[wsl2]\n",
+        '[wsl2]\nmemory="8GB\n',
+        "[wsl2]\nmemory: 8GB\n",
+        "[wsl2 ]\nmemory=8GB\n",
+        "[ WSL2\n",
+    ],
+)
+def test_what_check_rejects_is_mended(old):
+    new = changed(old, {"wsl2.memory": "50GB"})
+
+    assert remarks(parse(old)) != []
+    assert remarks(parse(new)) == []
+    assert parse(new).get("wsl2.memory") == 50 * GIB
+    assert "8" not in new
 
 
 def test_comments_order_unknown_keys_and_line_ends_stay():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import re
@@ -40,7 +39,7 @@ def write(target: Path, host: Host, config: Config, findings: Sequence[Finding])
     """
     mask = Mask(host)
     contents = {
-        "doctor.json": _json([_masked(mask, dataclasses.asdict(finding)) for finding in findings]),
+        "doctor.json": _json([_in_english(mask, finding) for finding in findings]),
         "configuration.json": _json({k: _masked(mask, v) for k, v in _settings(config).items()}),
         "version.txt": f"wslgpud {__version__}\n",
     }
@@ -68,6 +67,11 @@ def _settings(config: Config) -> dict[str, Any]:
     """Return the configuration, of each key as much as a stranger may see."""
     values = ((key, getattr(getattr(config, key.section), key.name)) for key in declared_keys())
     return {key.path: visible(value, key.shows, to_stranger=True) for key, value in values}
+
+
+def _in_english(mask: Mask, finding: Finding) -> dict[str, str]:
+    """Return a finding for whoever helps, whatever language its reader has."""
+    return {name: mask.words(str(said)) for name, said in finding.document().items()}
 
 
 def _masked(mask: Mask, value: Any) -> Any:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 
-from wslgpud.advise.doctor.findings import Outcome, check, could_not_tell, good, not_applicable, note, problem
+from wslgpud.advise.doctor.findings import (
+    Outcome,
+    check,
+    could_not_tell,
+    good,
+    in_windows,
+    not_applicable,
+    note,
+    problem,
+    shows_who,
+)
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
-from wslgpud.units import size
+from wslgpud.words import Message, Said, all_of, say, template
 
 GIB = 1 << 30
 WSL_LIBRARIES = "/usr/lib/wsl/"
@@ -18,6 +28,7 @@ DESKTOP_BYTES = GIB
 TF32_CAPABILITY = (8, 0)
 #: Capability -> CUDA that first compiles for it (CUDA's release notes); torch wheels that carry it.
 FIRST_CUDA = {(12, 0): (12, 8), (10, 0): (12, 8), (9, 0): (11, 8), (8, 9): (11, 8)}
+_RTX_50 = (12, 0)
 _TOOLKIT = "/usr/local/cuda/version.json"
 #: Slim images leave that file out; their compiler still needs its header (CUDA 13.0 is written 13000 there).
 _NVCC, _HEADER = "/usr/local/cuda/bin/nvcc", "/usr/local/cuda/include/cuda.h"
@@ -25,29 +36,42 @@ _HEADER_VERSION = re.compile(r"^#define CUDA_VERSION (\d+)", re.MULTILINE)
 _WHEELS = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
 
 
-@check("gpu.visible", "GPU", "Without it there is nothing to train on.")
+@check("gpu.visible", template("GPU"), template("Without one there is nothing to train on."))
 def visible(look: Look) -> Outcome:
     """The driver shows a card."""
     gpus = look.gpus
     if gpus.samples:
         driver = gpus.identities[0].get("driver_version", "") if gpus.identities else ""
-        names = ", ".join(
-            f"{g.name} ({size(g.total_bytes)})" if g.total_bytes else g.name for g in gpus.samples
+        cards = tuple(
+            say("{name} ({total_bytes})", name=g.name, total_bytes=g.total_bytes) if g.total_bytes else g.name
+            for g in gpus.samples
         )
-        return good(f"{names}, driver {driver}" if driver else names)
+        if driver:
+            return good(say("{cards}, driver {version}", cards=cards, version=driver))
+        return good(all_of(cards))
     if look.wsl == 2 and not look.host.exists("/dev/dxg"):
-        remedy = "remove gpuSupport=false from .wslconfig, or install NVIDIA's driver in Windows"
-        return problem("WSL offers no GPU (/dev/dxg is missing)", f"{remedy}; then wsl --shutdown")
-    meaning, _, remedy = gpus.error.partition("; ")
-    if look.wsl == 2 or remedy:
-        return problem(meaning, remedy or "install NVIDIA's driver in Windows, then wsl --shutdown there")
+        return problem(
+            say("WSL offers no GPU (/dev/dxg is missing)"),
+            say(
+                "remove gpuSupport=false from .wslconfig or install the NVIDIA driver in Windows, "
+                "then run 'wsl --shutdown' there"
+            ),
+        )
+    told = {} if isinstance(gpus.error, str) else gpus.error.facts
+    meaning, remedy = told.get("meaning"), told.get("remedy")
+    if isinstance(meaning, (str, Message)) and isinstance(remedy, Message):
+        return problem(meaning, remedy)
+    if look.wsl == 2:
+        return problem(
+            gpus.error, say("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there")
+        )
     return not_applicable(gpus.error)
 
 
 @check(
     "gpu.library",
-    "NVIDIA's library",
-    "A driver package of the distribution in front of WSL's hides the card.",
+    template("NVIDIA library"),
+    template("A driver package of the distribution that comes before WSL's own library hides the card."),
 )
 def library(look: Look) -> Outcome:
     """The library in use is the right one."""
@@ -58,45 +82,77 @@ def library(look: Look) -> Outcome:
         if not folder.startswith(WSL_LIBRARIES) and look.host.exists(f"{folder}/libnvidia-ml.so.1")
     ]
     if "/stubs/" in used:
-        return problem(f"{used} is a stub for compiling", "take CUDA's stubs folder out of LD_LIBRARY_PATH")
+        return problem(
+            say("{path} is a stub to compile against", path=used),
+            say("remove CUDA's stubs folder from LD_LIBRARY_PATH"),
+        )
     if look.wsl == 2 and others:
-        text = f"{others[0]} stands beside WSL's own"
         remedy = "sudo apt-get remove 'libnvidia-compute-*' 'nvidia-utils-*'"
-        if not used or used.startswith(WSL_LIBRARIES):
-            return note(f"{text}; other programs may load it and find no card", remedy)
-        return problem(text, remedy)
+        if used and not used.startswith(WSL_LIBRARIES):
+            return problem(say("{path} is loaded instead of WSL's own", path=used), remedy)
+        return note(
+            say("besides WSL's own there is {path}: programs that load it find no card", path=others[0]),
+            remedy,
+        )
     if used:
         return good(used)
-    return (
-        could_not_tell("a recording does not tell") if look.gpus.samples else not_applicable("none is in use")
-    )
+    if look.gpus.samples:
+        return could_not_tell(say("a recording does not say"))
+    return not_applicable(say("none is in use"))
 
 
 @check(
     "gpu.cuda",
-    "CUDA of the driver",
-    "A torch built for a newer CUDA than the driver's does not start; of a newer minor version, in part.",
+    template("CUDA of the driver"),
+    template(
+        "A torch built for a newer major version of CUDA than the driver's does not start; one built for a "
+        "newer minor version works in part."
+    ),
     "torch",
 )
 def cuda(look: Look) -> Outcome:
     """The driver's CUDA is enough for every torch here."""
     driver = _driver_cuda(look)
     if not driver:
-        return could_not_tell("the driver does not tell its CUDA version")
-    update = "update NVIDIA's driver" + (" in Windows, then wsl --shutdown there" if look.wsl else "")
+        return could_not_tell(say("the driver does not report its CUDA version"))
+    update = (
+        say("update the NVIDIA driver in Windows, then run 'wsl --shutdown' there")
+        if look.wsl
+        else say("update the NVIDIA driver")
+    )
     for capability in _capabilities(look):
         first = FIRST_CUDA.get(capability)
         if first and version(driver)[:2] < first:
-            card = f"sm_{capability[0]}{capability[1]}"
-            return problem(f"the driver knows CUDA {driver}; {card} needs {first[0]}.{first[1]}", update)
+            return problem(
+                say(
+                    "the driver supports CUDA {driver}; {card} needs {needed}",
+                    driver=driver,
+                    card=_sm(capability),
+                    needed=_dotted(first),
+                ),
+                update,
+            )
     newer = [t for t in look.torch or () if t.cuda and version(t.cuda)[:2] > version(driver)[:2]]
     late = [t for t in newer if version(t.cuda)[:1] > version(driver)[:1] or _needs_compiling(look, t)]
-    which = ", ".join(f"torch {t.version} (CUDA {t.cuda}) of {t.python}" for t in late or newer)
+    which = tuple(
+        say("torch {version} (CUDA {cuda}) in {python}", version=t.version, cuda=t.cuda, python=t.python)
+        for t in late or newer
+    )
     if late:
-        return problem(f"the driver knows CUDA {driver}, too old for {which}", update)
+        return problem(
+            say("the driver supports CUDA {driver}, too old for {torches}", driver=driver, torches=which),
+            update,
+        )
     if newer:
-        return note(f"the driver knows CUDA {driver}: {which} runs, but not what compiles PTX", update)
-    return good(f"the driver knows CUDA {driver}; " + _torches(look))
+        return note(
+            say(
+                "the driver supports CUDA {driver}: {torches} runs, except for code that must compile PTX",
+                driver=driver,
+                torches=which,
+            ),
+            update,
+        )
+    return good(say("the driver supports CUDA {driver}; {torches}", driver=driver, torches=_torches(look)))
 
 
 def _needs_compiling(look: Look, facts: TorchFacts) -> bool:
@@ -114,99 +170,136 @@ def _needs_compiling(look: Look, facts: TorchFacts) -> bool:
 
 @check(
     "torch.architecture",
-    "torch's code for the card",
-    "A build without code for the card sees it, and fails at the first kernel.",
+    template("torch's code for the card"),
+    template("A build without code for the card sees the card, and fails at the first kernel."),
     "torch",
 )
 def architecture(look: Look) -> Outcome:
     """Each torch has code for each card."""
     missing = [
-        f"torch {facts.version} of {facts.python} has no sm_{capability[0]}{capability[1]}"
+        (facts, capability)
         for facts in look.torch or ()
         for capability in _capabilities(look)
         if facts.cuda and facts.architectures and not runs_on(facts.architectures, capability)
     ]
     if missing:
-        return problem(
-            f"{'; '.join(missing)} (a card of the RTX 50 series needs CUDA 12.8 and torch 2.7)", _WHEELS
+        told: Said = all_of(
+            say(
+                "torch {version} in {python} has no {card}",
+                version=facts.version,
+                python=facts.python,
+                card=_sm(capability),
+            )
+            for facts, capability in missing
         )
-    without = [t for t in look.torch or () if not t.failure and not t.cuda]
-    if without:
-        return note(f"torch {without[0].version} of {without[0].python} is built without CUDA", _WHEELS)
-    return good(
-        ", ".join(f"sm_{major}{minor}" for major, minor in _capabilities(look)) + " is in torch's list"
-    )
+        if any(capability == _RTX_50 for _, capability in missing):
+            told = say("{builds} (RTX 50 cards need CUDA 12.8 and torch 2.7)", builds=told)
+        return problem(told, _WHEELS)
+    for facts in look.torch or ():
+        if not facts.failure and not facts.cuda:
+            return note(
+                say(
+                    "torch {version} in {python} is built without CUDA",
+                    version=facts.version,
+                    python=facts.python,
+                ),
+                _WHEELS,
+            )
+    return good(say("torch has code for {cards}", cards=tuple(map(_sm, _capabilities(look)))))
 
 
 @check(
-    "torch.kernel", "A kernel runs", "torch.cuda.is_available() is true also where no kernel runs.", "torch"
+    "torch.kernel",
+    template("A kernel runs"),
+    template("torch.cuda.is_available() is true even where no kernel can run."),
+    "torch",
 )
 def kernel(look: Look) -> Outcome:
     """A tiny kernel has really run."""
-    failures = [
-        f"{t.python}: {t.failure or t.kernel}"
-        for t in look.torch or ()
-        if t.failure or (t.cuda and not t.ran)
-    ]
-    if failures:
-        others = "; ".join(failures)
-        remedy = _WHEELS if "no kernel image" in others else "wsl --shutdown        (in Windows)"
-        return problem(others, remedy if look.wsl else "see whether nvidia-smi works; restart the machine")
-    return good(_torches(look))
+    failed = [t for t in look.torch or () if t.failure or (t.cuda and not t.ran)]
+    if not failed:
+        return good(_torches(look))
+    told = all_of(say("{python}: {why}", python=t.python, why=_why(t)) for t in failed)
+    if any("no kernel image" in t.kernel for t in failed):
+        return problem(told, _WHEELS)
+    if look.wsl:
+        return problem(told, in_windows("wsl --shutdown"))
+    return problem(told, say("check whether nvidia-smi works; if it does not, restart the machine"))
+
+
+def _why(facts: TorchFacts) -> Said:
+    """Say why a torch did not compute."""
+    if facts.failure or facts.kernel:
+        return facts.failure or facts.kernel
+    return say("it computes wrong results") if facts.devices else say("torch sees no CUDA device")
 
 
 @check(
     "torch.speed",
-    "Fast arithmetic",
-    "TF32 makes float32 matrix products several times faster, at 10 bits of mantissa; torch leaves it off.",
+    template("Fast arithmetic"),
+    template(
+        "TF32 makes float32 matrix products several times faster, with a mantissa of 10 bits; torch leaves "
+        "it off."
+    ),
     "torch",
 )
 def speed(look: Look) -> Outcome:
     """TF32 and cuDNN are there to be used."""
     ran = [t for t in look.torch or () if t.ran]
     if not ran:
-        return not_applicable("no torch runs on the card")
+        return not_applicable(say("no torch runs on the card"))
     if any(not t.cudnn for t in ran):
-        return note("torch finds no cuDNN", _WHEELS)
+        return note(say("torch finds no cuDNN"), _WHEELS)
     if all(t.tf32 for t in ran) or all(c < TF32_CAPABILITY for c in _capabilities(look)):
         return good(f"cuDNN {ran[0].cudnn}")
     return note(
-        "TF32 is off, as torch starts; switch it on in your program if float32 is what it computes in",
+        say("TF32 is off, torch's default; turn it on in your program if that computes in float32"),
         "torch.set_float32_matmul_precision('high'); torch.backends.cudnn.benchmark = True",
     )
 
 
 @check(
     "cuda.toolkit",
-    "CUDA toolkit",
-    "Extensions are compiled by it: it must fit torch's CUDA and know the card.",
+    template("CUDA toolkit"),
+    template("It compiles extensions: it must match torch's CUDA and know the card."),
 )
 def toolkit(look: Look) -> Outcome:
     """The installed toolkit fits."""
     installed = _installed_cuda(look)
     if installed is None:
-        return not_applicable("none in /usr/local/cuda; only compiling needs it")
+        return not_applicable(say("none in /usr/local/cuda; only compiling needs it"))
     if not version(installed):
-        return could_not_tell(f"{_TOOLKIT} names no version")
+        return could_not_tell(say("{path} names no version", path=_TOOLKIT))
     for capability in _capabilities(look):
         first = FIRST_CUDA.get(capability)
         if first and version(installed) < first:
             return problem(
-                f"CUDA {installed} cannot compile for sm_{capability[0]}{capability[1]}",
-                f"install CUDA {first[0]}.{first[1]} or newer: https://developer.nvidia.com/cuda-downloads",
+                say("CUDA {installed} cannot compile for {card}", installed=installed, card=_sm(capability)),
+                say(
+                    "install CUDA {needed} or newer: {url}",
+                    needed=_dotted(first),
+                    url="https://developer.nvidia.com/cuda-downloads",
+                ),
             )
-    other = [t for t in look.torch or () if t.cuda and version(t.cuda)[:1] != version(installed)[:1]]
-    if other:
-        return note(
-            f"CUDA {installed}, but torch {other[0].version} is built with {other[0].cuda}:"
-            " extensions will not compile",
-            f"install CUDA {other[0].cuda} beside it and set CUDA_HOME",
-        )
+    for facts in look.torch or ():
+        if facts.cuda and version(facts.cuda)[:1] != version(installed)[:1]:
+            return note(
+                say(
+                    "CUDA {installed}, but torch {version} is built with {cuda}: extensions will not compile",
+                    installed=installed,
+                    version=facts.version,
+                    cuda=facts.cuda,
+                ),
+                say("install CUDA {cuda} beside it and set CUDA_HOME", cuda=facts.cuda),
+            )
     return good(f"CUDA {installed}")
 
 
 @check(
-    "gpu.desktop", "VRAM held by the desktop", "What the desktop and WSLg hold is missing in training.", "gpu"
+    "gpu.desktop",
+    template("VRAM held by the desktop"),
+    template("Training cannot use what the desktop and WSLg hold."),
+    "gpu",
 )
 def desktop(look: Look) -> Outcome:
     """Little VRAM is held by others."""
@@ -214,19 +307,32 @@ def desktop(look: Look) -> Outcome:
     for gpu in look.gpus.samples:
         if gpu.used_bytes is None:
             continue
+        resource = f"gpu{gpu.index}"
         if any(p.pid and p.name.lstrip("/") != "Xwayland" for p in gpu.processes):
-            return not_applicable(f"programs of ours use GPU {gpu.index} now")
+            return not_applicable(say("programs here are using {resource} now", resource=resource))
         if gpu.used_bytes >= DESKTOP_BYTES:
-            held.append(f"GPU {gpu.index}: {size(gpu.used_bytes)} held while no program here uses it")
+            held.append(
+                say(
+                    "{resource}: {held_bytes} held although no program here uses it",
+                    resource=resource,
+                    held_bytes=gpu.used_bytes,
+                )
+            )
     if not held:
-        return good("less than 1 GB")
+        return good(say("less than {most_bytes}", most_bytes=DESKTOP_BYTES))
+    found = all_of(held)
     if not look.wsl:
-        return note("; ".join(held), "nvidia-smi        (who is it?)")
-    wslg = any(p.name.endswith("Xwayland") for gpu in look.gpus.samples for p in gpu.processes)
-    first = (
-        "guiApplications=false below [wsl2] in .wslconfig if you need no Linux windows, and " if wslg else ""
-    )
-    return note("; ".join(held), f"{first}close browsers and games in Windows before training")
+        return note(found, shows_who("nvidia-smi"))
+    close = say("close browsers and games in Windows before training")
+    if any(p.name.endswith("Xwayland") for gpu in look.gpus.samples for p in gpu.processes):
+        return note(
+            found,
+            say(
+                "if you need no Linux windows, set guiApplications=false below [wsl2] in .wslconfig; {close}",
+                close=close,
+            ),
+        )
+    return note(found, close)
 
 
 def _installed_cuda(look: Look) -> str | None:
@@ -253,9 +359,19 @@ def _capabilities(look: Look) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-def _torches(look: Look) -> str:
-    return ", ".join(
-        f"torch {t.version}" + (f" (CUDA {t.cuda})" if t.cuda else " (no CUDA)")
-        for t in look.torch or ()
-        if not t.failure
+def _torches(look: Look) -> Message:
+    torches = (t for t in look.torch or () if not t.failure)
+    return all_of(
+        say("torch {version} (CUDA {cuda})", version=t.version, cuda=t.cuda)
+        if t.cuda
+        else say("torch {version} (no CUDA)", version=t.version)
+        for t in torches
     )
+
+
+def _sm(capability: tuple[int, int]) -> str:
+    return f"sm_{capability[0]}{capability[1]}"
+
+
+def _dotted(numbers: tuple[int, int]) -> str:
+    return f"{numbers[0]}.{numbers[1]}"

@@ -7,6 +7,7 @@ from wslgpud.advise.doctor.findings import (
     check,
     could_not_tell,
     good,
+    in_windows,
     not_applicable,
     note,
     problem,
@@ -16,57 +17,72 @@ from wslgpud.advise.doctor.torches import version
 from wslgpud.advise.wslconfig import compare
 from wslgpud.advise.wslconfig.check import remarks
 from wslgpud.host import NoData, SourceError
+from wslgpud.words import Message, say, says, template
 
 #: CUDA under WSL: https://docs.nvidia.com/cuda/wsl-user-guide/
 LEAST_KERNEL = (5, 10, 43)
 #: The first with gradual memory reclaim, mirrored networking and wslinfo.
 GOOD_WSL = (2, 0, 0)
 _BINFMT = "/proc/sys/fs/binfmt_misc"
-_SHUTDOWN = "wsl --shutdown        (in Windows; ends all that runs in WSL)"
+_UPDATE = "wsl --update"
 
 
-@check("wsl.kernel", "Linux kernel", "CUDA under WSL2 needs Linux 5.10.43 or newer.")
+@check("wsl.kernel", template("Linux kernel"), template("CUDA under WSL2 needs Linux 5.10.43 or newer."))
 def kernel(look: Look) -> Outcome:
     """The kernel is new enough for CUDA."""
     if look.wsl == 1:
-        return problem("this is WSL 1, which has no GPU", "wsl --set-version DISTRO 2        (in Windows)")
+        return problem(say("this is WSL 1, which has no GPU"), in_windows("wsl --set-version DISTRO 2"))
     if not look.release:
-        return could_not_tell("the kernel's release cannot be read")
+        return could_not_tell(say("the kernel's release cannot be read"))
     if look.wsl and version(look.release) < LEAST_KERNEL:
-        return problem(look.release, "wsl --update        (in Windows)")
+        return problem(look.release, in_windows(_UPDATE))
     return good(look.release)
 
 
-@check("wsl.version", "WSL version", "New releases mend crashes, memory reclaim and the GPU's driver.", "wsl")
+@check(
+    "wsl.version",
+    template("WSL version"),
+    template("New releases fix crashes, memory reclaim and the GPU driver."),
+    "wsl",
+)
 def wsl_version(look: Look) -> Outcome:
     """WSL is of this age."""
     if not look.wsl_version:
-        return note("too old to tell its version", "wsl --update        (in Windows)")
+        return note(say("too old to report its version"), in_windows(_UPDATE))
     if version(look.wsl_version) < GOOD_WSL:
-        return note(f"WSL {look.wsl_version}", "wsl --update        (in Windows)")
+        return note(f"WSL {look.wsl_version}", in_windows(_UPDATE))
     return good(f"WSL {look.wsl_version}")
 
 
-@check("wsl.systemd", "systemd", "The daemon is a systemd service; without systemd nothing starts it.")
+@check(
+    "wsl.systemd",
+    template("systemd"),
+    template("The daemon is a systemd service; without systemd nothing starts it."),
+)
 def systemd(look: Look) -> Outcome:
     """The service manager runs."""
     first = (look.read("/proc/1/comm") or "").strip()
     if not first:
-        return could_not_tell("process 1 is hidden")
+        return could_not_tell(say("process 1 is not visible"))
     if first == "systemd":
-        return good("it is process 1")
+        return good(say("running as process 1"))
     if not look.wsl:
-        return note(f"process 1 is {first}: start 'wslgpud run' by what this machine has instead")
-    remedy = (
-        "printf '[boot]\\nsystemd=true\\n' | sudo tee -a /etc/wsl.conf   # then, in Windows: wsl --shutdown"
+        return note(
+            say("process 1 is {name}: have this machine's init system start 'wslgpud run'", name=first)
+        )
+    command = r"printf '[boot]\nsystemd=true\n' | sudo tee -a /etc/wsl.conf"
+    return problem(
+        say("off: process 1 is {name}", name=first),
+        say("{command}   # then, in Windows: wsl --shutdown", command=command),
     )
-    return problem(f"off: process 1 is {first}", remedy)
 
 
 @check(
     "wsl.stays",
-    "Keeps running",
-    "Windows stops a distro, services and trainings with it, 15 s after its last terminal closes.",
+    template("Keeps running"),
+    template(
+        "Windows stops a distro 15 s after its last terminal closes, with all services and trainings in it."
+    ),
     "wsl",
 )
 def stays(look: Look) -> Outcome:
@@ -76,16 +92,21 @@ def stays(look: Look) -> Outcome:
         return could_not_tell(config.error)
     timeout = config.parsed.get("general.instanceIdleTimeout") if config.parsed else None
     if isinstance(timeout, int) and timeout < 0:
-        return good("instanceIdleTimeout=-1: the distro stays")
-    seconds = 15 if timeout is None else int(timeout) / 1000
+        return good(say("instanceIdleTimeout={value}: the distro keeps running", value=timeout))
     return note(
-        f"WSL stops this distro {seconds:g} s after the last terminal",
-        "[general]\ninstanceIdleTimeout=-1        (in .wslconfig; wslgpud wslconfig apply training does it)",
+        say(
+            "WSL stops this distro {idle_seconds} after its last terminal closes",
+            idle_seconds=15 if timeout is None else int(timeout) / 1000,
+        ),
+        say("[general]\ninstanceIdleTimeout=-1   # in .wslconfig; or: wslgpud wslconfig apply training"),
     )
 
 
 @check(
-    "wsl.interop", "Windows programs", "Toasts, Windows' memory and spilled VRAM are asked of Windows.", "wsl"
+    "wsl.interop",
+    template("Windows programs"),
+    template("Toast notifications, Windows' memory and VRAM spill all take a Windows program."),
+    "wsl",
 )
 def interop(look: Look) -> Outcome:
     """Windows programs can be started."""
@@ -95,20 +116,20 @@ def interop(look: Look) -> Outcome:
         entries = []
     if not entries:
         return note(
-            "no program of Windows can be started: its entry in binfmt_misc is gone (microsoft/WSL#8843)",
+            say("no Windows program can be started: the binfmt_misc entry is gone (microsoft/WSL#8843)"),
             "sudo sh -c 'echo :WSLInterop:M::MZ::/init:PF > /proc/sys/fs/binfmt_misc/register'",
         )
     if not (look.read(f"{_BINFMT}/{entries[0]}") or "enabled").startswith("enabled"):
-        return note("switched off in binfmt_misc", f"echo 1 | sudo tee {_BINFMT}/{entries[0]}")
+        return note(say("switched off in binfmt_misc"), f"echo 1 | sudo tee {_BINFMT}/{entries[0]}")
     if not look.host.exists("/run/WSL"):
-        return could_not_tell("/run/WSL is hidden: this looks like a container")
-    return good(f"{entries[0]} is registered")
+        return could_not_tell(say("/run/WSL is not visible: this looks like a container"))
+    return good(say("{entry} is registered", entry=entries[0]))
 
 
 @check(
     "wslconfig.valid",
-    ".wslconfig",
-    "WSL ignores what it does not understand, and says so where nobody looks.",
+    template(".wslconfig"),
+    template("WSL ignores what it does not understand, and says so where nobody looks."),
     "wsl",
 )
 def wslconfig_valid(look: Look) -> Outcome:
@@ -117,32 +138,52 @@ def wslconfig_valid(look: Look) -> Outcome:
     if config.error:
         return could_not_tell(config.error)
     if config.parsed is None:
-        return good(f"there is no {config.path}: all is at its default")
+        return good(say("there is no {path}: every setting is at its default", path=config.path))
     found = remarks(config.parsed)
     if not found:
-        return good(f"{config.path}: nothing to remark")
-    lines = ", ".join(str(remark.line) for remark in found)
-    text = f"{len(found)} remark{'s' * (len(found) > 1)} on {config.path} (line {lines})"
+        return good(say("{path}: nothing to report", path=config.path))
+    told = says(
+        "{count} remark on {path} (line {lines})",
+        "{count} remarks on {path} (lines {lines})",
+        count=len(found),
+        path=config.path,
+        lines=tuple(remark.line for remark in found),
+    )
     if any(remark.wsl for remark in found):
-        return problem(f"{text}; WSL ignores some of it", "wslgpud wslconfig check")
-    return note(text, "wslgpud wslconfig check")
+        return problem(
+            say("{remarks}; WSL ignores some of these lines", remarks=told), "wslgpud wslconfig check"
+        )
+    return note(told, "wslgpud wslconfig check")
 
 
-@check("wslconfig.in_force", "Limits in force", "A limit that waits for a restart protects nobody.", "wsl")
+@check(
+    "wslconfig.in_force",
+    template("Limits in force"),
+    template("A limit that waits for a restart protects nobody."),
+    "wsl",
+)
 def wslconfig_in_force(look: Look) -> Outcome:
     """What .wslconfig says is what the machine has."""
     config = look.wslconfig
     if config.error:
         return could_not_tell(config.error)
     if config.parsed is None:
-        return not_applicable("there is no .wslconfig")
-    waiting = [
-        f"{row.key.name}={compare.shown(row.key, row.wanted)} (now {compare.shown(row.key, row.has)})"
-        for row in look.settings_seen
-        if row.match == "waiting" and row.key.name != "kernelCommandLine"
-    ]
-    if any(row.match == "waiting" and row.key.name == "kernelCommandLine" for row in look.settings_seen):
-        waiting.append("kernelCommandLine")
+        return not_applicable(say("there is no .wslconfig"))
+    waiting = tuple(_waits(row) for row in look.settings_seen if row.match == "waiting")
     if waiting:
-        return problem(f"not in force: {', '.join(waiting)}", _SHUTDOWN)
-    return good("all that can be seen from here is in force")
+        return problem(
+            say("not in force: {settings}", settings=waiting),
+            say("{command}   # in Windows; ends everything that runs in WSL", command="wsl --shutdown"),
+        )
+    return good(say("everything that can be seen from here is in force"))
+
+
+def _waits(row: compare.Row) -> str | Message:
+    if row.key.name == "kernelCommandLine":  # too long to show twice
+        return row.key.name
+    return say(
+        "{setting}={wanted} (now {has})",
+        setting=row.key.name,
+        wanted=compare.quoted(row.key, row.wanted),
+        has=compare.measured(row.key, row.has),
+    )

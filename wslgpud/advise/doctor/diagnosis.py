@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from wslgpud.advise.doctor import checks_gpu, checks_machine, checks_memory, checks_wsl
-from wslgpud.advise.doctor.chinese import translated
 from wslgpud.advise.doctor.findings import CHECKS, Check, Finding, Outcome, could_not_tell, not_applicable
 from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.config import SYSTEM_STATE, Config
 from wslgpud.config import state_folder as usual_state_folder
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.words import say
 
 #: Importing them declares the checks; they are shown in this order.
 PARTS = tuple(part.__name__ for part in (checks_wsl, checks_gpu, checks_memory, checks_machine))
@@ -39,29 +37,22 @@ def run(
     return [_one(check, look) for check in sorted(CHECKS, key=lambda c: PARTS.index(c.look.__module__))]
 
 
-def document(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Return findings as JSON holds them, with what people read of them in Chinese as well."""
-    read = ("title", "found", "why", "remedy")
-    both = ((finding, translated(finding)) for finding in findings)
-    return [asdict(one) | {"zh": {name: getattr(other, name) for name in read}} for one, other in both]
-
-
 def _one(check: Check, look: Look) -> Finding:
     try:
         outcome = _lacking(check, look) or check.look(look)
     except (NoData, SourceError) as error:
-        outcome = could_not_tell(str(error))
-    return Finding(check.id, check.title, outcome.state, outcome.found, check.why, outcome.remedy)
+        outcome = could_not_tell(error.said)
+    return check.finding(outcome)
 
 
 def _lacking(check: Check, look: Look) -> Outcome | None:
     """Say what the machine lacks for the check to apply."""
     if check.needs == "wsl" and look.wsl != 2:
-        return not_applicable("this is no WSL2")
+        return not_applicable(say("this is not WSL2"))
     if check.needs in ("gpu", "torch") and not look.gpus.samples:
-        return not_applicable("no GPU answers")
+        return not_applicable(say("no GPU answers"))
     if check.needs == "torch" and look.torch is None:
-        return could_not_tell("torch was not asked")
+        return could_not_tell(say("torch was not asked"))
     if check.needs == "torch" and not look.torch:
-        return not_applicable("no Python with torch was found")
+        return not_applicable(say("no Python with torch was found"))
     return None

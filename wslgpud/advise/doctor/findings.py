@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from wslgpud.words import Message, Said, say
 
 if TYPE_CHECKING:
     from wslgpud.advise.doctor.look import Look
@@ -14,16 +16,16 @@ Needs = Literal["", "wsl", "gpu", "torch"]
 
 
 class Outcome(NamedTuple):
-    """What a check found here, and the command or setting that mends it (nothing when all is good)."""
+    """What a check found here, and the command or setting that fixes it (nothing when all is good)."""
 
     state: State
-    found: str
-    remedy: str = ""
+    found: Said
+    remedy: Said = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: what it is about and why that matters to somebody who trains models."""
+    """One check: what it is about and why that matters to somebody who trains models, as templates."""
 
     id: str
     title: str
@@ -31,17 +33,27 @@ class Check:
     needs: Needs
     look: Callable[[Look], Outcome]
 
+    def finding(self, outcome: Outcome) -> Finding:
+        """Return what came out of it."""
+        return Finding(
+            self.id, Message(self.title), outcome.state, outcome.found, Message(self.why), outcome.remedy
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A check and its outcome."""
 
     id: str
-    title: str
+    title: Said
     state: State
-    found: str
-    why: str
-    remedy: str = ""
+    found: Said
+    why: Said
+    remedy: Said = ""
+
+    def document(self) -> dict[str, Said]:
+        """Return all of it by name; whoever shows it words it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 CHECKS: list[Check] = []
@@ -59,26 +71,41 @@ def check(
     return declare
 
 
-def good(found: str) -> Outcome:
+def good(found: Said) -> Outcome:
     """All is well."""
     return Outcome("good", found)
 
 
-def note(found: str, remedy: str = "") -> Outcome:
+def note(found: Said, remedy: Said = "") -> Outcome:
     """It works, and could be better."""
     return Outcome("note", found, remedy)
 
 
-def problem(found: str, remedy: str) -> Outcome:
+def problem(found: Said, remedy: Said) -> Outcome:
     """It will hurt, or hurts already."""
     return Outcome("problem", found, remedy)
 
 
-def not_applicable(found: str) -> Outcome:
+def not_applicable(found: Said) -> Outcome:
     """This machine has no use for the check."""
     return Outcome("not applicable", found)
 
 
-def could_not_tell(found: str) -> Outcome:
+def could_not_tell(found: Said) -> Outcome:
     """The answer is hidden from us."""
     return Outcome("could not tell", found)
+
+
+def in_windows(command: str) -> Message:
+    """Return a command that is to be run in Windows."""
+    return say("{command}   # in Windows", command=command)
+
+
+def in_wslconfig(setting: str) -> Message:
+    """Return a line of .wslconfig."""
+    return say("{setting}   # below [wsl2] in .wslconfig", setting=setting)
+
+
+def shows_who(command: str) -> Message:
+    """Return a command that names the culprit."""
+    return say("{command}   # shows who", command=command)

@@ -20,6 +20,7 @@ from wslgpud.sources.disk import Mount, mounts
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.wsl import generation
+from wslgpud.words import Said, failure, say
 
 
 class Gpus(NamedTuple):
@@ -28,7 +29,7 @@ class Gpus(NamedTuple):
     samples: tuple[GpuSample, ...] = ()
     identities: tuple[dict[str, str], ...] = ()
     library: str = ""
-    error: str = ""
+    error: Said = ""
 
 
 class WslConfig(NamedTuple):
@@ -36,7 +37,7 @@ class WslConfig(NamedTuple):
 
     path: str = ""
     parsed: Parsed | None = None
-    error: str = ""
+    error: Said = ""
 
 
 class Look:
@@ -68,7 +69,7 @@ class Look:
         """
         value = whole(self.host.read(path).strip())
         if value is None:
-            raise NoData(f"{path} holds no number")
+            raise NoData(say("{path} does not hold a number", path=path))
         return value
 
     @cached_property
@@ -110,7 +111,7 @@ class Look:
             sample = source.read()
             own = source.own()
         except (NoData, SourceError) as error:
-            return Gpus(error=str(error))
+            return Gpus(error=error.said)
         finally:
             source.close()
         return Gpus(
@@ -147,13 +148,13 @@ class Look:
         try:
             path = files.find(self.host)
         except files.NotFound as error:
-            return WslConfig(error=str(error))
+            return WslConfig(error=error.said)
         try:
             text = files.read(self.host.path(path)).text
         except FileNotFoundError:
             return WslConfig(path)
         except OSError as error:
-            return WslConfig(path, error=f"cannot read {path}: {error.strerror}")
+            return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=failure(error)))
         return WslConfig(path, parse(text, path))
 
     @cached_property

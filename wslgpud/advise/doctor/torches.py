@@ -13,6 +13,8 @@ from wslgpud.foreign.accounts import account_for, environment
 from wslgpud.foreign.rule import Refused
 from wslgpud.foreign.start import Command, run
 from wslgpud.shapes import flag, maybe, pair, record, rows, text, whole
+from wslgpud.units import one_line
+from wslgpud.words import Said, failure, say
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
@@ -39,7 +41,7 @@ class TorchFacts:
     ran: bool = False
     tf32: bool | None = None
     cudnn: int | None = None
-    failure: str = ""
+    failure: Said = ""
 
 
 def ask(
@@ -56,11 +58,13 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
         variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
         code, output, complaints = run(Command([str(python)], variables, account), PROBE, seconds)
     except TimeoutError:
-        return TorchFacts(str(python), failure=f"did not answer within {seconds:.0f} s")
+        return TorchFacts(
+            str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds)
+        )
     except Refused as refused:
-        return TorchFacts(str(python), failure=f"was not started: {refused}")
+        return TorchFacts(str(python), failure=say("was not started: {why}", why=refused.said))
     except OSError as error:
-        return TorchFacts(str(python), failure=f"cannot be started: {error.strerror}")
+        return TorchFacts(str(python), failure=say("cannot be started: {why}", why=failure(error)))
     return _facts(str(python), output, complaints, code)
 
 
@@ -70,8 +74,9 @@ def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
     except (IndexError, ValueError):
         said = {}
     if not _FACTS(said):
-        last = complaints.strip().splitlines()[-1:] or [f"ended with status {code}"]
-        return TorchFacts(python, failure=last[0][:200])
+        last = complaints.strip().splitlines()[-1:]
+        why = one_line(last[0]) if last else say("ended with status {status}", status=code)
+        return TorchFacts(python, failure=why)
     return TorchFacts(
         python,
         said["version"],

@@ -16,6 +16,7 @@ GIB = 1 << 30
 #: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
 #: (microsoft/WSL#10011: 44142 MiB of 45056), and some 100 MB on small machines.
 _KERNEL_RATIO, _KERNEL_BYTES = 0.035, 160 << 20
+_UNITS = (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10), ("B", 1))
 _SWAP_SLACK_BYTES = 1 << 20  # its header
 
 Match = Literal["in force", "waiting", "default", "not visible"]
@@ -90,13 +91,20 @@ def facts(host: Host) -> dict[str, Fact]:
     return found
 
 
-def shown(key: Key, value: Fact | None) -> str:
-    """Write a value for people."""
-    if value is None:
-        return ""
+def quoted(key: Key, value: Value | None) -> str:
+    """Write a value the way a .wslconfig has it: ``50GB``."""
     if isinstance(value, bool):
         return str(value).lower()
-    return size(value) if key.kind == "size" and isinstance(value, int) and value else str(value)
+    if key.kind != "size" or not isinstance(value, int) or not value:
+        return "" if value is None else str(value)
+    return next(f"{value // scale}{unit}" for unit, scale in _UNITS if value % scale == 0)
+
+
+def measured(key: Key, value: Fact | None) -> str:
+    """Write what the machine has: ``47.9 GiB``."""
+    if key.kind == "size" and isinstance(value, int) and value:
+        return size(value)
+    return quoted(key, value)
 
 
 def _read(host: Host, path: str) -> str:

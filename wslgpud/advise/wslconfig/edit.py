@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from wslgpud.advise.wslconfig.keys import BY_PATH
+from wslgpud.advise.wslconfig.keys import BY_PATH, Key
 from wslgpud.advise.wslconfig.parse import parse
+from wslgpud.words import Told, say
 
+_LINE_END = re.compile(r"\r?\n")
+_BROKEN_HEADER = re.compile(r"\[[ \t]*([A-Za-z0-9]+)[ \t\]]*(?=#|$)")
 _TO_ESCAPE = {"\\": r"\\", '"': r"\"", "\b": r"\b", "\n": r"\n", "\t": r"\t"}
+
+
+class CannotSet(Told):
+    """A value cannot be written into this file."""
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:
     """Return ``text`` with these values: where the key decides already, else in its section.
+
+    Lines of the same keys that WSL ignores (a second one, one in a wrong section, one that it cannot read)
+    are taken out: they would contradict. Headers of their sections that WSL skips are written right.
 
     Args:
         text: a .wslconfig.
@@ -20,13 +30,17 @@ def changed(text: str, values: Mapping[str, str]) -> str:
 
     Raises:
         KeyError: WSL knows no such key.
-        ValueError: no text of the file can hold the value (a lone carriage return).
+        CannotSet: no text of the file can hold the value (a lone carriage return).
     """
     for path, value in values.items():
+        key = BY_PATH[path.lower()]
+        text = _without_contradictions(headers_mended(text, key.section.lower()), key)
         text = _with(text, path, value)
         entry = parse(text).first(path)
         if entry is None or entry.value != value:
-            raise ValueError(f"{path} cannot be set to {value!r} in this file: set it by hand")
+            raise CannotSet(
+                say("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value)
+            )
     return text
 
 
@@ -34,6 +48,31 @@ def encoded(value: str) -> str:
     """Write a value so that WSL reads it as it is."""
     escaped = "".join(_TO_ESCAPE.get(char, char) for char in value)
     return f'"{escaped}"' if "#" in value or value != value.strip(" \t") else escaped
+
+
+def headers_mended(text: str, section: str) -> str:
+    """Return ``text`` with each header of a section that WSL skips, such as ``[wsl2 ]``, written right."""
+    for skipped in reversed(parse(text).skipped):
+        header = _BROKEN_HEADER.match(text, skipped.begin, skipped.end)
+        if header and header[1].lower() == section:
+            text = f"{text[: header.start()]}[{header[1]}]{text[header.end() :]}"
+    return text
+
+
+def _without_contradictions(text: str, key: Key) -> str:
+    """Take out each line that means a key and does not decide about it."""
+    parsed, name = parse(text), key.name.lower()
+    spans = [
+        *((e.begin, e.end) for e in parsed.entries if e.state == "duplicate" and e.key is key),
+        *((e.begin, e.end) for e in parsed.entries if e.state == "unknown" and e.name.lower() == name),
+        *((s.begin, s.end) for s in parsed.skipped if s.name.lower() == name),
+    ]
+    for begin, end in sorted(spans, reverse=True):
+        start = len(text[:begin].rstrip(" \t"))
+        whole_line = not start or text[start - 1] == "\n"
+        line_end = _LINE_END.match(text, end) if whole_line else None
+        text = text[:start] + text[line_end.end() if line_end else end :]
+    return text
 
 
 def _with(text: str, path: str, value: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.disk import mounts
+from wslgpud.words import Told, say
 
 NAME = ".wslconfig"
 #: one with every key and a comment on each has 10 kB
@@ -26,7 +27,7 @@ _STAMP = re.compile(r"\.\d{8}-\d{6}(-\d+)?")
 _INTEROP_SECONDS = 20.0
 
 
-class NotFound(Exception):  # noqa: N818 - a state of the machine
+class NotFound(Told):
     """It is not known where the file lies; the message says what to do."""
 
 
@@ -72,7 +73,7 @@ def windows_drive(host: Host) -> str:
     for point in sorted(points):
         if host.exists(f"{point}/Users"):
             return point
-    raise NotFound("no drive of Windows with its users is mounted here: name the file")
+    raise NotFound(say("no Windows drive with its users is mounted here: name the file with --file"))
 
 
 def find(host: Host) -> str:
@@ -87,14 +88,16 @@ def find(host: Host) -> str:
             n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")
         ]
     except (NoData, SourceError) as error:
-        raise NotFound(f"cannot look into {users}: name the file") from error
+        raise NotFound(say("cannot list {path}: name the file with --file", path=users)) from error
     having = [name for name in people if host.exists(f"{users}/{name}/{NAME}")]
     if len(having) == 1 or (not having and len(people) == 1):
         return f"{users}/{(having or people)[0]}/{NAME}"
     name = _ask_windows(host)
     if name in people:
         return f"{users}/{name}/{NAME}"
-    raise NotFound(f"several people use this Windows: name the file, like {users}/YOU/{NAME}")
+    raise NotFound(
+        say("several people use this Windows: name the file, like --file {path}", path=f"{users}/YOU/{NAME}")
+    )
 
 
 def windows_size(host: Host) -> tuple[int, int] | None:

@@ -44,18 +44,29 @@ class Warned(NamedTuple):
 class Entry:
     """One ``key = value`` that could be read.
 
-    ``written`` is section and name as WSL would show them, ``value`` what WSL makes of the text between
-    ``span`` (start and end in the file's text); ``result`` is None unless the entry counts.
+    ``written`` is section and name as WSL would show them, ``name`` the key's name as it stands there,
+    ``value`` what WSL makes of the text between ``span`` (start and end in the file's text), ``begin`` where
+    the name begins; ``result`` is None unless the entry counts.
     """
 
     written: str
+    name: str
     value: str
     line: int
     span: tuple[int, int]
+    begin: int
     end: int
     state: State
     key: Key | None = None
     result: Value | None = None
+
+
+class Skipped(NamedTuple):
+    """A setting's line that could not be read: the key's name, and where the line begins and ends."""
+
+    name: str
+    begin: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -63,6 +74,7 @@ class Parsed:
     """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line."""
 
     entries: list[Entry] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
     warnings: list[Warned] = field(default_factory=list)
     headers: dict[str, int] = field(default_factory=dict)
 
@@ -130,6 +142,7 @@ class _Parser:
         self.text, self.path = text, path
         self.at, self.line = 0, 1
         self.key, self.section_length = "", 0
+        self.name = ""
         self.parsed = Parsed()
 
     def run(self) -> Parsed:
@@ -143,10 +156,12 @@ class _Parser:
             elif char == "#":
                 self._skip_line()
             else:
+                begin, self.name = self.at, ""
                 try:
                     self._section() if char == "[" else self._key_value()
                 except _BadLine:
                     self._skip_line()
+                    self.parsed.skipped.append(Skipped(self.name, begin, self.at))
         return self.parsed
 
     def _peek(self) -> str:
@@ -173,7 +188,7 @@ class _Parser:
         self._warn(f"{text} in {self.path}:{self.line}")
         return _BadLine()
 
-    def _name(self) -> str:
+    def _word(self) -> str:
         start = self.at
         while _letter_or_digit(self._peek()):
             self._step()
@@ -183,7 +198,7 @@ class _Parser:
         self._step()
         if not _letter(self._peek()):
             raise self._bad("Invalid section name")
-        self.key = self._name()
+        self.key = self._word()
         if self._peek() != "]":
             raise self._bad("Expected ']'")
         self._step()
@@ -202,7 +217,8 @@ class _Parser:
         # WSL cuts what it read last to the length of the last good section: behind a header that it refused,
         # keys get a section of nonsense. C strings end at the first NUL that the cut pads with.
         self.key = self.key[: self.section_length].ljust(self.section_length, "\0")
-        self.key += "." * bool(self.key) + self._name()
+        begin, self.name = self.at, self._word()
+        self.key += "." * bool(self.key) + self.name
         written = self.key.partition("\0")[0]
         self._skip_spaces()
         if self._peek() != "=":
@@ -210,7 +226,7 @@ class _Parser:
         self._step()
         self._skip_spaces()
         value, span = self._value()
-        self.parsed.entries.append(self._entry(written, value, span))
+        self.parsed.entries.append(self._entry(written, value, span, begin))
 
     def _value(self) -> tuple[str, tuple[int, int]]:
         start = trimmed_at = self.at
@@ -245,7 +261,7 @@ class _Parser:
             return ""
         raise self._bad(f"Invalid escaped character: '{char}'")
 
-    def _entry(self, written: str, value: str, span: tuple[int, int]) -> Entry:
+    def _entry(self, written: str, value: str, span: tuple[int, int], begin: int) -> Entry:
         where = f"{self.path}:{self.line}"
         key = BY_PATH.get(written.lower())
         state: State = "used"
@@ -266,7 +282,7 @@ class _Parser:
                 self._warn(text)
             if result is None:
                 state = "refused"
-        return Entry(written, value, self.line, span, self.at, state, key, result)
+        return Entry(written, self.name, value, self.line, span, begin, self.at, state, key, result)
 
 
 def _convert(key: Key, value: str) -> Value | None:

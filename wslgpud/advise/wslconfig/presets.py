@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from wslgpud.words import Message, say, template
+
 GIB = 1 << 30
 #: what Windows itself, a browser and an editor need before they begin to swap
 WINDOWS_BYTES, WINDOWS_PROCESSORS = 4 * GIB, 2
@@ -30,20 +32,41 @@ class Preset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset("training", "a big training or build, and an editor in Windows", 0.78, 0.75, 0.4, _STAYS),
-        Preset("inference", "a model that serves all day beside other work", 0.625, 0.625, 0.4, _STAYS),
-        Preset("desktop", "daily development; Windows comes first", 0.5, 0.5, 0.5, MappingProxyType({})),
-        Preset("max", "all that Windows can spare, for a night", 0.875, 0.875, 0.43,
-               {**_STAYS, "wsl2.guiApplications": "false"}),
+        Preset(
+            "training",
+            template("a big training or build, with an editor in Windows"),
+            0.78, 0.75, 0.4, _STAYS,
+        ),
+        Preset(
+            "inference",
+            template("a model that serves all day beside other work"),
+            0.625, 0.625, 0.4, _STAYS,
+        ),
+        Preset(
+            "desktop",
+            template("daily development; Windows comes first"),
+            0.5, 0.5, 0.5, MappingProxyType({}),
+        ),
+        Preset(
+            "max",
+            template("all that Windows can spare, for a night"),
+            0.875, 0.875, 0.43, {**_STAYS, "wsl2.guiApplications": "false"},
+        ),
     )
 }  # fmt: skip
 
-REASONS = {
-    "general.instanceIdleTimeout": "without it Windows stops the distro, with its services and trainings, "
-    "15 s after the last terminal closes",
-    RECLAIM: "page cache of an idle machine goes back to Windows; gradual would also push idle programs "
-    "to swap (up to WSL 2.9.4)",
-    "wsl2.guiApplications": "WSLg holds some of the card's memory; graphical Linux programs will not start",
+_REASONS = {
+    "general.instanceIdleTimeout": template(
+        "without it Windows stops the distro, with its services and trainings, 15 s after the last terminal "
+        "closes"
+    ),
+    RECLAIM: template(
+        "an idle machine gives its page cache back to Windows; gradual would also push idle programs to swap "
+        "(up to WSL 2.9.4)"
+    ),
+    "wsl2.guiApplications": template(
+        "WSLg holds some of the card's memory; graphical Linux programs will not start"
+    ),
 }
 
 
@@ -53,7 +76,7 @@ class Setting:
 
     path: str
     value: str
-    why: str
+    why: Message
 
 
 def settings(preset: Preset, memory_bytes: int, processors: int) -> list[Setting]:
@@ -71,16 +94,31 @@ def settings(preset: Preset, memory_bytes: int, processors: int) -> list[Setting
         1, min(round(processors * preset.processors_ratio), max(processors - WINDOWS_PROCESSORS, 1))
     )
     swap = max(1, round(memory * preset.swap_ratio))
-    left = f"Windows keeps {whole - memory} GB"
-    why = (
-        f"{memory / whole:.0%} of {whole} GB, taken on demand; {left}",
-        f"{threads / processors:.0%} of {processors}; the rest keeps Windows answering",
-        f"{swap / memory:.0%} of the memory: a peak gets slow instead of killed",
-    )
     return [
-        Setting("wsl2.memory", f"{memory}GB", why[0]),
-        Setting("wsl2.processors", str(threads), why[1]),
-        Setting("wsl2.swap", f"{swap}GB", why[2]),
-        Setting(RECLAIM, "dropCache", REASONS[RECLAIM]),
-        *(Setting(path, value, REASONS[path]) for path, value in preset.more.items()),
+        Setting(
+            "wsl2.memory",
+            f"{memory}GB",
+            say(
+                "{share_ratio} of {total_bytes}, taken on demand; Windows keeps {rest_bytes}",
+                share_ratio=memory / whole,
+                total_bytes=whole * GIB,
+                rest_bytes=(whole - memory) * GIB,
+            ),
+        ),
+        Setting(
+            "wsl2.processors",
+            str(threads),
+            say(
+                "{share_ratio} of {number}; the rest keeps Windows responsive",
+                share_ratio=threads / processors,
+                number=processors,
+            ),
+        ),
+        Setting(
+            "wsl2.swap",
+            f"{swap}GB",
+            say("{share_ratio} of the memory: a peak gets slow instead of killed", share_ratio=swap / memory),
+        ),
+        Setting(RECLAIM, "dropCache", Message(_REASONS[RECLAIM])),
+        *(Setting(path, value, Message(_REASONS[path])) for path, value in preset.more.items()),
     ]

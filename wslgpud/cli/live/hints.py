@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.units import size
+from wslgpud.words import Said, all_of, say
 
 WINDOW_SECONDS = 30.0
 #: a card below this while somebody trains is waiting for something
@@ -23,8 +23,8 @@ _NEARLY_FULL = 0.05
 class Hint(NamedTuple):
     """A suggestion, or with ``act`` False a reassurance; ``evidence`` is what was seen."""
 
-    text: str
-    evidence: str
+    text: Said
+    evidence: Said
     act: bool = True
 
 
@@ -52,24 +52,32 @@ def _waiting_gpus(look: Look, trail: Trail) -> Iterator[Hint]:
         # one that is not used at all is not waiting: nothing has been given to it
         if busy is None or not 0.03 < busy < _IDLE_GPU:
             continue
-        seen = f"GPU {card['index']} {busy:.0%} busy"
+        seen = say("{resource} {busy_ratio} busy", resource=f"gpu{card['index']}", busy_ratio=busy)
         disk = trail.mean(Key("waiting", "io"), WINDOW_SECONDS)
         if disk is not None and disk > 0.3:
-            yield Hint("the disk holds the training up: keep the dataset on ext4 or in RAM",
-                       f"{seen}, somebody waits for the disk {disk:.0%} of the time")  # fmt: skip
+            yield Hint(
+                say("the disk slows the training down: keep the dataset on ext4 or in RAM"),
+                all_of((seen, say("programs wait for the disk {share_ratio} of the time", share_ratio=disk))),
+            )
         elif cpu is not None and cpus and _ONE_CORE[0] <= cpu * cpus <= _ONE_CORE[1] and cpus > 2:
-            yield Hint("one thread feeds the GPU: raise the data loader's num_workers",
-                       f"{seen}, {cpu * cpus:.1f} of {cpus:.0f} cores")  # fmt: skip
+            cores = say("{used} of {count} cores", used=f"{cpu * cpus:.1f}", count=round(cpus))
+            yield Hint(
+                say("one thread feeds the GPU: raise the data loader's num_workers"), all_of((seen, cores))
+            )
         elif cpu is not None and cpu > 0.9:
-            yield Hint("the processor holds the GPU up: move augmentation to the GPU, or cache it",
-                       f"{seen}, CPU {cpu:.0%}")  # fmt: skip
+            yield Hint(
+                say("the CPU slows the GPU down: move augmentation to the GPU, or cache its results"),
+                all_of((seen, say("CPU {busy_ratio}", busy_ratio=cpu))),
+            )
 
 
 def _windows_drive(look: Look) -> Iterator[Hint]:
     if look.on_windows is not None:
         who, path = look.on_windows
-        yield Hint("the dataset lies on a drive of Windows: many times slower; copy it to ~/data",
-                   f"{who} has {path} open")  # fmt: skip
+        yield Hint(
+            say("the dataset is on a Windows drive, which is many times slower: copy it to ~/data"),
+            say("{program} has {path} open", program=who, path=path),
+        )
 
 
 def _full_but_flat(look: Look, trail: Trail) -> Iterator[Hint]:
@@ -80,17 +88,22 @@ def _full_but_flat(look: Look, trail: Trail) -> Iterator[Hint]:
         if not resource.startswith("gpu") or not recent or points[0][0] > look.mono - WINDOW_SECONDS:
             continue
         if min(recent) >= _FULL_VRAM and max(recent) - min(recent) <= _FLAT and forecast["level"] == "ok":
-            yield Hint("full and flat is fine: the program has taken what it needs",
-                       f"GPU {resource[3:]} VRAM {recent[-1]:.0%}", act=False)  # fmt: skip
+            yield Hint(
+                say("full but steady is fine: the program has taken what it needs"),
+                say("{resource} VRAM {used_ratio}", resource=resource, used_ratio=recent[-1]),
+                act=False,
+            )
 
 
 def _thrashing(trail: Trail) -> Iterator[Hint]:
     back = trail.mean(Key("swap in"), WINDOW_SECONDS)
     memory = trail.mean(Key("waiting", "memory"), WINDOW_SECONDS)
     if back is not None and back > _THRASH_BYTES_PER_SECOND:
-        waits = f", waits for memory {memory:.0%} of the time" if memory is not None else ""
-        yield Hint("RAM is too small for what runs: stop something, or lower the workers",
-                   f"{size(back)}/s come back from swap{waits}")  # fmt: skip
+        seen = say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)
+        if memory is not None:
+            waits = say("programs wait for memory {share_ratio} of the time", share_ratio=memory)
+            seen = all_of((seen, waits))
+        yield Hint(say("RAM is too small for what runs: stop something, or use fewer workers"), seen)
 
 
 def _volumes(look: Look) -> Iterator[Hint]:
@@ -98,5 +111,11 @@ def _volumes(look: Look) -> Iterator[Hint]:
     for labels, left in look.series("filesystem_avail_bytes"):
         place = labels["mountpoint"]
         if sizes.get(place) and left / sizes[place] < _NEARLY_FULL:
-            why = ": when Windows' volume is full, WSL's disk turns read-only" if "/mnt/" in place else ""
-            yield Hint(f"make room on {place}{why}", f"{size(left)} left of {size(sizes[place])}")
+            advice = (
+                say(
+                    "free up {place}: when the Windows drive is full, WSL's disk turns read-only", place=place
+                )
+                if "/mnt/" in place
+                else say("free up {place}", place=place)
+            )
+            yield Hint(advice, say("{left_bytes} left", left_bytes=(left, sizes[place])))

@@ -16,14 +16,14 @@ export const doctor = {
 
   enter(ctx) {
     this.found = null;
-    get("doctor").then(({ document }) => { this.found = { document }; ctx.render(); }, (error) => { this.found = { error: error.message }; ctx.render(); });
+    get("doctor", { lang }).then(({ document }) => { this.found = { document }; ctx.render(); }, (error) => { this.found = { error: error.message }; ctx.render(); });
   },
 
   render(ctx) {
     const title = h("h1", { class: "unseen" }, t("Doctor"));
     if (!this.found?.document) return [title, pending(this.found, () => this.enter(ctx))];
     const { wall } = this.found.document;
-    const findings = this.found.document.findings.map(spoken);
+    const { findings } = this.found.document;
     const of = (state) => findings.filter((finding) => finding.state === state);
     const grave = ORDER.filter((state) => AT_LENGTH.has(state)).flatMap(of);
     return [title, h("div", { class: "stack" },
@@ -33,8 +33,6 @@ export const doctor = {
       ORDER.filter((state) => !AT_LENGTH.has(state)).map((state) => briefly(state, of(state))))];
   },
 };
-
-const spoken = (finding) => (lang === "zh" ? { ...finding, ...finding.zh } : finding);
 
 const word = (state) => label("finding", state);
 

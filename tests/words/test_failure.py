@@ -1,0 +1,72 @@
+"""Why something could not be had is told in each language."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.words.latin import latin_words
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.probes.nvml_remedies import REMEDIES, explain, explain_silence
+from wslgpud.words import ENGLISH, Told, failure, say, tongue
+
+CHINESE = tongue("zh")
+
+
+@pytest.mark.parametrize(
+    ("path", "english", "chinese"),
+    [
+        ("/missing", "there is no /missing", "没有 /missing"),
+        ("/folder", "cannot read /folder: Is a directory", "无法读取 /folder：是一个目录"),
+        (
+            "/loop",
+            "cannot read /loop: Too many levels of symbolic links",
+            "无法读取 /loop：符号链接的层数过多",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(tmp_path, path, english, chinese):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((NoData, SourceError)) as caught:
+        Host(tmp_path).read(path)
+
+    assert (str(caught.value), ENGLISH.text(caught.value.said)) == (english, english)
+    assert CHINESE.text(caught.value.said) == chinese
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EIO])
+def test_what_the_system_says_is_translated(number):
+    error = OSError(number, os.strerror(number))
+
+    assert ENGLISH.text(failure(error)) == os.strerror(number)
+    assert latin_words(CHINESE.text(failure(error))) == []
+
+
+def test_a_reason_of_our_own_is_not_taken_for_the_systems():
+    assert failure(OSError(errno.EPERM, "it is another user's link")) == "it is another user's link"
+    assert failure(OSError("odd")) == "odd"
+
+
+def test_foreign_words_stay_on_one_line():
+    assert str(Told("a\x1b[2J\nb")) == "a [2J b"
+    assert len(str(Told(say("{why}", why="x" * 1000)))) <= 500
+
+
+@pytest.mark.parametrize("wsl", [True, False])
+def test_each_fault_of_the_driver_is_explained_in_chinese(wsl):
+    told = [explain(error, "nvmlInit", "", wsl=wsl) for error in (*REMEDIES, "TIMEOUT")]
+    told.append(explain_silence(say("{probe} does not end", probe=say("NVML probe")), wsl=wsl))
+
+    assert [
+        latin_words(CHINESE.text(one), ("protectBinfmt", "libnvidia-compute", "nvidia-utils", "TIMEOUT"))
+        for one in told
+    ] == [[]] * len(told)
+
+
+def test_a_folder_of_the_machine_is_no_part_of_the_message(tmp_path: Path):
+    with pytest.raises(NoData, match=r"^there is no /proc/stat$"):
+        Host(tmp_path).read("/proc/stat")
