@@ -10,7 +10,6 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.page.stage import moved, nights, past_incidents, trace, year
-from tests.page.test_api import ask
 from tests.words.latin import latin_words
 from wslgpud.catalogue import catalogue
 from wslgpud.model import (
@@ -361,7 +360,7 @@ def test_an_incident_shows_the_minutes_before_it(stage, look):
     advice = page.get_by_role("link", name="memory_exhaustion")
     expect(advice).to_have_attribute("href", "/runbook#memory_exhaustion")
     page.get_by_role("link", name="Back to the list").click()
-    expect(page.get_by_role("columnheader", name="Lasted")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Story")).to_be_visible()
 
 
 def test_it_speaks_chinese_to_who_reads_chinese_and_changes_while_one_looks(stage, look):
@@ -421,7 +420,6 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
         {**running, "kind": "guard", "what": "make", "phase": "runs"},
     ]
     stage.host("wsl2-vram-full", past_seconds=120)
-    stage.verdict = {"zh": {"level": "warning", "headline": "GPU 0 已满", "also": 2, "incident": 1}}
     if view.endswith("/1"):
         kind = view.partition("/")[0]
         rows = stage.store.stress_runs() if kind == "stress" else stage.store.transitions()
@@ -429,43 +427,9 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
     page = look(locale="zh-CN").go(view)
     ready_in(page, "加载中…")
 
-    asked = ["incidents", "stress", "doctor", *([view] if "/" in view else [])]
-    names = {
-        *_said([ask(stage, path)[2] for path in asked]),
-        *_said(stage.now("zh")),
-        "MIT",
-        "OpenAPI",
-        "PSS",
-        "uPlot",
-        "WAL",
-    }
+    names = {"MIT", "OpenAPI", "PSS", "uPlot", "WAL"}
     english = [text for text in page.evaluate(_TEXTS) if latin_words(text, names)]
     assert english == []
-
-
-def _said(document):
-    """Yield the sentences that the daemon says: whether they are Chinese is tested where they are worded."""
-    if isinstance(document, list):
-        for one in document:
-            yield from _said(one)
-    elif isinstance(document, dict):
-        for name, value in document.items():
-            yield from [value] if name in _SENTENCES and isinstance(value, str) else _said(value)
-
-
-_SENTENCES = {
-    "headline",
-    "note",
-    "error",
-    "text",
-    "reason",
-    "title",
-    "found",
-    "why",
-    "remedy",
-    "what",
-    "help",
-}
 
 
 def test_what_runs_is_shown_with_how_far_it_is(stage, look):
@@ -479,9 +443,7 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     for view in ("overview", "stress"):
         page = looking.go(view)
         card = page.locator("section", has=page.get_by_role("heading", name="Running now"))
-        expect(card).to_contain_text(
-            "stress run of GPU 0 RTX 5070 Ti: checking data, 43 % done, for 3 s, about 4 s left"
-        )
+        expect(card).to_contain_text("stress run of GPU 0 RTX 5070 Ti: checking data, 43 % done, for 3 s")
         expect(card.get_by_role("progressbar")).to_have_attribute("value", "0.430")
     page = looking.go("overview")
     expect(page.locator("main")).to_contain_text("Last stress run")
