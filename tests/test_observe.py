@@ -7,7 +7,7 @@ from wslgpud.host import Host
 from wslgpud.model import Event, GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
 from wslgpud.observe import observe
 from wslgpud.sampler import Sampler
-from wslgpud.sources import cgroups, cpu, memory, pressure, wsl
+from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.sources.registry import SOURCES
 
@@ -120,3 +120,14 @@ def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about
         SourceReport("disk", "late", Sample(), 5.0, 0.6),
     ]
     assert observe(Snapshot(1_790_000_000.0, 5.0, 1, tuple(late))).late == ("ram", "gpu")
+
+
+def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing_is():
+    cards = (GpuSample(0, "GPU-0", "RTX 5070 Ti"), GpuSample(1, "GPU-1", "T400"))
+    told = readings(
+        (windows.GPU_SIZE, 1000, ("RTX 5070 Ti",)), (windows.GPU_DEDICATED, 990, ("RTX 5070 Ti",)),
+        (windows.GPU_SHARED, 300, ("RTX 5070 Ti",)), (windows.GPU_SHARED, 70, ("Intel(R) UHD Graphics",)),
+    )  # fmt: skip
+    first, second = observe(snapshot(Sample(gpus=cards), told)).gpus
+    assert (first.index, first.shared_bytes, first.windows_ratio) == (0, 300, 0.99)
+    assert second == cards[1]

@@ -36,7 +36,7 @@ def standing(
 
 
 def test_a_live_countdown_outranks_a_kill_that_is_over():
-    verdict = decide([SOON], [standing("oom_kill", "cgroup:/other", victim="cc1plus", pid=3)], now_wall=NOW)
+    verdict = decide([SOON], [standing("oom_kill", "cgroup:/other", victim="cc1plus", pid=3)])
 
     assert (verdict.level, verdict.subject, verdict.cause) == (Level.CRITICAL, "cgroup:/train", "growth")
     assert verdict.who == "python3 train.py (pid 8932)"
@@ -46,13 +46,13 @@ def test_a_live_countdown_outranks_a_kill_that_is_over():
 def test_of_two_countdowns_of_one_level_the_shorter_one_is_told():
     later = replace(SOON, resource="ram", eta_seconds=200.0)
 
-    assert decide([later, SOON], [], now_wall=NOW).subject == "cgroup:/train"
-    assert decide([SOON, later], [], now_wall=NOW).also == 1
+    assert decide([later, SOON], []).subject == "cgroup:/train"
+    assert decide([SOON, later], []).also == 1
 
 
 def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
     growing = replace(SOON, level=Level.INFO)
-    verdict = decide([growing], [standing("read_only_disk", "disk:/")], now_wall=NOW)
+    verdict = decide([growing], [standing("read_only_disk", "disk:/")])
 
     assert (verdict.level, verdict.subject, verdict.incident, verdict.also) == (
         Level.CRITICAL,
@@ -65,25 +65,22 @@ def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
 
 
 def test_what_somebody_has_acknowledged_is_no_news():
-    assert (
-        decide([ROOMY], [standing("read_only_disk", "disk:/", acknowledged=True)], now_wall=NOW).level
-        == Level.OK
-    )
+    assert decide([ROOMY], [standing("read_only_disk", "disk:/", acknowledged=True)]).level == Level.OK
 
 
 @pytest.mark.parametrize("rule", sorted(OVER))
 def test_nothing_stays_red_for_what_is_over(rule):
-    assert decide([ROOMY], [standing(rule, "ram")], now_wall=NOW).level == Level.INFO
+    assert decide([ROOMY], [standing(rule, "ram")]).level == Level.INFO
 
 
 def test_an_incident_of_memory_that_only_waits_for_its_end_is_not_told():
-    assert decide([ROOMY], [standing(MEMORY, "ram", Level.EMERGENCY)], now_wall=NOW).level == Level.OK
+    assert decide([ROOMY], [standing(MEMORY, "ram", Level.EMERGENCY)]).level == Level.OK
 
 
 def test_after_a_kill_it_says_who_when_and_what_is_free_again():
     facts = {"victim": "train.py", "pid": 8932}
     row = Transition(NOW - 23.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), ROOMY, facts)
-    verdict = decide([ROOMY], [], [row], now_wall=NOW)
+    verdict = decide([ROOMY], [], [row])
 
     assert verdict.level == Level.OK
     assert str(verdict.message) == "train.py was killed 23 s ago; 30 of 50 GiB free again"
@@ -95,19 +92,19 @@ def test_news_grows_old():
         NOW - 3600.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), ROOMY, {"victim": "x"}
     )
 
-    assert "killed" not in str(decide([ROOMY], [], [row], now_wall=NOW).message)
+    assert "killed" not in str(decide([ROOMY], [], [row]).message)
 
 
 def test_a_calm_machine_says_what_is_left():
     card = Forecast("gpu0", Level.OK, 5 * GIB, 16 * GIB)
-    verdict = decide([ROOMY, card], [], now_wall=NOW)
+    verdict = decide([ROOMY, card], [])
 
     assert str(verdict.message) == "Memory is fine: RAM 30 of 50 GiB, GPU 0 5.0 of 16 GiB left"
     assert (verdict.subject, verdict.advice) == ("", Message(""))
 
 
 def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
-    verdict = decide([], [], now_wall=NOW, blind="permission denied")
+    verdict = decide([], [], blind="permission denied")
 
     assert verdict.label == "unknown"
     assert str(verdict.message) == "The machine's memory cannot be read: permission denied"
@@ -116,7 +113,7 @@ def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
 def test_a_warning_that_is_seen_outranks_memory_that_is_not():
     lost = standing("gpu_lost", "gpu0")
 
-    assert decide([], [lost], now_wall=NOW, blind="x").subject == "gpu0"
+    assert decide([], [lost], blind="x").subject == "gpu0"
 
 
 forecasts = st.lists(
@@ -146,7 +143,7 @@ open_ones = st.lists(
 
 @given(forecasts, open_ones)
 def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_something(seen, known):
-    verdict = decide(seen, known, now_wall=NOW)
+    verdict = decide(seen, known)
     worst = [f.level for f in seen]
     for one in known:
         if one.incident.rule != MEMORY and not one.acknowledged:
@@ -161,14 +158,14 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_som
 
 def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_makes_a_series():
     told = Told()
-    told.note(decide([SOON], [], now_wall=NOW))
+    told.note(decide([SOON], []))
     first = list(told.readings())
-    told.note(decide([replace(SOON, eta_seconds=20.0)], [], now_wall=NOW + 1))
+    told.note(decide([replace(SOON, eta_seconds=20.0)], []))
 
     assert list(told.readings()) == first
     level, verdict = first
     assert (level.spec, level.value) == (LEVEL, 3)
     assert verdict.spec is VERDICT
     assert verdict.labels[:4] == ("critical", "cgroup:/train", "growth", "python3 train.py (pid 8932)")
-    told.note(decide([], [], now_wall=NOW, blind="x"))
+    told.note(decide([], [], blind="x"))
     assert [reading.spec for reading in told.readings()] == [VERDICT]

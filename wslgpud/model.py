@@ -225,18 +225,15 @@ class Level(IntEnum):
 class Forecast:
     """What the risk engine thinks of one resource (``ram``, ``gpu0``, ``cgroup:/path``).
 
-    ``rate`` is consumption (positive: memory goes away). The three times to exhaustion are the early, middle
-    and late end of the range, None when nothing points to it. ``probabilities`` maps a horizon in seconds to
-    that of exhaustion within it. ``cause`` is what points to it (growth, steps, pressure, stall, limit, oom,
-    expected, full), seen for ``window_seconds``; "paused" where the level holds though use has not grown for
-    so long, "gone" where the resource is there no longer. Once the room is back, it is how that came about so
-    many seconds ago: "killed" (``who`` is the victim, where known), "refused" (an allocation failed), "freed"
-    (``who`` gave it back). ``who`` is the culprit as people call it, ``who_kind`` what it is (process, group,
-    tmpfs, ...), ``who_share_ratio`` its part of the growth. ``may_stop``: it is the first growth seen here.
-    ``age_seconds`` is above 0 while no sample comes and the last is held. ``capacity_learned`` says that the
-    capacity is where an allocation has failed ("seen"), or probably has. ``expected_peak_bytes`` is what
-    ``who`` came to in earlier runs, where that points to exhaustion, ``spilled_bytes`` what lies in Windows'
-    RAM because the card is full. ``wslgpud.risk.wording`` makes words of all this.
+    ``rate``: positive while memory goes away. ``eta``: early, middle and late end of the range, None when
+    nothing points to exhaustion; ``probabilities`` of it by seconds. ``cause`` is what points to it (growth,
+    steps, pressure, stall, limit, oom, expected, full), seen for ``window_seconds``; "paused": the level
+    holds though use has not grown for so long; "gone": the resource is there no longer; once the room is
+    back, how that came about so many seconds ago: "killed" (``who`` is the victim), "refused" (an allocation
+    failed), "freed" (``who`` ended). ``who_kind`` is what the culprit is (process, group, tmpfs, ...),
+    ``may_stop`` that it is the first growth seen here, ``age_seconds`` for how long no sample has come,
+    ``capacity_learned`` that the capacity is where an allocation failed ("seen"), or probably did,
+    ``spilled_bytes`` what lies in Windows' RAM.
     """
 
     resource: str

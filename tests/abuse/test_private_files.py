@@ -123,7 +123,8 @@ def test_the_daemon_says_so_in_one_line_and_the_doctor_has_the_remedy(
     monkeypatch.setenv("HOME", str(public))
 
     def doctor() -> tuple[str, str, str]:
-        return secrets(Look(Host(), load(file, settings).config, None, str(tmp_path)))
+        state, *texts = secrets(Look(Host(), load(file, settings).config, None, str(tmp_path)))
+        return (state, *map(str, texts))
 
     assert len(warned) == 1
     assert f"{urls}, which holds secrets: {secrecy.remedy(urls)}" in warned[0]

@@ -571,7 +571,7 @@ def test_a_picture_does_not_go_by_the_settings_of_the_folder_in_which_it_is_draw
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")
     script = (
-        "import os; from wslgpud.plots import _figure; _figure(1, 1); import matplotlib as m;"
+        "import os; from wslgpud.plots import figure_of; figure_of(1, 1); import matplotlib as m;"
         "print(m.rcParams['text.usetex'], m.rcParams['figure.facecolor'], os.getcwd())"
     )
     told = {"HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": str(PACKAGE.parent)}

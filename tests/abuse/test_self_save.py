@@ -24,8 +24,8 @@ NOBODY = 65534
 root = pytest.mark.skipif(os.geteuid() != 0, reason="runs programs of two users, which only root can")
 
 
-def blamed(who: str, kind: str = "process") -> Transition:
-    forecast = Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind)
+def blamed(who: str, pid: int, kind: str = "process") -> Transition:
+    forecast = Forecast("ram", Level.CRITICAL, 1, 100, who=who, who_kind=kind, who_pid=pid)
     return Transition(START, 1.0, "ram", "memory_exhaustion", Level.OK, Level.CRITICAL, forecast=forecast)
 
 
@@ -48,13 +48,13 @@ def test_a_number_in_a_name_is_not_the_number_of_the_process(name):
     victim, attacker = ProcessSample(4242, 1, "python", 1, 0), ProcessSample(999, 1, "x", 1, 0)
     who = f"{name.format(victim=4242)} (pid 999)"
 
-    assert culprit(blamed(who), [victim, attacker]) == attacker
+    assert culprit(blamed(who, 999), [victim, attacker]) == attacker
 
 
 @pytest.mark.parametrize("kind", ["group", "unknown", "pool", "cache"])
 @pytest.mark.parametrize("who", ["several: python (pid 4242)", "3 x python (pid 4242)", "python (pid 4242)"])
 def test_only_one_process_that_is_known_is_ever_asked(kind, who):
-    assert culprit(blamed(who, kind), [ProcessSample(4242, 1, "python", 1, 0)]) is None
+    assert culprit(blamed(who, 4242, kind), [ProcessSample(4242, 1, "python", 1, 0)]) is None
 
 
 @root
@@ -73,7 +73,7 @@ def test_a_root_daemon_without_a_user_asks_only_root_s(tmp_path):
     saver = SelfSave(Alerts(save_signal="SIGSTOP"), tmp_path)
     with of_another_user() as other:
         sample = ProcessSample(other.pid, start_ticks(other.pid), "x", 1, 0)
-        said = saver.note(blamed(f"x (pid {other.pid})"), [sample])
+        said = saver.note(blamed(f"x (pid {other.pid})", other.pid), [sample])
 
         assert said.endswith("it is another user's")
         assert state(other.pid) != "T"

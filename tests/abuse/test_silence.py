@@ -133,7 +133,7 @@ def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Else
         (held,) = tests.held
 
     assert quiet == [True] * (int(LIMIT_SECONDS) + 1) + [False] * 19
-    assert held.note.endswith("for longer than a test takes (80 s): VRAM warnings are on again")
+    assert str(held.note).endswith("for longer than a test may take (80 s): VRAM warnings are on again")
     assert tests.look([0]) == set()
     assert tests.held == []
 
@@ -190,7 +190,7 @@ def test_only_root_the_daemons_user_and_the_members_of_its_group_may_test_a_card
             assert bool(seen(host, trust)) is found  # nor does another's run hide the monitor's hints
             host.clock.now += UNPROVEN_SECONDS
             assert tests.look([0]) == ({0} if found else set())
-            assert found or "a user whom this daemon does not trust" in tests.held[0].note
+            assert found or "a user whom this daemon does not trust" in str(tests.held[0].note)
         return found
 
     assert not quiet(ROOT)
@@ -416,7 +416,8 @@ def test_a_run_that_is_kept_away_says_by_whom(runner: Runner) -> None:
     result = runner.run(gpu(), "nightly")
     training.communicate(b"")
 
-    assert (result.verdict, result.reason) == ("skipped", f"the GPU is locked by flock ({training.pid})")
+    assert result.verdict == "skipped"
+    assert str(result.reason) == f"the GPU is locked by flock (pid {training.pid})"
 
 
 def a_link(path: Path) -> None:
@@ -447,7 +448,7 @@ def test_what_is_no_lock_file_neither_hangs_a_run_nor_leads_it_elsewhere(
     result = runner.run(gpu(), "nightly")
 
     assert result.verdict == "skipped"
-    assert result.reason == (
+    assert str(result.reason) == (
         f"the lock file {path} cannot be used, this is {what}, not a plain file: sudo rm -r {path}"
     )
     assert CardsUnderTest(runner.host, SETTINGS, Notes(runner.host)).look([0]) == set()

@@ -57,7 +57,7 @@ def test_the_doctor_of_the_daemon_says_so_and_goes_on(spoil, complaint, tmp_path
     host = machine(tmp_path)
     spoil(tmp_path / "mnt/c/Users/me/.wslconfig")
 
-    assert complaint in Look(host, Config(), None, str(tmp_path)).wslconfig.error
+    assert complaint in str(Look(host, Config(), None, str(tmp_path)).wslconfig.error)
 
 
 @spoiled

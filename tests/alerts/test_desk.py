@@ -31,7 +31,7 @@ from wslgpud.host import Host
 from wslgpud.model import Forecast, Level, Reading, Transition
 from wslgpud.risk.metrics import CAPACITY, HEADROOM
 from wslgpud.store import Reader, Store
-from wslgpud.words import ENGLISH
+from wslgpud.words import ENGLISH, Message
 
 ROOT = Path(__file__).parents[2]
 OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
@@ -512,7 +512,7 @@ def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Pat
     clock = life.clock
     clock.t = 100
     life = Life(tmp_path, clock=clock)
-    row = Transition(clock.wall(), clock.mono(), "machine", "unclean_end", OK, WARNING, "unclean end")
+    row = Transition(clock.wall(), clock.mono(), "machine", "unclean_end", OK, WARNING)
     life.desk.report(row)
     for t in (101, 170):
         clock.t = t
@@ -534,7 +534,7 @@ class TestBlackBox:
         row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
 
         assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
-        assert "RAM warning" in str(row.facts["trouble"])
+        assert "RAM is running low" in str(compose(row).evidence[0])
         assert abs(float(row.facts["ended_wall"]) - (START + 59)) < 2
         assert kept.events[0].kind == blackbox.EVENT
         life.end()
@@ -579,7 +579,7 @@ class TestBlackBox:
     def test_what_ends_no_machine_makes_no_warning_of_its_end(self, tmp_path: Path, rule: str) -> None:
         life = Life(tmp_path)
         row = Transition(
-            life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, "told", facts={"last": "x"}
+            life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, Message("told"), facts={"last": "x"}
         )
         life.desk.report(row)
         life.desk.tick(life.tick(), [], [])

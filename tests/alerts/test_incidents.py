@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.alerts.ticks import START, transition
 from wslgpud.alerts.incidents import Incident, Ledger, fold
-from wslgpud.model import Forecast, Level, Transition
+from wslgpud.alerts.outcome import closing, end_facts, outcome
+from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
+GIB = 1 << 30
 OK, INFO, WARNING, CRITICAL = Level.OK, Level.INFO, Level.WARNING, Level.CRITICAL
 
 
@@ -29,6 +33,99 @@ def test_rows_from_ok_to_ok_are_one_incident() -> None:
     assert (memory.first, memory.last) == (rows[0][1], rows[4][1])
     assert (memory.told_id, memory.last_id) == (6, 9)
     assert (thrash.id, thrash.level, thrash.closed_wall) == (5, CRITICAL, None)
+
+
+def kill(t: float, **facts: str | float) -> Transition:
+    row = transition(t, OK, CRITICAL, rule="oom_kill", headline="killed")
+    return replace(row, facts={"who": "python3 train.py (pid 7)", "killed_wall": START + t, **facts})
+
+
+def short(t: float, old: Level, new: Level, left: int = 5, **facts: str) -> Transition:
+    forecast = Forecast("ram", new, left * GIB, 100 * GIB, who="python3 train.py (pid 7)")
+    return replace(transition(t, old, new), forecast=forecast, facts=facts)
+
+
+def told(*rows: Transition) -> list[tuple[int, str]]:
+    """Return number and outcome of the incidents that the rows make up."""
+    return [(i.id, str(outcome(i))) for i in fold(enumerate(rows, start=1))]
+
+
+def clock(t: float) -> str:
+    return f"{datetime.fromtimestamp(START + t).astimezone():%H:%M:%S}"
+
+
+def test_an_exhaustion_that_ends_in_a_kill_is_that_kills_story() -> None:
+    rows = [short(1, OK, INFO), short(3, INFO, WARNING), kill(40), short(41, WARNING, OK, 90)]
+    (incident,) = fold(enumerate(rows, start=1))
+
+    assert (incident.rule, incident.headline, incident.closed_wall) == ("memory_exhaustion", "killed", None)
+    assert told(*rows) == [(1, f"killed {clock(40)}, warned 37 s before")]
+    assert str(closing(incident, rows[-1])) == (
+        f"Over: RAM: python3 train.py (pid 7) killed {clock(40)}, warned 37 s before; 90 of 100 GiB left"
+    )
+
+
+def test_a_kill_without_an_exhaustion_before_it_was_not_warned_of() -> None:
+    assert told(kill(40)) == [(1, f"killed {clock(40)}, not warned")]
+    assert told(short(40, OK, CRITICAL), kill(40)) == [(1, f"killed {clock(40)}, not warned")]
+
+
+def test_a_kill_that_is_told_late_is_how_the_exhaustion_ended_and_one_much_later_is_not() -> None:
+    before = [short(1, OK, WARNING), short(40, WARNING, OK, 90, end="exited")]
+
+    assert told(*before, kill(48, killed_wall=START + 39)) == [(1, f"killed {clock(39)}, warned 38 s before")]
+    assert told(*before, kill(100)) == [(1, "program ended"), (3, f"killed {clock(100)}, not warned")]
+
+
+def test_who_fills_the_memory_once_more_begins_another_story() -> None:
+    first = [short(1, OK, WARNING), kill(40), short(41, WARNING, OK, 90)]
+    again = [short(100, OK, WARNING), kill(120)]
+
+    assert told(*first, *again) == [
+        (1, f"killed {clock(40)}, warned 39 s before"), (4, f"killed {clock(120)}, warned 20 s before")
+    ]  # fmt: skip
+
+
+def test_a_kill_again_and_again_is_one_story() -> None:
+    again = replace(kill(80), old=CRITICAL)
+
+    assert told(kill(40), again) == [(1, f"killed {clock(40)}, last {clock(80)}, not warned")]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("exited", "program ended"), ("freed", "memory given back, 20 of 100 GiB left"),
+        ("stopped", "stopped by itself, 20 of 100 GiB left"), ("gone", "ended with RAM"),
+    ],
+)  # fmt: skip
+def test_an_exhaustion_that_killed_nobody_says_how_it_ended(end: str, said: str) -> None:
+    assert told(short(1, OK, WARNING)) == [(1, "still open")]
+    assert told(short(1, OK, WARNING), short(60, WARNING, OK, 20, end=end)) == [(1, said)]
+
+
+def test_how_an_exhaustion_ended_is_told_by_who_still_runs_and_what_is_left() -> None:
+    (incident,) = fold([(1, short(1, OK, WARNING, 5))])
+    python, other = (ProcessSample(pid, 1, "python3", 1, 0) for pid in (7, 8))
+
+    def end(left: int, *running: ProcessSample, there: bool = True) -> object:
+        return end_facts(incident, short(60, WARNING, OK, left), running, there=there).get("end")
+
+    assert end(90, other) == "exited"
+    assert end(90, python, other) == "freed"
+    assert end(6, python) == "stopped"
+    assert end(6, python, there=False) == "gone"
+    assert end(90) == "freed", "an empty list of processes tells nothing"
+
+
+def test_trouble_that_is_no_memory_says_how_long_it_lasted_and_what_only_happens_says_nothing() -> None:
+    disk = [
+        transition(0, OK, WARNING, rule="read_only_disk"),
+        transition(240, WARNING, OK, rule="read_only_disk"),
+    ]
+
+    assert told(*disk) == [(1, "over after 4 min")]
+    assert told(transition(0, OK, INFO, rule="clock_jump")) == [(1, "None")]
 
 
 def test_an_incident_whose_end_was_lost_in_a_crash_ends_when_the_next_one_opens() -> None:
@@ -83,20 +180,17 @@ def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> 
 
 
 def test_a_kill_stays_open_for_as_long_as_a_burst_lasts_however_often_the_daemon_starts() -> None:
-    kill = fold([(1, transition(0, OK, CRITICAL, rule="oom_kill"))])
-    after = {t: Ledger(kill, 5.0, START + t).overdue(5.0, []) for t in (0, 29, 31, 36000)}
+    known = fold([(1, kill(0))])
+    after = {t: Ledger(known, 5.0, START + t).overdue(5.0, []) for t in (0, 29, 31, 36000)}
     assert {t: bool(ended) for t, ended in after.items()} == {0: False, 29: False, 31: True, 36000: True}
 
-    soon = Ledger(kill, 5.0, START + 20)
+    soon = Ledger(known, 5.0, START + 20)
     assert soon.overdue(14.0, []) == []
-    assert soon.overdue(16.0, []) == [("oom_kill", kill[0])]
+    assert soon.overdue(16.0, []) == [("oom_kill", known[0])]
 
 
 def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
     ledger = Ledger([], 0.0, START)
-
-    def kill(t: float) -> Transition:
-        return transition(t, OK, CRITICAL, rule="oom_kill")
 
     first = ledger.fit(kill(1))
     assert first is not None
@@ -108,26 +202,37 @@ def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second(
     assert ledger.fit(transition(50, OK, WARNING)) is not None
 
 
-wanted = st.lists(st.tuples(st.sampled_from(["ram", "gpu0"]), st.sampled_from(list(Level))), max_size=40)
+wanted = st.lists(
+    st.tuples(
+        st.sampled_from(["ram", "gpu0"]), st.sampled_from(["memory_exhaustion", "oom_kill"]),
+        st.sampled_from(list(Level)), st.sampled_from([1.0, 20.0, 100.0]),
+    ), max_size=40,
+)  # fmt: skip
 
 
 @given(wanted, st.integers(0, 40))
 def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_incidents(
-    steps: list[tuple[str, Level]], restart: int
+    steps: list[tuple[str, str, Level, float]], restart: int
 ) -> None:
     rows: list[tuple[int, Transition]] = []
-    ledger = Ledger(fold(rows), 0.0, START)
-    for number, (resource, level) in enumerate(steps):
+    ledger, t = Ledger(fold(rows), 0.0, START), 0.0
+    for number, (resource, rule, level, later) in enumerate(steps):
+        t += later
         if number == restart:
-            ledger = Ledger(fold(rows), 0.0, START)
-        row = ledger.fit(transition(number, OK, level, resource=resource))
+            ledger = Ledger(fold(rows), t, START + t)
+        row = ledger.fit(transition(t, OK, level, resource=resource, rule=rule))
         if row is not None:
             rows.append((number, row))
             ledger.record(number, row)
 
+    assert {i.key: i.levels for i in fold(rows) if i.closed_wall is None} == {
+        key: i.levels for key, i in ledger.open.items()
+    }
     for incident in fold(rows):
         own = [t for n, t in rows if incident.id <= n <= incident.last_id and t.resource == incident.resource]
-        levels = [t.new for t in own]
-        assert [t.old for t in own] == [OK, *levels[:-1]]
-        assert (levels[-1] == OK) == (incident.closed_wall is not None)
-    assert {i.key: i.level for i in fold(rows) if i.closed_wall is None} == dict(ledger.levels())
+        assert own[0].old == OK
+        assert (incident.first, incident.last) == (own[0], own[-1])
+        assert incident.worst == max(t.new for t in own)
+        for rule in {t.rule for t in own}:
+            levels = [t.new for t in own if t.rule == rule]
+            assert [t.old for t in own if t.rule == rule] == [OK, *levels[:-1]]

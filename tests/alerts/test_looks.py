@@ -18,7 +18,8 @@ from wslgpud.cli.console import Console
 from wslgpud.cli.screen import print_status
 from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.observe import observe
-from wslgpud.plots import Panel, PlotError, Story, plot_incident
+from wslgpud.plots import PlotError
+from wslgpud.plots.incident import Panel, Story, plot_incident
 from wslgpud.sources import windows
 from wslgpud.status import status
 

@@ -20,12 +20,14 @@ from wslgpud.model import (
     GpuSample,
     Health,
     Level,
+    ProcessSample,
     Reading,
+    Sample,
     Snapshot,
     SourceReport,
     Transition,
 )
-from wslgpud.sources import disk, gpu, memory, pressure, windows
+from wslgpud.sources import cgroups, disk, gpu, memory, pressure, windows
 
 STALLED = ("memory", "10s")
 GIB = 1 << 30
@@ -110,6 +112,21 @@ def test_kills_from_before_the_start_count_if_no_daemon_was_there_to_tell_of_the
     assert len(RuleEngine(since_wall=START - 100).observe(tick(1, events=(old,)))) == 1
 
 
+def test_who_was_killed_is_named_by_the_script_that_it_ran_where_it_was_seen_alive() -> None:
+    def told(victim: str, *seen: ProcessSample) -> str:
+        engine = RuleEngine()
+        engine.observe(tick(1, processes=seen))
+        engine.observe(tick(2, processes=(ProcessSample(9, 1, "other", 0, 0),)))
+        (change,) = engine.observe(tick(3, events=(oom_kill(victim, 8932),)))
+        row = Transition(START, 1, change.resource, change.rule, change.old, change.new, facts=change.facts)
+        return str(compose(row).headline)
+
+    script = ProcessSample(8932, 1, "python3", GIB, 0, command="python3 train.py")
+    assert told("python3", script) == "Killed for lack of memory: python3 train.py (pid 8932, 5.0 GiB)"
+    assert told("python3") == "Killed for lack of memory: python3 (pid 8932, 5.0 GiB)"
+    assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932, 5.0 GiB)"
+
+
 def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
     missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n}", past=1) for n in range(12)]
     last = oom_kill("python3", 50, cgroup="/train", past=1)
@@ -124,8 +141,8 @@ def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the
     }
     assert {resource: str(text.headline) for resource, text in told.items()} == {
         "cgroup:/train": "13 programs killed for lack of memory while wslgpud did not run; last: python3",
-        "ram": f"Killed for lack of memory: chrome (pid 51, 5.0 GiB) at {last_night:%Y-%m-%d %H:%M:%S}",
-        "cgroup:/link": "Killed for lack of memory: ld (pid 52, 5.0 GiB)",
+        "ram": f"Killed for lack of memory: chrome (pid 51), 5.0 GiB, at {last_night:%Y-%m-%d %H:%M:%S}",
+        "cgroup:/link": "Killed for lack of memory: ld (pid 52), 5.0 GiB",
     }
     (why,) = told["cgroup:/train"].evidence
     assert str(why) == "Each hit the limit of its cgroup: 12 x cc1plus, 1 x python3."
@@ -138,6 +155,119 @@ def test_where_the_kernel_log_cannot_be_read_the_counter_tells() -> None:
     (change,) = engine.observe(tick(2, Reading(memory.OOM_KILLS, 4), kernel_log="failed"))
 
     assert (change.rule, change.resource, "victim" in change.facts) == ("oom_kill", "ram", False)
+
+
+def test_kills_in_three_groups_while_no_daemon_ran_are_three_each_filed_under_its_group() -> None:
+    missed = [oom_kill("cc1plus", n, cgroup=f"/build-{n % 3}", past=1) for n in range(4)]
+
+    changes = RuleEngine(since_wall=0).observe(tick(1, events=tuple(missed)))
+
+    assert [(c.resource, c.facts.get("kills")) for c in changes] == [
+        ("cgroup:/build-0", 2), ("cgroup:/build-1", None), ("cgroup:/build-2", None)
+    ]  # fmt: skip
+
+
+def counted(machine: int, **groups: int) -> list[Reading]:
+    """Return the kernel's counts of kills, of the machine and of groups that hit their limit at each."""
+    found = [Reading(memory.OOM_KILLS, machine)]
+    for name, kills in groups.items():
+        path = ("/" + name.replace("_", "/"),)
+        found += [Reading(cgroups.OOM_KILLS, kills, path), Reading(cgroups.LIMIT_HITS, kills, path)]
+    return found
+
+
+def kills(*looks: list[Reading]) -> list[tuple[float, str]]:
+    """Return when and where kills were told of, without the kernel's log."""
+    engine, told = RuleEngine(), []
+    for t, readings in enumerate(looks):
+        found = engine.observe(tick(t, *readings, kernel_log="absent"))
+        told += [(t, c.resource) for c in found if c.rule == "oom_kill"]
+    return told
+
+
+def test_without_the_kernel_log_each_kill_is_its_groups_and_never_the_machines() -> None:
+    calm, three = counted(0, a=0, b=0, c=0), counted(3, a=1, b=1, c=1)
+
+    assert kills(calm, three, three) == [(1, f"cgroup:/{name}") for name in "abc"]
+
+
+def test_a_kill_in_a_group_is_not_its_parents_too() -> None:
+    assert kills(counted(0, a=0, a_b=0), counted(1, a=1, a_b=1)) == [(1, "cgroup:/a/b")]
+
+
+@pytest.mark.parametrize(
+    ("between", "when"), [(counted(1, a=0), 2), (counted(0, a=1), 1)], ids=["machine first", "group first"]
+)
+def test_counters_that_are_read_one_after_the_other_tell_of_one_kill_once(
+    between: list[Reading], when: int
+) -> None:
+    after = counted(1, a=1)
+
+    assert kills(counted(0, a=0), between, after, after, after) == [(when, "cgroup:/a")]
+
+
+def test_a_kill_that_no_group_claims_is_the_machines() -> None:
+    calm, after = counted(0, a=0), counted(1, a=0)
+
+    assert kills(calm, after, after, after) == [(2, "ram")]
+
+
+def test_without_the_kernel_log_the_victim_is_the_grower_that_is_gone_and_marked_as_inferred() -> None:
+    gib = 1 << 30
+    train = ProcessSample(8932, 1, "python3", 3 * gib, 0, command="python3 train.py", cgroup="/a")
+    other = ProcessSample(9, 1, "chrome", 4 * gib, 0, cgroup="/b")
+    engine = RuleEngine()
+
+    def look(t: float, readings: list[Reading], *running: ProcessSample) -> list[Change]:
+        used = Reading(cgroups.CURRENT, sum(p.rss_bytes for p in running if p.cgroup == "/a"), ("/a",))
+        seen = tick(t, *readings, used, kernel_log="absent")
+        seen = replace(seen, reports=(*seen.reports, processes(t, *running)), _families={})
+        return engine.observe(seen, growing={"cgroup:/a": "python3 train.py (pid 8932)"})
+
+    assert look(1, counted(0, a=0), train, other) == []
+    assert look(2, counted(1, a=1), train, other) == [], "the list of processes is older than the kill"
+    (change,) = look(5, counted(1, a=1))
+    text = compose(
+        Transition(START, 1, change.resource, change.rule, change.old, change.new, "", facts=change.facts)
+    )
+
+    assert text.headline == "Killed for lack of memory: probably python3 train.py (pid 8932), 3.0 GiB"
+    assert "who" not in change.facts
+
+
+def processes(t: float, *running: ProcessSample) -> SourceReport:
+    return SourceReport("processes", "ok", Sample(processes=running), t, 0.0)
+
+
+def test_a_kill_whose_victim_nobody_can_tell_is_told_all_the_same_after_some_seconds() -> None:
+    engine, told = RuleEngine(), []
+    for t in range(20):
+        seen = tick(t, *counted(int(t > 3), a=int(t > 3)), kernel_log="absent")
+        lives = processes(t, ProcessSample(7, 1, "python3", 1 << 30, 0))
+        seen = replace(seen, reports=(*seen.reports, lives), _families={})
+        told += [(t, "likely" in c.facts) for c in engine.observe(seen) if c.rule == "oom_kill"]
+
+    assert told == [(13, False)]
+
+
+def test_where_the_log_leaves_out_the_group_its_counter_tells_it() -> None:
+    event = oom_kill(cgroup="/a")
+    unnamed = event._replace(fields={**event.fields, "cgroup": ""})
+    engine = RuleEngine()
+    engine.observe(tick(1, *counted(0, a=0, b=0)))
+
+    (change,) = engine.observe(tick(2, *counted(1, a=1, b=0), events=(unnamed,)))
+
+    assert change.resource == "cgroup:/a"
+
+
+def test_a_victim_is_called_as_people_know_it() -> None:
+    known = processes(1, ProcessSample(7, 1, "python3", 1 << 30, 0, command="/usr/bin/python3 -u train.py"))
+    seen = tick(1, events=(oom_kill("python3", 7),))
+
+    (change,) = RuleEngine().observe(replace(seen, reports=(*seen.reports, known), _families={}))
+
+    assert change.facts["who"] == "python3 train.py (pid 7)"
 
 
 def test_a_kill_while_memory_could_not_be_read_is_told_by_the_counter_of_the_next_tick() -> None:

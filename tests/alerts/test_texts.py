@@ -37,7 +37,9 @@ def memory(forecast: Forecast, old: Level = Level.OK) -> Transition:
 
 def killed(victim: str) -> Transition:
     fields = oom_kill(victim).fields
-    return Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=fields)
+    return Transition(
+        START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts={**fields, "who": f"{victim} (pid 7)"}
+    )
 
 
 def said(row: Transition, text: Text | None = None, code: str = "en") -> dict[str, Any]:

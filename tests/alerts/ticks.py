@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from wslgpud.model import Event, GpuSample, Health, Level, Reading, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import (
+    Event,
+    GpuSample,
+    Health,
+    Level,
+    ProcessSample,
+    Reading,
+    Sample,
+    Snapshot,
+    SourceReport,
+    Transition,
+)
 from wslgpud.words import Message
 
 START = 1_800_000_000.0
@@ -13,12 +24,13 @@ def tick(
     *readings: Reading,
     events: tuple[Event, ...] = (),
     gpus: tuple[GpuSample, ...] | None = None,
+    processes: tuple[ProcessSample, ...] | None = None,
     jump: float = 0.0,
     **health: Health,
 ) -> Snapshot:
     """Return what a tick at ``t`` seconds saw; ``health`` is that of sources by name."""
     states: dict[str, Health] = {"kernel_log": "ok", **health}
-    reports = [SourceReport("made", "ok", Sample(readings, gpus=gpus, events=events), t, 0.0)]
+    reports = [SourceReport("made", "ok", Sample(readings, processes, gpus, events), t, 0.0)]
     reports += [
         SourceReport(
             name, state, Sample(), t, 0.0, "" if state == "ok" else "it broke", last_success_wall=START

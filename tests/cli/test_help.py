@@ -102,7 +102,7 @@ def test_help_of_the_command_itself_is_in_the_configured_language(language, head
 @each_command
 def test_every_example_is_a_line_that_the_command_takes(path):
     for line, _ in helps.doc_of(PATHS[path]).examples:
-        for part in re.split(r"&&|>", line):
+        for part in re.split(r"&&|[|>]+", line):
             typed = shlex.split(part.strip().removeprefix("sudo "))
             if typed[:1] != ["wslgpud"]:
                 continue
@@ -176,7 +176,7 @@ def test_no_command_says_a_time_by_another_option():
     [
         (["histry"], "there is no command histry; did you mean history?", "没有命令 histry"),
         (["status", "--jsn"], "there is no option --jsn; did you mean --json?", "没有选项 --jsn"),
-        (["status", "x"], "unexpected argument: 'x'", "多余的参数"),
+        (["capture", "a", "x"], "unexpected argument: 'x'", "多余的参数"),
         (["fit"], "MODEL is missing", "缺少 模型"),
         (["fit", "7B", "--batch", "x"], "--batch must be a whole number, at least 1", "--batch 必须为：整数"),
         (["fit", "7B", "--batch"], "--batch needs a value", "--batch 需要一个值"),

@@ -145,7 +145,7 @@ def test_a_hang_ends_within_its_time_and_is_over_when_the_driver_is_back(machine
     source = open_source(Host(clock=machine.clock), timeout_seconds=2.0, library=machine.library)
     source.read()
     machine.set(hang="DeviceGetMemoryInfo_v2")
-    with pytest.raises(SourceError, match=r"NVML probe did not answer within 2 s and was ended; (see|run) "):
+    with pytest.raises(SourceError, match=r"did not answer within 2 s and was killed; (check|run) "):
         source.read()
     assert {r.spec.name: r.value for r in source.own()}["gpu_probe_hangs"] == 1
     machine.set(hang=None)
@@ -159,7 +159,7 @@ def test_a_crash_is_followed_by_a_restart_with_growing_delay(machine, source):
     source.read()
     machine.set(crash="DeviceGetUtilizationRates")
     for delay in (1, 2, 4):
-        with pytest.raises(SourceError, match=r"NVML probe was ended by SIGSEGV.*; (see|run) "):
+        with pytest.raises(SourceError, match=r"NVML probe was killed by SIGSEGV.*; (check|run) "):
             source.read()
         starts = source._probe.starts_total
         machine.clock.now += delay - 0.1
@@ -225,7 +225,7 @@ def test_a_driver_without_gpus_is_no_fault_and_keeps_no_child(machine, source):
     ("code", "words"),
     [
         (18, "was upgraded"),
-        (17, "GPU access blocked by the operating system"),
+        (17, "operating system blocks access to the GPU"),
         (999, "unknown errors"),
         (23, "NVML returned INSUFFICIENT_RESOURCES"),
     ],

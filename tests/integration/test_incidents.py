@@ -54,7 +54,7 @@ def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_t
     # A point stands at the beginning of its 2.2 s (660 s in 300 points).
     assert curve["points"][-1][0] >= written[-1] - 2.3, "the minutes before the end, up to it"
     assert len(curve["points"]) >= 2
-    assert "RAM left, of" in shown.stdout
+    assert "RAM: left of" in shown.stdout
     assert "Last sample before the end" in shown.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -26,7 +26,7 @@ from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.past import Past
 from wslgpud.cli.live.trail import Trail
-from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.client import Daemon, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
@@ -67,6 +67,26 @@ def played(script: Callable[[Live, Feed], Awaitable[None]], size: tuple[int, int
 
 @contextmanager
 def saying(answer: bytes) -> Iterator[str]:
+    """Yield the address of a program that says the same to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):  # closed
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        client.recv(4096)
+                        client.sendall(answer)
+
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        server.join()
+
+
+@contextmanager
+def answering(answer: bytes) -> Iterator[str]:
     """Yield the address of a program that says the same to everybody."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

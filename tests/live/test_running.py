@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,11 @@ from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
 from wslgpud.host import Host
 from wslgpud.running.form import PLACES, name_of
+from wslgpud.running.headline import PHASES, headline
 from wslgpud.running.write import Note
 from wslgpud.stress.progress import Pace
 from wslgpud.stress.run import told as stress_told
+from wslgpud.words import tongue
 
 
 @pytest.fixture
@@ -139,3 +142,22 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
             fifo.write_text("enough")
         assert guard.wait() == 0
         assert eventually(lambda: found() == [], "the end of the guard")
+
+
+def test_every_screen_says_it_in_one_line() -> None:
+    one = {"kind": "guard", "what": "make -j8", "pid": 7, "phase": "waits", "elapsed_seconds": 192.0,
+           "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2}  # fmt: skip
+
+    assert str(headline(one)) == (
+        "guarded: make -j8: for 3 min, time is up in 27 min, peak 11 GiB, 2 compilers wait"
+    )
+    assert "27 分钟后到时限" in tongue("zh").text(headline(one))
+
+
+@pytest.mark.parametrize("phase", [*PHASES, "some\x1b[2J new phase"])
+def test_a_stress_run_is_told_by_what_it_does_now(phase: str) -> None:
+    one = {"kind": "stress", "what": "GPU 0", "phase": phase, "elapsed_seconds": 3.0, "done_ratio": 0.25,
+           "left_seconds": 9.0}  # fmt: skip
+    said = str(headline(one))
+
+    assert re.fullmatch(r"stress run of GPU 0: [ -~]+, 25 % done, for 3 s, about 9 s left", said)

@@ -46,7 +46,7 @@ from wslgpud.status import State, judged, status
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
-from wslgpud.verdict import WAITING, blindness, decide
+from wslgpud.verdict import NEWS_SECONDS, WAITING, blindness, decide
 from wslgpud.words import Said, say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -165,8 +165,9 @@ class Stage:
         """Show a moment, and keep it in the history."""
         state = State(snapshot, observation, tuple(forecasts), self.running)
         standing = [Standing(i, False, None) for i in self.ledger.open.values()]
-        verdict = decide(state.forecasts, standing, self.said, blind=blindness(snapshot))
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
+        lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
+        verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
         self.known = lambda language: status(
             state, verdict, tongue(language), recent=recent, incidents=standing, stress=stress
         )

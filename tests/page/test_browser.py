@@ -10,6 +10,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.page.stage import moved, nights, past_incidents, trace, year
+from tests.page.stories import three_groups
 from tests.words.latin import latin_words
 from wslgpud.catalogue import catalogue
 from wslgpud.model import (
@@ -354,13 +355,41 @@ def test_an_incident_shows_the_minutes_before_it(stage, look):
     page = look().go("incidents")
     page.get_by_role("link", name=re.compile("RAM full in")).first.click()
 
-    expect(page.locator("canvas")).to_be_visible()
+    expect(page.locator("canvas").first).to_be_visible()
+    expect(page.locator("main")).to_contain_text("RAM: left of")
+    expect(page.locator("main")).to_contain_text("still open")
     expect(page.locator("main")).to_contain_text("Who grew")
     expect(page.locator("main")).to_contain_text("python3")
     advice = page.get_by_role("link", name="memory_exhaustion")
     expect(advice).to_have_attribute("href", "/runbook#memory_exhaustion")
     page.get_by_role("link", name="Back to the list").click()
     expect(page.get_by_role("columnheader", name="Story")).to_be_visible()
+
+
+def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subject(stage, look, tmp_path):
+    three_groups(stage, tmp_path)
+    page = look().go("incidents")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.filter(has_text="train.py")).to_contain_text(
+        re.compile(r"killed [\d:]+, warned \d+ s before")
+    )
+    expect(rows.filter(has_text="load.py")).to_contain_text(re.compile(r"killed [\d:]+, not warned"))
+    expect(rows.filter(has_text="load.py")).to_contain_text("cgroup /user.slice/load.scope")
+    page.get_by_role("link", name=re.compile("train.py")).click()
+
+    main = page.locator("main")
+    expect(main.locator(".chart.large canvas")).to_be_visible()
+    expect(main).to_contain_text("forecast when the warning left")
+    expect(main).not_to_contain_text("load")
+    ram = main.get_by_role("img", name=re.compile("RAM: left of"))
+    expect(ram).to_be_hidden()
+    main.get_by_text("Other resources meanwhile").click()
+    expect(ram).to_be_visible()
+    left, right = (
+        box["x"] + box["width"] for box in (canvas.bounding_box() for canvas in main.locator("canvas").all())
+    )
+    assert abs(left - right) < 30, "one axis of time"
 
 
 def test_it_speaks_chinese_to_who_reads_chinese_and_changes_while_one_looks(stage, look):

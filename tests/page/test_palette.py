@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from grafana.source import kit
-from wslgpud import palette, plots
+from wslgpud import palette
 from wslgpud.model import Level
 from wslgpud.serve import pages, static
 
 CSS = (static.FOLDER / "page.css").read_text()
-PACKAGE = Path(plots.__file__).parent
+PACKAGE = Path(palette.__file__).parent
 THEMES = {"light": r":root \{(.*?)\}", "dark": r':root\[data-theme="dark"\] \{(.*?)\}'}
 
 
@@ -35,7 +35,9 @@ def test_the_page_without_scripts_has_them_too() -> None:
         assert all(colour in pages.STYLE for colour in palette.INKS[ink])
 
 
-@pytest.mark.parametrize("path", [PACKAGE / "plots.py", *sorted((PACKAGE / "cli").rglob("*.py"))], ids=str)
+@pytest.mark.parametrize(
+    "path", [f for part in ("plots", "cli") for f in sorted((PACKAGE / part).rglob("*.py"))], ids=str
+)
 def test_pictures_and_terminal_have_no_colours_of_their_own(path: Path) -> None:
     assert set(re.findall(r"#[0-9a-fA-F]{6}\b", path.read_text())) == set()
 

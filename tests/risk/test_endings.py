@@ -115,7 +115,10 @@ def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
     assert Level.OK not in levels(changes)
 
 
-def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps() -> None:
+@pytest.mark.parametrize("held", [0, 2], ids=["memory back at once", "counted before the memory is back"])
+def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps(
+    held: int,
+) -> None:
     engine = RiskEngine()
     for life in range(6):
         start = 200.0 * life
@@ -123,8 +126,11 @@ def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_tim
         assert levels(changes) == [Level.WARNING, Level.CRITICAL, Level.EMERGENCY]
         warned = next(c.t for c in changes if c.new == Level.WARNING)
         assert start + 140 - warned >= 15
-        changes, _ = play(engine, [group(start + 140 + i, 0.1, life + 1, pid=None) for i in range(60)])
-        assert levels(changes) == [Level.OK]
+        still = [group(start + 140 + i, 2.99, life + 1, pid=8932 + life) for i in range(held)]
+        gone = [group(start + 140 + i, 0.1, life + 1, pid=None) for i in range(held, 60)]
+        changes, _ = play(engine, [*still, *gone])
+        assert [c.new for c in changes if c.new not in {Level.INFO, Level.EMERGENCY}][-1:] == [Level.OK]
+        assert levels(changes).count(Level.OK) == 1
 
 
 def test_three_groups_that_are_killed_in_end_each_by_itself_and_ram_was_never_meant() -> None:

@@ -3,9 +3,22 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState
+from wslgpud.model import (
+    Expected,
+    GpuProcess,
+    GpuSample,
+    Level,
+    Observation,
+    ProcessSample,
+    RamState,
+    SwapState,
+)
 from wslgpud.risk.engine import COMMANDS, RiskEngine
+from wslgpud.risk.expected import Commands
+from wslgpud.risk.headroom import Room
 from wslgpud.risk.rows import observation_from_row, row_from_observation
 from wslgpud.risk.wording import headline
 
@@ -125,6 +138,52 @@ def test_what_was_learned_survives_a_restart_as_json_and_nonsense_in_it_is_left_
     for _ in range(4):
         later.sample(("python train.py", 0.2))
     assert (later.forecast.level, later.forecast.cause) == (Level.WARNING, "expected")
+
+
+RUNS = st.lists(
+    st.fixed_dictionaries({
+        "age_seconds": st.just(60.0), "seconds": st.just(600.0), "killed": st.booleans(),
+        "peaks": st.fixed_dictionaries({"ram": st.integers(0, 1 << 50), "gpu0": st.integers(0, 1 << 50)}),
+    }),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(
+    RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38)
+)
+def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, swap, vram):
+    commands = Commands()
+    commands.recall({"python train.py": runs}, 0.0)
+    train = ProcessSample(7, 1, "python", 1, 0, command="python train.py")
+    card = GpuSample(0, "", "a card", vram, 0, processes=(GpuProcess(7, "python", 1),))
+    claim = Expected("ram", "make (guard 9)", announced, 0)
+    seen = Observation(
+        9.0, RamState(ram, ram), SwapState(swap, swap), gpus=(card,), processes=(train,), expected=(claim,)
+    )
+    rooms = [Room("ram", "ram", ram, ram + swap), Room("gpu0", "gpu0", vram, vram)]
+    commands.push(seen, rooms, ())
+
+    for room in rooms:
+        wish = commands.wish(9.0, room, seen.expected)
+        assert wish is None or wish.peak_bytes <= room.capacity
+
+
+def test_what_forked_programs_share_is_counted_in_each_and_such_a_peak_is_not_kept():
+    desk = Desk()
+    for _ in range(2):
+        for _ in range(20):
+            desk.sample(*[("python train.py", 1.0)] * 3)
+        desk.pid += 10
+        desk.others = -20.0  # of what the three hold, most is the same
+        for _ in range(20):
+            desk.sample(*[("python train.py", 12.0)] * 3)  # 36 of 24 GiB
+        desk.others = 4.0
+        desk.pid += 10
+        for _ in range(100):
+            desk.sample()
+
+    assert "python train.py" not in desk.engine.lessons()[COMMANDS]
 
 
 def test_what_is_older_than_a_month_is_forgotten():

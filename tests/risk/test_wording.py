@@ -52,6 +52,18 @@ LEAK = Forecast(
             replace(LEAK, cause="", eta_seconds=None, headroom_bytes=GIB, rate_bytes_per_second=0.0),
             "RAM is nearly full: python3 train.py (pid 8932), 1.0 of 24 GiB left",
         ),
+        (
+            replace(LEAK, cause="full", resource="gpu0", headroom_bytes=GIB, spilled_bytes=3 * GIB),
+            "GPU 0 is full; 3.0 GiB lie in Windows' RAM: slow",
+        ),
+        (
+            replace(LEAK, level=Level.OK, cause="killed", window_seconds=23.0),
+            "python3 train.py (pid 8932) was killed 23 s ago; 14 of 24 GiB free again",
+        ),
+        (
+            replace(LEAK, level=Level.OK, cause="freed", who="", window_seconds=23.0),
+            "RAM is fine again: 14 of 24 GiB free",
+        ),
         (replace(LEAK, level=Level.OK), "RAM is fine again: 14 of 24 GiB free"),
         (replace(LEAK, level=Level.OK, cause="gone", resource="cgroup:/build"), "cgroup /build is gone"),
     ],
@@ -101,7 +113,7 @@ FORECASTS = st.builds(
     eta=st.floats(0, 1e6),
     who=WHO,
     resource=st.sampled_from(["ram", "gpu0", "cgroup:/system.slice/a-rather-long-name.service"]),
-    cause=st.sampled_from(["growth", "steps", "pressure", "limit", "oom", "expected", "paused", "stall", ""]),
+    cause=st.sampled_from(["growth", "steps", "pressure", "limit", "oom", "full", "killed", "paused", ""]),
     level=st.sampled_from(list(Level)),
     headroom_bytes=st.integers(0, 24 * GIB),
 )  # fmt: skip

@@ -32,7 +32,7 @@ def document_of(latest, language="en", **more):
         return {"waiting": "for the first sample", "verdict": judged(WAITING, tongue(language))}
     forecasts = more.pop("forecasts", ())
     standing = more.get("incidents", ())
-    verdict = decide(forecasts, standing, now_wall=latest.wall)
+    verdict = decide(forecasts, standing)
     return status(State(latest, observe(latest), forecasts), verdict, tongue(language), **more)
 
 

@@ -35,7 +35,7 @@ def test_the_last_line_is_there(path):
 def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(tmp_path):
     (tmp_path / "folder").mkdir()
     host = Host(tmp_path)
-    with pytest.raises(NoData, match="/nothing is not there"):
+    with pytest.raises(NoData, match="there is no /nothing"):
         host.read("/nothing")
     with pytest.raises(SourceError, match="cannot read /folder: Is a directory"):
         host.read("/folder")

@@ -91,6 +91,16 @@ def test_a_second_victim_without_a_reason_of_its_own_is_no_mix_of_two(machine):
     assert other.fields["constraint"] == "CONSTRAINT_MEMCG"
 
 
+def test_those_who_die_together_die_for_the_limit_of_the_same_group(machine):
+    """memory.oom.group: the kernel names the group once, and its members one by one."""
+    together = "Tasks in /wsl-user/job are going to be killed due to memory.oom.group set"
+    members = [CGROUP[1].replace("process 77 (cc1plus)", f"process {pid} (ld)") for pid in (78, 79)]
+    kills = read(machine, *CGROUP, together, *members).events
+    assert [(kill.fields["pid"], kill.fields["cgroup"]) for kill in kills] == [
+        (77, "/wsl-user"), (78, "/wsl-user"), (79, "/wsl-user")
+    ]  # fmt: skip
+
+
 def test_no_program_can_feign_a_kill(machine, values):
     # what a program writes to /dev/kmsg has a facility of its own
     sample = read(machine, *GLOBAL, priority=12)

@@ -87,7 +87,7 @@ def test_what_this_kernel_does_not_tell_is_absent(machine, values):
 def test_a_meminfo_without_a_total_is_an_error_that_says_so(machine):
     with pytest.raises(SourceError, match="MemTotal"):
         MemorySource(machine({"/proc/meminfo": "MemFree: 5 kB\n", "/proc/vmstat": ""}), Config()).read()
-    with pytest.raises(NoData, match="/proc/meminfo is not there"):
+    with pytest.raises(NoData, match="there is no /proc/meminfo"):
         MemorySource(machine({"/proc/vmstat": VMSTAT}), Config()).read()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 
 from tests.stress.support import MIB, night
 from wslgpud.model import Level
 from wslgpud.stress.history import by_key, change_of_driver, differences, judged, regressions
+from wslgpud.stress.history import night as last_night
 from wslgpud.stress.levels import level_of
+from wslgpud.words import say, tongue
 
 
 def noisy(number, noise, factor=1.0, **changes):
@@ -103,6 +106,20 @@ def test_wrong_data_is_critical_and_a_passed_run_ends_the_alarm():
     assert level_of([night(1), broken, night(3, verdict="skipped")])[0] is Level.CRITICAL
     assert level_of([night(1), broken, night(3)])[0] is Level.OK
     assert level_of([night(1, verdict="findings", findings=[("spill", "768 MiB")])])[0] is Level.WARNING
+
+
+def test_how_a_night_went_is_one_line_in_each_language():
+    leak = say("{leak_bytes} did not come back after the run", leak_bytes=400 * MIB)
+    found = night(4, verdict="findings", findings=[("leak", leak)])
+    skipped = night(4, verdict="skipped", reason=say("the machine is running on battery"))
+
+    assert re.fullmatch(
+        r"GPU 0: findings, 2023-11-1\d \d\d:13:20, 14 GiB usable; 400 MiB did not come back after the run",
+        str(last_night(found)),
+    )
+    chinese = tongue("zh").text(last_night(skipped))
+    assert "未运行" in chinese
+    assert chinese.endswith("本机正在用电池供电")
 
 
 def test_skipped_nights_are_no_alarm_until_the_fourth():

@@ -61,7 +61,7 @@ def leak(language: str = "en", level: str = "critical", **more: Any) -> dict[str
     }  # fmt: skip
     verdict = {
         "level": level, "subject": "ram", "incident": 12, "headline": words["headline"],
-        "advice": words["advice"], "who": WHO, "also": 1,
+        "advice": words["advice"], "who": WHO, "pid": 8932, "also": 1,
     }  # fmt: skip
     since = {"since": "2026-11-21T11:59:00+00:00", "acknowledged": False}
     incidents = [

@@ -43,7 +43,7 @@ _CODE = re.compile(
     r"|%?[\w-]*[\w%][=:.\\/_@#%+][\w\\][\w\\/=:.,_@#%+-]*"
     r"|\w*\d\w*(?:-\w+)*"
     r"|\.[A-Za-z]\w*"
-    r"|[a-z]+[A-Z]\w*"
+    r"|(?<![A-Za-z])[A-Za-z]*[a-z][A-Z]\w*"
 )
 _WORD = re.compile(r"[A-Za-z]+(?:['\u2019-][A-Za-z]+)*")
 
@@ -55,11 +55,12 @@ def latin_words(text: str, names: Iterable[str] = ()) -> list[str]:
         text: a screen, a message or a page.
         names: what else may stand there: phrases that this machine or this test calls its own.
     """
-    for name in sorted(names, key=len, reverse=True):
+    names = set(names)
+    for name in sorted((name for name in names if not name.isalpha()), key=len, reverse=True):
         text = re.sub(rf"(?<![A-Za-z]){re.escape(name)}(?![A-Za-z])", " ", text)
     for pattern in (_own_commands(), _COMMAND, _CODE):
         text = pattern.sub(" ", text)
-    allowed = NAMES | _settings()
+    allowed = NAMES | _settings() | names
     return [word for word in _WORD.findall(text) if len(word) > 1 and word not in allowed]
 
 

@@ -8,9 +8,20 @@ import polib
 import pytest
 
 from tests.words.catalogue import path_of, renewed, templates
+from tests.words.latin import latin_words
 from wslgpud.words.tongue import TRANSLATIONS
 
 BLANK = re.compile(r"\{(\w+)\}")
+#: what is typed as it is: values of options and settings, resources, commands named by their last word
+VALUES = (
+    "auto", "off", "ram", "vram", "gpu", "temperature", "info", "warning", "critical", "history", "alerts",
+    "fit", "otlp", "job", "process", "name", "truth", "lora", "mixed", "yesterday", "now", "show",
+)  # fmt: skip
+#: terms and commands of several words
+QUOTED = (
+    "batch size", "gradient checkpointing", "JSON Lines", "kill -STOP", "sync;", "tr -d", "compact vdisk",
+    "promtool tsdb create-blocks-from openmetrics", "CREATE SCHEMA AUTHORIZATION role",
+)  # fmt: skip
 
 pytestmark = pytest.mark.parametrize("language", TRANSLATIONS)
 
@@ -24,6 +35,16 @@ def test_everything_that_is_said_has_a_translation(language):
 
 def test_the_file_is_in_order_and_translates_nothing_that_nobody_says(language):
     assert path_of(language).read_text() == str(renewed(language))
+
+
+def test_a_translation_leaves_nothing_in_english_but_names(language):
+    left = {
+        entry.msgid: words
+        for entry in polib.pofile(str(path_of(language)))
+        if (words := latin_words(entry.msgstr or entry.msgstr_plural.get(0, ""), (*VALUES, *QUOTED)))
+    }
+
+    assert left == {}
 
 
 def test_a_translation_has_the_blanks_of_its_template(language):

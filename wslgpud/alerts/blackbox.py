@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
@@ -97,8 +97,19 @@ class Growth:
     seconds: float
 
 
+class Held(NamedTuple):
+    """What one process held at a moment; ``store.ProcessPoint`` is alike."""
+
+    wall: float
+    pid: int
+    start_ticks: int
+    name: str
+    rss_bytes: int
+    swap_bytes: int
+
+
 def growths(points: Iterable[Any]) -> list[Growth]:
-    """Return who grew over the recorded processes (see ``store.ProcessPoint``), the most first."""
+    """Return who grew over the recorded processes (see ``Held``), the most first."""
     seen: dict[tuple[int, int], list[Any]] = {}
     for point in points:
         seen.setdefault((point.pid, point.start_ticks), []).append(point)

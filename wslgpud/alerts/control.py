@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from wslgpud import documents
+from wslgpud.words import Said, cause, say
 
 FILE = "alerts.json"
 _MOST = 200
@@ -55,7 +56,7 @@ def _read(path: Path) -> Control:
 class ControlFile:
     """Reads the file again when it has changed; one that cannot be read silences nothing."""
 
-    def __init__(self, folder: Path, complain: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, folder: Path, complain: Callable[[Said], None] = lambda _: None) -> None:
         """Keep where it lies."""
         self.path = folder / FILE
         self._complain = complain
@@ -75,7 +76,13 @@ class ControlFile:
                 self._known = _read(self.path)
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 self._known = Control()
-                self._complain(f"{self.path} cannot be read, so nothing is silenced: {error}")
+                self._complain(
+                    say(
+                        "{path} cannot be read, so nothing is silenced: {error}",
+                        path=str(self.path),
+                        error=cause(error),
+                    )
+                )
         return self._known
 
     def change(self, how: Callable[[Control], Control]) -> Control:

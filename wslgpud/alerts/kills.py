@@ -22,7 +22,7 @@ def oom_kills(look: Look) -> Iterator[Signal]:
     """A process was killed because memory had run out: from the kernel's log, else from its counters."""
     heard = list(look.events("oom_kill"))
     for event, alike in _told(heard):
-        yield Signal(resource_of(event), 1.0, _facts(look, event, alike))
+        yield Signal(_placed(look, event), 1.0, _facts(look, event, alike))
     log = look.report("kernel_log")
     # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
     mute = log is None or log.health in ("failed", "absent")
@@ -39,6 +39,19 @@ def resource_of(kill: Event) -> str:
     group = str(kill.fields.get("cgroup", ""))
     limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
     return f"cgroup:{group}" if limited else "ram"
+
+
+def _placed(look: Look, kill: Event) -> str:
+    """Return the resource of a kill; where the log leaves out the group, its counter may tell."""
+    last, resource = look.remembered.last, resource_of(kill)
+    if (
+        last is not None
+        and kill.fields.get("constraint") == "CONSTRAINT_MEMCG"
+        and not kill.fields.get("cgroup")
+    ):
+        groups = list(kills_by_group(_counts(last), _counts(look.snapshot)))
+        return f"cgroup:{groups[0]}" if len(groups) == 1 else resource
+    return resource
 
 
 def _told(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
@@ -84,7 +97,7 @@ def _counted(look: Look, *, mute: bool) -> Iterator[tuple[str, float]]:
     if not mute:  # the log tells all that is counted until now
         state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
         return
-    now = _counts(look)
+    now = _counts(look.snapshot)
     found = kills_by_group(state.groups, now)
     seconds = mono - before[0] if before is not None and mono > before[0] else 1.0
     for path, kills in found.items():
@@ -99,11 +112,11 @@ def _counted(look: Look, *, mute: bool) -> Iterator[tuple[str, float]]:
             yield "ram", kills / seconds
 
 
-def _counts(look: Look) -> dict[str, Counts]:
-    hits = look.snapshot.family(cgroups.LIMIT_HITS)
+def _counts(snapshot: Snapshot) -> dict[str, Counts]:
+    hits = snapshot.family(cgroups.LIMIT_HITS)
     return {
         labels[0]: Counts(int(kills), None if labels not in hits else int(hits[labels]))
-        for labels, kills in look.snapshot.family(cgroups.OOM_KILLS).items()
+        for labels, kills in snapshot.family(cgroups.OOM_KILLS).items()
     }
 
 

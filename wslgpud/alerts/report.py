@@ -17,7 +17,6 @@ from wslgpud.alerts.score import false_alarm
 from wslgpud.alerts.texts import compose, first_line
 from wslgpud.model import Event, Level, Transition
 from wslgpud.risk.attribution import full_name
-from wslgpud.store import ProcessPoint
 from wslgpud.words import Said, Tongue, to_json
 
 #: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
@@ -255,14 +254,14 @@ def _growing(
     return [_growth(g, named) for g in blackbox.growths(points)[:_MOST_GROWTHS]]
 
 
-def _on_card(history: History, resource: str, start: float, end: float) -> list[ProcessPoint]:
+def _on_card(history: History, resource: str, start: float, end: float) -> list[blackbox.Held]:
     uuids = {
         labels.get("uuid")
         for labels in (dict(series.labels) for series in history.series("gpu_memory_used_bytes"))
         if f"gpu{labels.get('gpu')}" == resource
     }
     return [
-        ProcessPoint(p.wall, p.pid, 0, p.name, p.used_bytes, 0)
+        blackbox.Held(p.wall, p.pid, 0, p.name, p.used_bytes, 0)
         for p in history.gpu_processes(start, end)
         if p.uuid in uuids and p.used_bytes is not None
     ]

@@ -52,17 +52,13 @@ class Counted:
         Both counters grow at the same moment but are not read at the same moment: where groups are
         ``watched``, a kill is the machine's when no group claims it by the next look.
         """
-        open_ = counted - in_groups
         if not watched:
             self.unplaced = 0
-            return max(0, open_)
-        waited, self.unplaced = self.unplaced, open_
-        if waited > 0:
-            claimed = min(waited, max(0, -open_))
-            self.unplaced = open_ + claimed
-            return waited - claimed
-        self.unplaced = open_ - min(-waited, max(0, open_))
-        return 0
+            return max(0, counted - in_groups)
+        waited, ahead = max(0, self.unplaced), max(0, -self.unplaced)
+        claimed = min(waited, in_groups)
+        self.unplaced = counted - min(ahead, counted) - (in_groups - claimed)
+        return waited - claimed
 
 
 def kills_by_group(before: Mapping[str, Counts], now: Mapping[str, Counts]) -> dict[str, int]:

@@ -107,7 +107,7 @@ def _range(values: Sequence[float], base: int) -> tuple[float, float]:
 
 def _axis(start: float, end: float, margin: int, columns: int) -> Text:
     span = end - start
-    form = "%H:%M:%S" if span < 1200 else "%H:%M" if span <= 2 * DAY_SECONDS else "%b %d"
+    form = "%H:%M:%S" if span < 1200 else "%H:%M" if span <= 2 * DAY_SECONDS else "%m-%d"
     form = "%Y-%m" if span > 300 * DAY_SECONDS else form
     count = max(2, min(6, columns // 16))
     line = [" "] * (columns + 8)

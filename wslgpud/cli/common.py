@@ -89,6 +89,9 @@ StepOption = Annotated[
 TimeoutOption = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="end the command after so long: 90s, 30min, 1h30m")
 ]
+IntervalOption = Annotated[
+    str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
+]
 PlotOption = Annotated[
     Path | None,
     typer.Option(

@@ -12,9 +12,13 @@ import typer
 from wslgpud import config as configuration
 from wslgpud.cli.commands import App
 from wslgpud.cli.common import ConfigOption, Fault, JsonOption, loaded, warn
+from wslgpud.cli.help import wrapped
 from wslgpud.config_key import ConfigError
 from wslgpud.masking import visible
 from wslgpud.words import cause, failure, t
+
+#: of a line of text
+_MOST_COLUMNS = 100
 
 app = App(help="Show, check or write the configuration.")
 
@@ -33,19 +37,22 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         origin = found.origins.get(key.path, "default")
         rows.append((key, visible(value, key.shows), origin))
     if as_json:
-        print(json.dumps({k.path: {"value": v, "origin": o, "help": k.help} for k, v, o in rows}, indent=2))
+        print(
+            json.dumps({k.path: {"value": v, "origin": o, "help": t(k.help)} for k, v, o in rows}, indent=2)
+        )
         return
-    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, heading in enumerate((t("key"), t("value"), t("from"), t("meaning"))):
-        # Keys are there to be copied: the meaning folds, they do not.
-        table.add_column(heading, overflow="fold", no_wrap=not number)
+    console = Console(soft_wrap=True)
+    columns = min(console.width, _MOST_COLUMNS) - 4
     for key, value, origin in rows:
-        table.add_row(key.path, to_toml(value), "" if origin == "default" else origin, t(key.help))
-    Console().print(table)
+        given = origin != "default"
+        console.print(Text.assemble((key.path, "bold green" if given else "bold"), f" = {to_toml(value)}"))
+        if given:
+            console.print(Text(wrapped(t("from {place}", place=origin), columns, "    "), "green"))
+        console.print(Text(wrapped(t(key.help), columns, "    "), "dim"))
 
 
 @app.command()
@@ -114,13 +121,14 @@ def _create(file: Path, text: str) -> None:
 
 def sample_file() -> str:
     """Return a configuration file in which every key stands with its help and default, commented out."""
-    lines = ["# wslgpud configuration. Every line shows a default; remove the # to change it."]
+    head = t("wslgpud configuration. Every line shows a default; remove the # to change it.")
+    lines = [f"# {head}"]
     section = ""
     for k in configuration.declared_keys():
         if k.section != section:
             section = k.section
             lines += ["", f"[{section}]"]
-        lines += [f"# {k.help}", f"# {k.name} = {to_toml(k.default)}"]
+        lines += [f"# {t(k.help)}", f"# {k.name} = {to_toml(k.default)}"]
     return "\n".join(lines) + "\n"
 
 

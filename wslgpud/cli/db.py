@@ -116,7 +116,7 @@ def _readable(found: dict[str, Any]) -> Iterator[str]:
         yield _line(name, t("{when}, kept for {days} days", when=_local(found[since]), days=keep[days]))
     yield _line(t("newest"), _local(found["newest"]))
     yield ""
-    yield from (_line(tier, f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
+    yield from (_line(t(tier), f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
     for path in found["set_aside"]:
         text = t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
         yield f"\n{text}"

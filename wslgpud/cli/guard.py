@@ -138,13 +138,12 @@ def _order(
         }
         _say(
             t(
-                "jobs: {jobs} of {processors}, with {free_bytes} free and {job_bytes} measured for each",
+                "jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} measured for each",
                 **facts,
             )
             if remembered
             else t(
-                "jobs: {jobs} of {processors}, with {free_bytes} free and {job_bytes} expected for each",
-                **facts,
+                "jobs: {jobs} of {processors}, {free_bytes} free and {job_bytes} expected for each", **facts
             )
         )
     return Order(command, environment, seconds, pause, number, expected)
@@ -221,7 +220,7 @@ def _line(account: Account, left: Room, run: Run, vram: VramWatch) -> str:
     if run.stopped:
         parts.append(current().text(waiting(run.stopped)))
     try:
-        width = os.get_terminal_size(2).columns
+        width = os.get_terminal_size(2).columns or 80  # a terminal that nobody has given a size has 0
     except OSError:
         width = 80
     return chop_cells(f"[guard] {' · '.join(parts)}", max(1, width - 1))[0]

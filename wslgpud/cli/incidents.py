@@ -203,10 +203,10 @@ def _section(title: str, entries: Iterable[str]) -> list[str]:
 
 
 def _grown(growth: dict[str, Any]) -> str:
-    grown, seconds = growth["grown_bytes"], growth["seconds"]
-    return t(
-        "{who}  +{grown_bytes} in {over_seconds}", who=growth["who"], grown_bytes=grown, over_seconds=seconds
+    over = t(
+        "+{grown_bytes} in {over_seconds}", grown_bytes=growth["grown_bytes"], over_seconds=growth["seconds"]
     )
+    return f"{growth['who']}  {over}"
 
 
 def _message(message: dict[str, Any]) -> str:
@@ -223,7 +223,8 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _draw(shown: Report, path: Path) -> None:
-    from wslgpud.plots import Panel, PlotError, Story, plot_incident  # noqa: PLC0415 - only for a picture
+    from wslgpud.plots import PlotError  # noqa: PLC0415 - only for a picture
+    from wslgpud.plots.incident import Panel, Story, plot_incident  # noqa: PLC0415
 
     d, own = shown.document, shown.incident.resource
     # Other groups say nothing about this one.

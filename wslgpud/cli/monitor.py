@@ -14,6 +14,7 @@ from wslgpud.cli.common import (
     ConfigOption,
     Fault,
     HostOption,
+    IntervalOption,
     StateOption,
     daemon_folders,
     host_at,
@@ -35,9 +36,7 @@ def monitor(
         str | None,
         typer.Option("--url", metavar="URL", help="a daemon elsewhere, such as http://trainer:9655"),
     ] = None,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
-    ] = "1s",
+    interval: IntervalOption = "1s",
     state: StateOption = None,
     host_root: HostOption = None,
 ) -> None:

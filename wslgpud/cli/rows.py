@@ -20,6 +20,7 @@ from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.words import current, says, t, template
+from wslgpud.words.names import HEALTHS, LEVELS
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
@@ -31,10 +32,6 @@ OLD_SECONDS = 5.0
 BARS, WIDE = 76, 110
 _CHINESE = re.compile("[\u2e80-\u9fff]")
 
-LEVELS: Mapping[str, str] = {
-    "ok": template("OK"), "info": template("info"), "warning": template("warning"),
-    "critical": template("critical"), "emergency": template("emergency"), "unknown": template("unknown"),
-}  # fmt: skip
 _SEEN_BY = {
     "own look": template("no daemon runs here: nobody is warned"),
     "recording": template("a recorded machine"),
@@ -91,9 +88,8 @@ class View:
     @property
     def culprit(self) -> int | None:
         """The pid of whom the verdict names."""
-        said = self.document["verdict"]
-        named = re.search(r"\bpid (\d+)", said.get("who", ""))
-        return said.get("pid") or (int(named[1]) if named else None)
+        pid: int | None = self.document["verdict"].get("pid")
+        return pid
 
     @property
     def sparks(self) -> bool:
@@ -190,7 +186,7 @@ def verdict(view: View) -> Iterator[Text]:
         more = current().text(says("and {count} more is open", "and {count} more are open", count=also))
         line.append(f"  {more}", "bright_black")
     if age > OLD_SECONDS and look.seen_by == "daemon":
-        line.append(f"  {t('{age_seconds} old', age_seconds=age)}", "yellow")
+        line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
     yield line
     if advice := said.get("advice"):
         yield words(f" {advice}")
@@ -237,7 +233,7 @@ def incidents(view: View) -> Iterator[RenderableType]:
     if others:
         yield table
     if more := len(others[MOST_INCIDENTS:]):
-        yield words((f" {t('and {number} more: wslgpud alerts list', number=more)}", "bright_black"))
+        yield words((" " + t("and {number} more: wslgpud alerts list", number=more), "bright_black"))
 
 
 def memory(view: View) -> Table:
@@ -306,7 +302,11 @@ def below(view: View) -> Iterator[RenderableType]:
         table.add_row(mark, words(text(hint.text), (evidence, "bright_black")))
     for source in document["sources"]:
         if source["health"] in ("failed", "late"):
-            table.add_row(" !", f"{source['name']}: {source.get('error', source['health'])}", style="yellow")
+            table.add_row(
+                " !",
+                f"{source['name']}: {source.get('error') or t(HEALTHS[source['health']])}",
+                style="yellow",
+            )
     order, recent = list(LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MOST_RECENT]:

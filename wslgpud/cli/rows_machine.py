@@ -25,6 +25,7 @@ _BRAKES = {
     "sw_thermal_slowdown": template("too hot"), "hw_thermal_slowdown": template("far too hot"),
     "hw_power_brake_slowdown": template("power brake"),
 }  # fmt: skip
+_ROLES = {"gpu": template("GPU"), "training": template("training"), "build": template("build")}
 
 
 def gpus(view: View) -> Table:
@@ -73,17 +74,17 @@ def machine(view: View) -> Iterator[RenderableType]:
 
 def _processor(view: View) -> Text:
     look, trail = view.look, view.trail
-    parts = [] if (busy := trail.last(Key("cpu"))) is None else [share(busy)]
-    if cpus := look.value("cpus"):
-        many = round(cpus)
-        parts.append(t("of {number} cores", number=many) if parts else t("{number} cores", number=many))
-    line = words((t("CPU"), "bold"), " ", " ".join(parts), " ", view.curve("cpu", "", 20, "blue"))
+    busy, cpus = trail.last(Key("cpu")), round(look.value("cpus") or 0)
+    told = t("{number} cores", number=cpus) if cpus else share(busy)
+    if cpus and busy is not None:
+        told = t("{busy_ratio} of {number} cores", busy_ratio=busy, number=cpus)
+    line = words((t("CPU"), "bold"), f" {told} ", view.curve("cpu", "", 20, "blue"))
     if (load := look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
     waits = {t("memory"): "memory", t("CPU"): "cpu", t("I/O"): "io"}
     known = {name: trail.last(Key("waiting", what)) for name, what in waits.items()}
-    if told := ", ".join(f"{name} {share(part)}" for name, part in known.items() if part and part >= 0.01):
-        line.append("  " + t("waits for") + " ", "bold").append(told)
+    if waits_for := [f"{name} {share(part)}" for name, part in known.items() if part and part >= 0.01]:
+        line.append("  " + t("waits for") + " ", "bold").append(current().listed(waits_for))
     return line
 
 
@@ -126,7 +127,8 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
     rows = [
         {
             "pid": p["pid"], "ram": p["rss_bytes"], "swap": p["swap_bytes"], "vram": held.get(p["pid"]),
-            "holds": p["pid"] in held or "gpu" in p["roles"], "does": ", ".join(p["roles"]),
+            "holds": p["pid"] in held or "gpu" in p["roles"],
+            "does": current().listed(t(_ROLES[role]) for role in p["roles"]),
             "growth": growth(Key("rss", str(p["pid"]))), "vram growth": growth(Key("vram", str(p["pid"]))),
             "program": p["command"] or p["name"],
         }
@@ -169,11 +171,10 @@ def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(t("does"), no_wrap=True, max_width=18, overflow="ellipsis")
     table.add_column(t("program"))  # what does not fit is cut from here, and nothing else
     for row in rows:
-        named = row["pid"] == view.culprit
+        named, program = row["pid"] == view.culprit, Text(row["program"], no_wrap=True, overflow="ellipsis")
         table.add_row(
             "▶" if named else " ", *(Text(write(row)) for write in columns.values()),
-            *[Text(row["does"])] * (view.width >= BARS),
-            Text(row["program"], no_wrap=True, overflow="ellipsis"),
+            *[Text(row["does"])] * (view.width >= BARS), program,
             style=f"bold {ink(view.document['verdict']['level'])}" if named else "",
         )  # fmt: skip
     return table

@@ -22,6 +22,7 @@ from wslgpud.cli.common import (
 )
 from wslgpud.cli.moments import seconds
 from wslgpud.words import t
+from wslgpud.words.names import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,9 +100,7 @@ class Seen(NamedTuple):
     @property
     def line(self) -> str:
         """All of it in one line."""
-        from wslgpud.cli.rows import LEVELS  # noqa: PLC0415 - rich only when somebody looks
-
-        return f"{t(LEVELS.get(self.level, self.level)).upper()} {self.headline}"
+        return f"{t(LEVELS[self.level]).upper()} {self.headline}"
 
 
 def _seen(feed: Feed, trail: Trail) -> Seen:

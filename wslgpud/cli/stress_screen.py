@@ -19,7 +19,7 @@ from wslgpud.cli.console import Console
 from wslgpud.model import StressResult
 from wslgpud.palette import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.running.headline import phase
-from wslgpud.stress.history import VERDICTS
+from wslgpud.stress.history import VERDICTS, named
 from wslgpud.words import Message, Said, current, say, says, t, template
 
 if TYPE_CHECKING:
@@ -215,12 +215,10 @@ def _made_with(key: Mapping[str, str]) -> Iterator[Said]:
             yield say("under WSL") if value == "yes" else say("not under WSL")
         elif name == "reserve_bytes" and value.isdecimal():
             yield say("{reserve_bytes} left free on purpose", reserve_bytes=int(value))
-        elif name == "driver" and value:
-            yield say("driver {version}", version=value)
         elif name == "engine":
             yield say("test version {version}", version=value)
         elif value:
-            yield f"{name} {value}"
+            yield say("{name} {version}", name=named(name), version=value)
 
 
 #: heading, unit and width of what one run shows in its line

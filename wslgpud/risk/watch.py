@@ -308,6 +308,8 @@ class Watch:
             self._fullness.failed()
             self._ending = _Ending(t, around.exhausted)
             return
+        if self._ending.cause != "freed" and t - self._ending.t <= self.settings.ending_seconds:
+            self._peaks.clear()  # what falls now did harm: a kill is counted before its memory is back
         # Who was killed ends as well, and is seen to be gone only later.
         known = t - self._ending.t <= self.settings.ending_seconds
         if around.ended and not known and self.hysteresis.level >= Level.WARNING:

@@ -44,12 +44,12 @@ _STARTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "killed": (
         template("{who} was killed {ago_seconds} ago; {room_bytes} free again"),
-        template("A process was killed {ago_seconds} ago for lack of {resource}; {room_bytes} free again"),
+        template("A process was killed {ago_seconds} ago; {room_bytes} free again"),
     ),
-    "refused": (template("{resource} refused memory {ago_seconds} ago; {room_bytes} free again"),),
+    "refused": (template("An allocation on {resource} failed {ago_seconds} ago; {room_bytes} free again"),),
     "freed": (
-        template("{who} gave its memory back {ago_seconds} ago; {room_bytes} free again"),
-        template("{resource} was given back {ago_seconds} ago; {room_bytes} free again"),
+        template("{who} ended {ago_seconds} ago; {room_bytes} free again"),
+        template("{resource} is fine again: {room_bytes} free"),
     ),
     "nearly full": (template("{resource} is nearly full: {rest}"),),
     "low": (template("{resource} is running low: {rest}"),),
@@ -84,10 +84,8 @@ _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "limit": (template("{resource} keeps running into its limit."),),
     "oom": (template("An allocation on {resource} has just failed, or a process was killed for it."),),
     "full": (
-        template("{resource} is full, and {spilled_bytes} of it lie in Windows' RAM; most is held by {who}."),
-        template("{resource} is full, and {spilled_bytes} of it lie in Windows' RAM."),
-        template("{resource} is full: the next allocation will not fit; most is held by {who}."),
-        template("{resource} is full: the next allocation will not fit."),
+        template("{resource} is full, and {spilled_bytes} lie in Windows' RAM, which is many times slower."),
+        template("{resource} is full: what is asked for next does not fit."),
     ),
     "expected": (
         template(
@@ -99,6 +97,7 @@ _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _WHO = (template("Growing: {who}."),)
+_HOLDER = (template("Most of it is held by {who}."),)
 _FIRST = (template("{resource} has not grown like this since wslgpud started: it may stop by itself."),)
 
 #: what to do, by cause, by who is to blame, or by where
@@ -154,8 +153,7 @@ def headline(forecast: Forecast) -> Message:
     """
     facts, shortest = _facts(forecast), NOTHING_SAID
     for start in _known(_STARTS[_kind(forecast)], {**facts, "rest": ""}):
-        for rest in _rests(facts) if "rest" in start.facts else ("",):
-            shortest = Message(start.template, {**start.facts, "rest": rest} if rest else start.facts)
+        for shortest in _said(start, facts):
             if len(str(shortest)) <= HEADLINE_CHARACTERS:
                 return shortest
     return shortest
@@ -224,21 +222,30 @@ def _is_known(fact: Fact) -> bool:
     return bool(fact) if isinstance(fact, (str, Message)) else True
 
 
-def _rests(facts: Mapping[str, Fact]) -> Iterator[Message]:
+def _said(start: Message, facts: Mapping[str, Fact]) -> Iterator[Message]:
+    """Yield ever shorter ways to go on after a beginning."""
+    if "rest" not in start.facts:
+        yield from _told(start)
+        return
     for rest in _known(_RESTS, facts):
-        if "who" not in rest.facts:
-            yield rest
-            continue
-        for who in briefer(rest.facts["who"]):  # type: ignore[arg-type]
-            yield Message(rest.template, {**rest.facts, "who": who})
+        for told in _told(rest):
+            yield Message(start.template, {**start.facts, "rest": told})
+
+
+def _told(message: Message) -> Iterator[Message]:
+    """Yield a message with who it is told ever more briefly."""
+    who = message.facts.get("who")
+    if not isinstance(who, (str, Message)):
+        yield message
+        return
+    for said in briefer(who):
+        yield Message(message.template, {**message.facts, "who": said})
 
 
 def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
     """Return which of the first lines is true."""
     share, cause = _share(forecast), forecast.cause
-    if cause == "gone":
-        return cause
-    if forecast.level == Level.OK and cause in ENDINGS:
+    if cause == "gone" or cause in ENDINGS:
         return cause
     if forecast.level == Level.OK:
         return "fine" if share >= PLENTY else "over"
@@ -316,8 +323,8 @@ def _why(forecast: Forecast) -> tuple[Message, ...]:
     if cause == "steps" and (forecast.next_step_bytes or 0) < forecast.headroom_bytes:
         causes = causes[1:]
     parts = [filled(causes, facts)]
-    if "share_ratio" not in parts[0].facts and cause not in {"expected", "full", "paused", "slower"}:
-        parts.append(filled(_WHO, facts))
+    if "share_ratio" not in parts[0].facts and cause not in {"expected", "paused", "slower"}:
+        parts.append(filled(_HOLDER if cause == "full" else _WHO, facts))
     if forecast.may_stop:
         parts.append(filled(_FIRST, facts))
     return tuple(part for part in parts if part)

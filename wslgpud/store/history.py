@@ -30,11 +30,10 @@ from wslgpud.store import schema
 from wslgpud.store.codec import decode, inflate, rises
 from wslgpud.store.damage import DAMAGE, gap
 from wslgpud.store.errors import StoreError
-from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
+from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
 from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
 from wslgpud.store.sheet import Block, find, unpack
 from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
-from wslgpud.words import say
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +111,7 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         times += more_times
         values += more_values
         if len(times) > MOST_VALUES:
-            raise StoreError(
-                say(
-                    "more than {count} values; ask for a shorter time, or for steps", count=f"{MOST_VALUES:,}"
-                )
-            )
+            raise StoreError(TOO_MANY)
         rising = (
             rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
         )

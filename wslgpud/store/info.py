@@ -16,14 +16,15 @@ from wslgpud.store.history import blocks_of, mask_of
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
 from wslgpud.store.tiers import DAY
+from wslgpud.words import template
 
 #: tier -> its tables
 TIERS = {
-    "samples, sealed": ("chunk", "block"),
-    "samples, newest": ("batch",),
-    "minutes": ("rollup_minute", "minute_of_part"),
-    "hours": ("rollup_hour",),
-    "events and alerts": ("event", "transition", "outbox"),
+    template("samples, sealed"): ("chunk", "block"),
+    template("samples, newest"): ("batch",),
+    template("minutes"): ("rollup_minute", "minute_of_part"),
+    template("hours"): ("rollup_hour",),
+    template("events and alerts"): ("event", "transition", "outbox"),
 }
 #: a rate over less than this says nothing
 _LEAST_SPAN_SECONDS = 3600.0
@@ -127,7 +128,7 @@ def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
 
 def _by_tier(size: dict[str, int]) -> dict[str, int]:
     found = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
-    return found | {"all else": sum(size.values()) - sum(found.values())}
+    return found | {template("all else"): sum(size.values()) - sum(found.values())}
 
 
 def _size(path: Path) -> int:

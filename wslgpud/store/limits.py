@@ -1,5 +1,7 @@
 """How newest data is cut into batches, and older data into chunks."""
 
+from wslgpud.words import say
+
 #: length of a chunk: long enough to compress, short enough that the newest, larger rows stay few
 PERIOD_SECONDS = 900
 PERIOD_MS = PERIOD_SECONDS * 1000
@@ -13,5 +15,6 @@ MOST_TICKS = 16 * MAX_TICKS
 MOST_INFLATED_BYTES = 16 << 20
 #: values that one read gives; of a series at 1 s those of four months
 MOST_VALUES = 10_000_000
+TOO_MANY = say("more than {count} values; ask for a shorter time, or for steps", count=f"{MOST_VALUES:,}")
 #: bytes of a row that readers take from an SQLite file
 MOST_ROW_BYTES = 64 << 20

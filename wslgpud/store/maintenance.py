@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import LockedError, StoreError, UnwritableError
+from wslgpud.store.explain import explain
 from wslgpud.words import cause, failure, say
 
 #: pages copied between two calls of ``progress``
@@ -107,7 +108,7 @@ def would_free(target: str) -> Compaction:
             free = database.execute("PRAGMA freelist_count").fetchone()[0]
             page = database.execute("PRAGMA page_size").fetchone()[0]
     except sqlite3.Error as error:
-        raise engines.explain(error, target) from error
+        raise explain(error, target) from error
     return Compaction(path.stat().st_size, free * page)
 
 

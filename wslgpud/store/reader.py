@@ -20,6 +20,7 @@ from wslgpud.model import Event, Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows, transition_rows
 from wslgpud.store.damage import gap
+from wslgpud.store.explain import explained
 from wslgpud.store.records import (
     Bucket,
     DeliveryRecord,
@@ -106,7 +107,7 @@ class Reader:
             StoreError: the database cannot be read.
         """
         self._follow()
-        with engines.explained(self._target), self._engine.begin() as connection:
+        with explained(self._target), self._engine.begin() as connection:
             yield connection
 
     def _follow(self) -> None:

@@ -24,6 +24,7 @@ from wslgpud.store.errors import (
     UnkeptError,
     UnwritableError,
 )
+from wslgpud.store.explain import explain, explained
 from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
 from wslgpud.store.pending import Batch
@@ -112,7 +113,7 @@ class Writer:
             StoreError: it cannot be opened.
         """
         try:
-            with engines.explained(self._target):
+            with explained(self._target):
                 self._open()
         except (NewerSchemaError, ForeignDatabaseError, MissingDriverError, UnwritableError):
             raise
@@ -276,7 +277,7 @@ class Writer:
     def _failed(self, error: Exception) -> None:
         self.write_errors += 1
         self._failures_in_a_row += 1
-        text = str(engines.explain(error, self._target) if isinstance(error, DBAPIError) else error)
+        text = str(explain(error, self._target) if isinstance(error, DBAPIError) else error)
         unkept = isinstance(error, UnkeptError) or "I/O error" in text
         # what SQLite was told of the disk nobody tells us again
         self._suspect = self._suspect or unkept

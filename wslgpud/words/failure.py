@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Mapping
-from typing import Final
-
 from wslgpud.units import one_line
 from wslgpud.words.message import Message, Said, template
 
 _MOST_CHARACTERS = 500
-#: as the C library words them
-_FAILURES: Final[Mapping[int, str]] = {
-    errno.EACCES: template("Permission denied"),
-    errno.EEXIST: template("File exists"),
-    errno.EINVAL: template("Invalid argument"),
-    errno.EIO: template("Input/output error"),
-    errno.EISDIR: template("Is a directory"),
-    errno.ELOOP: template("Too many levels of symbolic links"),
-    errno.ENODEV: template("No such device"),
-    errno.ENOENT: template("No such file or directory"),
-    errno.ENOEXEC: template("Exec format error"),
-    errno.ENOMEM: template("Cannot allocate memory"),
-    errno.ENOSPC: template("No space left on device"),
-    errno.ENOTDIR: template("Not a directory"),
-    errno.EPERM: template("Operation not permitted"),
-    errno.EROFS: template("Read-only file system"),
-    errno.ETIMEDOUT: template("Connection timed out"),
-    errno.ECONNREFUSED: template("Connection refused"),
-    errno.EADDRINUSE: template("Address already in use"),
-    errno.ENAMETOOLONG: template("File name too long"),
-}
+#: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
+_FAILURES = (
+    template("Address already in use"),
+    template("Cannot allocate memory"),
+    template("Connection refused"),
+    template("Connection timed out"),
+    template("Exec format error"),
+    template("File exists"),
+    template("File name too long"),
+    template("Input/output error"),
+    template("Invalid argument"),
+    template("Is a directory"),
+    template("No space left on device"),
+    template("No such device"),
+    template("No such file or directory"),
+    template("Not a directory"),
+    template("Operation not permitted"),
+    template("Permission denied"),
+    template("Read-only file system"),
+    template("Too many levels of symbolic links"),
+    template("its owner holds a lease on it"),
+    template("larger than any such file may be"),
+    template("this is a FIFO, not a plain file"),
+    template("this is a device, not a plain file"),
+    template("this is a folder, not a plain file"),
+    template("this is a link, not a plain file"),
+    template("this is a socket, not a plain file"),
+)
 
 
 class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
@@ -48,9 +51,5 @@ class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
 
 
 def failure(error: OSError) -> Said:
-    """Return why the system refused something; the rare reasons in the words of the C library."""
-    known = _FAILURES.get(error.errno or 0)
-    # Whoever raises an error of his own gives its own text to a number of the system's.
-    if known is not None and error.strerror == known:
-        return Message(known)
-    return error.strerror or str(error)
+    """Return why the system refused something; rare reasons stay as they are in every language."""
+    return Message(error.strerror) if error.strerror else str(error)

@@ -24,6 +24,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "clock": template("clock"),
     "store": template("history"),
     "machine": template("machine"),
+    "daemon": template("daemon"),
     "windows": template("Windows"),
 }
 
@@ -112,8 +113,8 @@ class Tongue:
         kind, _, rest = resource.partition(":")
         if resource == "ram":
             return self.t("RAM")
-        if resource.startswith("gpu") and resource[3:].strip().isdigit():
-            return f"GPU {resource[3:].strip()}"
+        if resource.startswith("gpu"):  # a number, or a name where the number is not known
+            return f"GPU {printable(resource[3:].strip())}".strip()
         if kind == "cgroup":
             return self.t("cgroup {path}", path=resource_path(rest))
         known = _KINDS.get(kind)

@@ -199,7 +199,7 @@ def test_what_was_never_held_against_a_card_is_said():
     assert said("-p", "gptq") == ["quantized weights"]
     assert said("-m", "lora", "-p", "int4", "--optimizer", "adamw8bit") == ["quantized weights", "adamw8bit"]
     shown = CliRunner().invoke(app, ["fit", "7B", "--usable", "80GB", "-p", "q4_k_m"]).stdout
-    assert "never held against a real card: quantized weights" in shown
+    assert "never compared with a real card: quantized weights" in shown
 
 
 def test_nobody_trains_adapters_on_a_format_of_llama_cpp():
@@ -229,13 +229,15 @@ class TestHistory:
 
         assert found is not None
         assert found.bytes == 13 * GIB
-        assert "an allocation has failed here" in found.how
+        assert "an allocation has failed here" in str(found.how)
 
     def test_more_than_a_card_is_thought_to_have_was_there_when_it_was_used(self, tmp_path):
         used = next(spec for spec in GpuSource.metrics if spec.name == "gpu_memory_used_bytes")
         found = self.usable(tmp_path, Reading(used, 17 * GIB, ("0", "GPU-1")))
 
-        assert found == Usable(15 * GIB, "so much has been used here; less what is used now")
+        assert found is not None
+        assert found.bytes == 15 * GIB
+        assert str(found.how) == "so much has been in use here before; less what is in use now"
 
     def test_a_history_without_this_card_says_nothing(self, tmp_path):
         assert self.usable(tmp_path, Reading(LEARNED, 15 * GIB, ("gpu7", "seen"))) is None

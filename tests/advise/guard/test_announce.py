@@ -7,9 +7,15 @@ import sys
 import time
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
 from wslgpud.advise.guard import ledger, plan
+from wslgpud.advise.guard.holding import Holding
+from wslgpud.advise.guard.memory import most_bytes
+from wslgpud.advise.guard.plan import Process
 from wslgpud.config import Config
 from wslgpud.documents import Folder
 from wslgpud.host import Host
@@ -18,8 +24,11 @@ from wslgpud.monitor import Monitor
 from wslgpud.running.form import PLACES, name_of
 from wslgpud.running.read import Notes, expected
 from wslgpud.running.write import Claim, Note
+from wslgpud.units import size
 
-MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
+MIB, GIB = 1 << 20, 1 << 30
+#: as much as this machine can hold, and so always more than is free
+ALL = most_bytes(Host())
 HOLD = f"x = bytearray({80 * MIB}); print('held', flush=True); input()"
 COMMAND = [sys.executable, "-c", HOLD]
 
@@ -45,13 +54,13 @@ def of(guard: subprocess.Popen) -> list[Expected]:
 
 
 def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path):
-    remembered(tmp_path, peak_bytes=3 * TIB, vram_bytes={"GPU-1": 5 * GIB})
+    remembered(tmp_path, peak_bytes=ALL, vram_bytes={"GPU-1": 5 * GIB})
     guard = start(tmp_path)
     while sum(e.used_bytes for e in of(guard)) < 80 * MIB:
         time.sleep(0.05)
 
     ram, card = of(guard)
-    assert (ram.resource, ram.peak_bytes) == ("ram", 3 * TIB)
+    assert (ram.resource, ram.peak_bytes) == ("ram", ALL)
     assert (card.resource, card.peak_bytes, card.used_bytes) == ("GPU-1", 5 * GIB, 0)
     (note,) = (note for note in Notes(Host()).read() if note.who.pid == guard.pid)
     assert note.document["pids"]
@@ -63,7 +72,7 @@ def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path
 
     _, said = guard.communicate("\n")
     assert of(guard) == []
-    assert "in an earlier run it came to 3.0 TiB of memory" in said
+    assert f"an earlier run took {size(ALL)} of memory" in said
 
 
 def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path):
@@ -74,7 +83,7 @@ def test_nothing_is_announced_of_a_command_that_never_ran(tmp_path):
 
 
 def test_what_a_killed_guard_has_left_is_not_believed_and_goes_with_the_next(tmp_path):
-    remembered(tmp_path, peak_bytes=3 * TIB)
+    remembered(tmp_path, peak_bytes=ALL)
     guard = start(tmp_path)
     while not of(guard):
         time.sleep(0.05)
@@ -106,7 +115,42 @@ def test_a_build_with_fewer_jobs_is_expected_to_take_less():
         "train.py": {"peak_bytes": 8 * GIB, "jobs": 8, "compiler_bytes": 0},
     })  # fmt: skip
 
-    assert known.peaks("make", 4) == {"ram": 4 * GIB}
-    assert known.peaks("make", None) == {"ram": 8 * GIB}
-    assert known.peaks("train.py", 4) == {"ram": 8 * GIB}
-    assert known.peaks("never ran", 4) == {}
+    assert known.peaks("make", 4, {}) == {"ram": 4 * GIB}
+    assert known.peaks("make", None, {}) == {"ram": 8 * GIB}
+    assert known.peaks("train.py", 4, {}) == {"ram": 8 * GIB}
+    assert known.peaks("never ran", 4, {}) == {}
+
+
+def test_a_build_with_more_jobs_than_fit_is_expected_to_take_all_there_is():
+    known = ledger.Ledger({"make": {"peak_bytes": 8 * GIB, "jobs": 2, "compiler_bytes": GIB}})
+
+    assert known.peaks("make", 16, {"ram": 24 * GIB}) == {"ram": 24 * GIB}
+
+
+SIZES = st.integers(-(1 << 50), 1 << 50) | st.none() | st.booleans() | st.floats() | st.just("much")
+FACTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "peak_bytes": SIZES,
+        "vram_bytes": st.none() | st.dictionaries(st.sampled_from(["GPU-1", "GPU-2"]), SIZES),
+        "compiler_bytes": SIZES,
+        "jobs": st.none() | st.integers(0, 999),
+    },
+)
+
+
+@given(FACTS, st.none() | st.integers(1, 999), st.integers(1, 1 << 45), st.integers(1, 1 << 38))
+def test_no_peak_is_believed_that_this_machine_cannot_hold(facts, jobs, ram, vram):
+    peaks = ledger.Ledger({"make": facts}).peaks("make", jobs, {"ram": ram, "GPU-1": vram})
+
+    assert 0 < peaks.get("ram", 1) <= ram
+    assert 0 < peaks.get("GPU-1", 1) <= vram
+    recorded = facts.get("peak_bytes")
+    assert ("ram" in peaks) <= (type(recorded) is int and 0 < recorded <= ram)
+
+
+def test_a_sum_that_exceeds_the_machine_is_not_known():
+    crowd = [Process(pid, 1, "python3", most_bytes(Host()) // 2) for pid in (1, 2, 3)]
+
+    assert Holding(Host()).now_bytes(crowd[:1]) == crowd[0].bytes
+    assert Holding(Host()).now_bytes(crowd) is None

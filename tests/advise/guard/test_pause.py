@@ -50,12 +50,12 @@ def test_a_build_that_dies_without_the_guard_lives_with_it(sources, tmp_path):
 
     assert guarded.returncode == 0, guarded.stderr
     assert len(list(sources.glob("*.o"))) == FILES
-    assert "compilers waited" in guarded.stderr
+    assert "compilers had to wait" in guarded.stderr
 
     # The next time it is known how little each takes: two may run at once.
     again = build(sources, *GUARD, "--pause", "--state", str(tmp_path), "--")
     assert again.returncode == 0, again.stderr
-    assert "measured before" in again.stderr
+    assert "measured for each" in again.stderr
 
 
 def test_compilers_go_on_when_the_guard_is_killed(sources, tmp_path):

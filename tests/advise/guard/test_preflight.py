@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.advise.guard.test_announce import TIB, remembered, start
+from tests.advise.guard.test_announce import ALL, remembered, start
 from tests.support.daemons import daemon, eventually
+from wslgpud.units import size
 
 
 def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_left(tmp_path: Path) -> None:
-    remembered(tmp_path / "guard", peak_bytes=3 * TIB)
+    remembered(tmp_path / "guard", peak_bytes=ALL)
     with daemon(tmp_path, settings={"WSLGPUD_SAMPLING__GPU": "false"}) as running:
         guard = start(tmp_path / "guard")
         try:
@@ -21,7 +22,7 @@ def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_l
 
             forecast = eventually(ram, "a warning of what the command will want")
             assert forecast["level"] == "warning"
-            assert "3.0 TiB" in forecast["reason"]
+            assert size(ALL) in forecast["reason"]
         finally:
             guard.communicate("\n")
         eventually(lambda: not ram(), "an end of the warning with the command's")

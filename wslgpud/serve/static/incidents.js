@@ -99,7 +99,7 @@ function report(d) {
     others.length ? h("details", { class: "card", "data-key": "others" }, h("summary", {}, t("Other resources meanwhile")),
       h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, leftOf(c)), chart(c))))) : null,
     h("div", { class: "grid" },
-        part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{size} in {time}", { size: size(g.grown_bytes), time: duration(g.seconds) })]),
+        part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{grown_bytes} in {over_seconds}", { grown_bytes: size(g.grown_bytes), over_seconds: duration(g.seconds) })]),
         part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
         part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
         part(t("Messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
@@ -108,7 +108,7 @@ function report(d) {
   ];
 }
 
-const leftOf = (curve) => t("{resource}: left of {size}", { resource: curve.name, size: size(curve.capacity_bytes) });
+const leftOf = (curve) => t("{resource}: left of {capacity_bytes}", { resource: curve.name, capacity_bytes: size(curve.capacity_bytes) });
 
 const chart = (curve, kind) => h("div", { class: ["chart", kind], "data-key": `bb-${curve.resource}`, "data-keep": true, role: "img",
   "aria-label": `${leftOf(curve)}: ${size(curve.points[0][1])} → ${size(Math.min(...curve.points.map((p) => p[1])))}` });
@@ -122,8 +122,8 @@ const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent after {time}", { time: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
-  return message.error ? t("not sent: {why}", { why: message.error }) : t("not sent yet");
+  if (message.sent) return t("sent after {waited_seconds}", { waited_seconds: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 
 /** What was left, on the axis of time that all curves share; with the levels and the forecast where it is the subject. */

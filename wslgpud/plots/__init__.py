@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wslgpud import documents, extras
-from wslgpud.model import Level, StressResult, Transition
+from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.words import cause, current, failure, say
+from wslgpud.words import cause, failure, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,98 +27,15 @@ ENDINGS = (".png", ".svg")
 _GAP_STEPS = 5.0
 _DAY_SECONDS = 86400.0
 #: black for what happened, whatever the level
-_MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
+MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
 
+#: keywords of a line
+Line = Mapping[str, Any]
 RiskPoint = tuple[float, float, float | None, Level]
 
 
 class PlotError(RuntimeError):
     """A picture that cannot be drawn; the text says what to do."""
-
-
-class Panel(NamedTuple):
-    """Headroom of one resource: (seconds since the epoch, bytes left, level), of so many bytes."""
-
-    name: str
-    capacity_bytes: float
-    points: Sequence[tuple[float, float, Level]]
-
-
-class Story(NamedTuple):
-    """What is marked on the curves of an incident, all from ``start`` to ``end``.
-
-    ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
-    """
-
-    start: float
-    end: float
-    marks: Sequence[tuple[float, str]]
-    warned: Transition | None
-
-
-def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str, text: str) -> None:
-    """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
-
-    Args:
-        panels: what to draw, the subject first.
-        story: what to mark.
-        path: PNG, SVG or HTML to write; HTML is one file that needs nothing else, with the report below.
-        title: its first line, and the outcome in a second.
-        text: the report, for HTML.
-
-    Raises:
-        PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
-    """
-    if not panels:
-        raise PlotError(say("nothing to draw: no headroom was recorded around it"))
-    figure = _figure(10, 4.4 + 1.3 * (len(panels) - 1))
-    ratios = [3.0] + [1.0] * (len(panels) - 1)
-    grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
-    for number, (axes, panel) in enumerate(zip(grid[:, 0], panels, strict=True)):
-        unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
-        whole = max(panel.capacity_bytes / scale, 1e-3)
-        times = [_days(wall) for wall, _, _ in panel.points]
-        if number == 0:
-            _shade_levels(axes, [(t, 0.0, None, p[2]) for t, p in zip(times, panel.points, strict=True)])
-            _fan(axes, story, scale)
-        _headroom(axes, times, [max(0.0, p[1]) / scale for p in panel.points], fill=number > 0)
-        for wall, name in story.marks:
-            axes.axvline(_days(wall), **_MOMENT)
-            if number == 0:
-                late = wall > (story.start + story.end) / 2
-                axes.annotate(
-                    f"{name} {_clock_of(wall)} " if late else f" {name} {_clock_of(wall)}",
-                    (_days(wall), 0.97), xycoords=("data", "axes fraction"), fontsize=9, va="top",
-                    ha="right" if late else "left",
-                )  # fmt: skip
-        left = current().t(
-            "{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes
-        )
-        axes.set_title(left, fontsize=10, loc="left")
-        axes.set_ylim(0, 1.02 * whole)
-        axes.set_xlim(_days(story.start), _days(story.end))
-        axes.set_ylabel(unit)
-        _clock_below(axes, "%H:%M:%S")
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
-    _legend_of_levels(figure, {point[2] for point in panels[0].points}, story)
-    _save(figure, path, (title.partition("\n")[0], text))
-
-
-def _fan(axes: Axes, story: Story, scale: float) -> None:
-    """Draw what was foretold when the warning left: its middle, from the earliest to the latest."""
-    row = story.warned
-    if row is None or row.forecast is None or row.forecast.eta_seconds is None:
-        return
-    left, middle = row.forecast.headroom_bytes / scale, row.forecast.eta_seconds
-    early, late = row.forecast.eta_early_seconds or middle, row.forecast.eta_late_seconds or middle
-    now, ink = _days(row.wall), INKS["eta"].light
-    corners = [(now, left), (_days(row.wall + early), 0.0), (_days(row.wall + late), 0.0)]
-    axes.fill([x for x, _ in corners], [y for _, y in corners], color=ink, alpha=0.14, linewidth=0)
-    axes.plot([now, _days(row.wall + middle)], [left, 0.0], color=ink, linewidth=1.6, linestyle=(0, (4, 2)))
-
-
-def _clock_of(wall: float) -> str:
-    return f"{datetime.fromtimestamp(wall).astimezone():%H:%M:%S}"
 
 
 def plot_replays(
@@ -147,13 +64,13 @@ def plot_replays(
         raise PlotError(say("nothing to draw: the traces hold no resource with a known size"))
     columns = 1 if len(panels) < 4 else 3
     rows = -(-len(panels) // columns)
-    figure = _figure(7.5 * columns, 2.9 * rows + 0.3)
+    figure = figure_of(7.5 * columns, 2.9 * rows + 0.3)
     for position, (name, resource, series) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, columns, position)
         unit, name_of_unit = _time_unit(series[-1][0] - series[0][0])
         points = [(t / unit, share, eta, level) for t, share, eta, level in series]
-        _headroom(axes, [point[0] for point in points], [100 * point[1] for point in points], fill=False)
-        _shade_levels(axes, points)
+        draw_headroom(axes, [point[0] for point in points], [100 * point[1] for point in points], fill=False)
+        shade_levels(axes, points)
         etas = [(t, eta) for t, _, eta, _ in points if eta is not None and eta < 3600]
         if etas:
             right = axes.twinx()
@@ -164,13 +81,13 @@ def plot_replays(
             right.set_ylabel("seconds left (forecast)", color=INKS["eta"].light)
         event = events.get(name, {}).get(resource)
         if event is not None:
-            axes.axvline(event / unit, **_MOMENT)
+            axes.axvline(event / unit, **MOMENT)
         axes.set_title(f"{name}: {resource}", fontsize=10)
         axes.set_ylim(0, 100)
         axes.set_ylabel("headroom (%)")
         axes.set_xlabel(name_of_unit)
-    _legend_of_levels(figure)
-    _save(figure, path)
+    legend_of_levels(figure, LEVELS, [{"label": "out of memory", **MOMENT}])
+    save(figure, path)
 
 
 def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
@@ -182,18 +99,18 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
     runs = [run for run in runs if run.complete]
     if not runs:
         raise PlotError(say("nothing to draw: no stress run has been completed yet"))
-    figure = _figure(9, 7)
+    figure = figure_of(9, 7)
     usable, speed, errors = figure.subplots(3, 1, sharex=True)
     cards = list(dict.fromkeys(run.uuid for run in runs))
     for uuid in cards:
         mine = [run for run in runs if run.uuid == uuid]
-        times = [_days(run.wall) for run in mine]
+        times = [days(run.wall) for run in mine]
         name = f"gpu{mine[0].gpu} {mine[0].name}"
         gibs = [run.values.get("usable_bytes", float("nan")) / 2**30 for run in mine]
         usable.plot(times, gibs, "o-", label=name)
         for kind in ("write", "change", "read"):
             name_of = f"{kind}_median"
-            rates = [(_days(run.wall), run.values[name_of] / 1e9) for run in mine if name_of in run.values]
+            rates = [(days(run.wall), run.values[name_of] / 1e9) for run in mine if name_of in run.values]
             if rates:
                 label = kind if len(cards) == 1 else f"{name} {kind}"
                 speed.plot([t for t, _ in rates], [rate for _, rate in rates], "o-", label=label)
@@ -202,7 +119,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         for number in range(1, len(mine)):
             if drivers[number] != drivers[number - 1]:
                 for axes in (usable, speed, errors):
-                    axes.axvline(times[number], **_MOMENT)
+                    axes.axvline(times[number], **MOMENT)
                 usable.annotate(
                     f" {drivers[number - 1]} → {drivers[number]}", (times[number], 1),
                     xycoords=("data", "axes fraction"), fontsize=8, va="bottom",
@@ -212,8 +129,8 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
         _finish(axes)
     errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
     errors.locator_params(axis="y", integer=True)
-    _clock_below(errors)
-    _save(figure, path)
+    clock_below(errors)
+    save(figure, path)
 
 
 def plot_curves(
@@ -232,21 +149,21 @@ def plot_curves(
         PlotError: matplotlib is missing or the file cannot be written.
     """
     units = list(dict.fromkeys(unit for _, unit, _ in curves))
-    figure = _figure(10, 1.2 + 3 * len(units))
+    figure = figure_of(10, 1.2 + 3 * len(units))
     panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
     for axes, unit in zip(panels, units, strict=True):
         mine = [(name, points) for name, its_unit, points in curves if its_unit == unit]
         scale, shown = _scale(unit, (point[3] for _, points in mine for point in points))
         for name, points in mine:
             whole = _with_gaps(points, step_seconds)
-            times = [_days(point[0]) for point in whole]
+            times = [days(point[0]) for point in whole]
             lows, means, highs = ([point[place] / scale for point in whole] for place in (1, 2, 3))
             (line,) = axes.plot(times, means, linewidth=1.2, label=name)
             axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
         axes.set_ylabel(shown)
         _finish(axes)
-        _clock_below(axes)
-    _save(figure, path)
+        clock_below(axes)
+    save(figure, path)
 
 
 class Trial(NamedTuple):
@@ -273,7 +190,7 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
         places = [float(trial.value) for trial in trials]
     except ValueError:
         places = [float(number) for number in range(len(trials))]
-    figure = _figure(8, 5.6)
+    figure = figure_of(8, 5.6)
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for label, held in (
         ("peak RAM", [trial.ram_bytes for trial in trials]),
@@ -294,10 +211,10 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
         axes.set_ylim(bottom=0)
         _finish(axes)
     memory.set_title(title, fontsize=10, loc="left")
-    _save(figure, path, (title, ""))
+    save(figure, path, (title, ""))
 
 
-def _figure(width: float, height: float) -> Figure:
+def figure_of(width: float, height: float) -> Figure:
     """Return an empty figure of so many inches that draws lines in our order of colours.
 
     Raises:
@@ -332,14 +249,14 @@ def _without_settings() -> Iterator[None]:
         os.close(here)
 
 
-def _days(wall: float) -> float:
+def days(wall: float) -> float:
     """Return a moment as matplotlib counts: days since the epoch."""
     return wall / _DAY_SECONDS
 
 
-def _clock_below(axes: Axes, form: str = "") -> None:
+def clock_below(axes: Axes, form: str = "") -> None:
     """Write times below an axis in this machine's zone, as short as their span allows."""
-    from matplotlib import dates  # noqa: PLC0415 - see _figure
+    from matplotlib import dates  # noqa: PLC0415 - see figure_of
 
     zone = datetime.now().astimezone().tzinfo
     axes.xaxis_date(zone)
@@ -350,7 +267,8 @@ def _clock_below(axes: Axes, form: str = "") -> None:
     )
 
 
-def _headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill: bool) -> None:
+def draw_headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill: bool) -> None:
+    """Draw what is left as a line, or as an area."""
     axes.plot(times, left, color=INKS["headroom"].light, linewidth=1.6)
     if fill:
         axes.fill_between(times, left, color=INKS["headroom"].light, alpha=0.12, linewidth=0)
@@ -398,7 +316,7 @@ def _time_unit(seconds: float) -> tuple[float, str]:
     return (60.0, "minutes") if seconds <= 4 * 3600.0 else (3600.0, "hours")
 
 
-def _shade_levels(axes: Axes, series: Sequence[RiskPoint]) -> None:
+def shade_levels(axes: Axes, series: Sequence[RiskPoint]) -> None:
     """Colour the time spent at each level."""
     start, level = series[0][0], series[0][3]
     for t, _, _, now in [*series, (series[-1][0], 0.0, None, Level.OK)]:
@@ -408,8 +326,9 @@ def _shade_levels(axes: Axes, series: Sequence[RiskPoint]) -> None:
             start, level = t, now
 
 
-def _legend_of_levels(figure: Figure, levels: Container[Level] = LEVELS, story: Story | None = None) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - see _figure
+def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[Line]) -> None:
+    """Say below the panels what the colours of these levels are, and what these lines."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415 - see figure_of
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     marks: list[Patch | Line2D] = [
@@ -417,16 +336,12 @@ def _legend_of_levels(figure: Figure, levels: Container[Level] = LEVELS, story: 
         for level, shade in LEVELS.items()
         if shade.fill and level in levels
     ]
-    if story is None:
-        marks.append(Line2D([], [], label="out of memory", **_MOMENT))
-    elif story.warned is not None and story.warned.forecast is not None:
-        foretold = current().t("forecast when the warning left")
-        marks.append(Line2D([], [], color=INKS["eta"].light, linestyle=(0, (4, 2)), label=foretold))
+    marks += [Line2D([], [], **line) for line in lines]
     if marks:
         figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
 
 
-def _save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> None:
+def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> None:
     """Write a figure by the ending of the file's name; with a ``report`` (title, text) HTML is one, too.
 
     Raises:
