@@ -111,7 +111,7 @@ def test_a_bug_in_a_source_is_reported_and_contained() -> None:
         report = sampler.tick().reports[0]
 
     assert report.health == "failed"
-    assert "internal error: ZeroDivisionError: oops" in report.error
+    assert "internal error: ZeroDivisionError: oops" in str(report.error)
 
 
 class Hanging:

@@ -133,7 +133,7 @@ class SourceReport:
     sample: Sample
     mono: float
     duration_seconds: float
-    error: str = ""
+    error: Said = ""
     last_success_wall: float | None = None
     failures_total: int = 0
     fresh: bool = True

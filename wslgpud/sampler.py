@@ -15,6 +15,7 @@ from wslgpud.host import Clock, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import Source
+from wslgpud.words import Said, say
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class _Slot:
         self.started: float | None = None
         self.failures = 0
         self.last_success_wall: float | None = None
-        self._said = ""
+        self._said: Said = ""
 
     def is_due(self, now: float, interval: float) -> bool:
         """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
@@ -136,16 +137,17 @@ class _Slot:
         """Read the source (in its lane's thread) and leave a report."""
         began = clock.mono()
         health: Health = "ok"
-        sample, error = EMPTY, ""
+        sample = EMPTY
+        error: Said = ""
         try:
             sample = self.source.read()
         except NoData as absence:
-            health, error = "absent", str(absence)
+            health, error = "absent", absence.said
         except SourceError as failure:
-            health, error = "failed", str(failure)
+            health, error = "failed", failure.said
         except Exception as bug:
             # One source's bug must not take the others, and so the alerts, down with it.
-            health, error = "failed", f"internal error: {type(bug).__name__}: {bug}"
+            health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
             if error != self._said:
                 log.exception("source %s failed; please report this", self.source.name)
         if health == "ok":
@@ -175,17 +177,18 @@ class _Slot:
                 log.warning(
                     "source %s has not answered for %.1f s; going on without it", self.source.name, waited
                 )
+            silent = say("no answer for {waited_seconds}", waited_seconds=waited)
             self.last = SourceReport(
-                self.source.name, "late", EMPTY, since, waited, f"no answer for {waited:.1f} s",
+                self.source.name, "late", EMPTY, since, waited, silent,
                 self.last_success_wall, self.failures, fresh=False,
             )  # fmt: skip
         if self.last is None:
-            return SourceReport(self.source.name, "absent", EMPTY, now, 0.0, "not read yet", fresh=False)
+            return SourceReport(self.source.name, "absent", EMPTY, now, 0.0, say("not read yet"), fresh=False)
         if self.last.fresh:
             self.last = replace(self.last, fresh=False)
         return self.last
 
-    def _say(self, health: Health, error: str) -> None:
+    def _say(self, health: Health, error: Said) -> None:
         """Log a change once, not a line a second."""
         if health == "failed" and error != self._said:
             log.warning("source %s: %s", self.source.name, error)

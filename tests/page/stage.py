@@ -292,11 +292,15 @@ def nights(stage: Stage, many: int = 30) -> None:
     """Record stress runs of as many nights: some that could not be, and lately one that found something."""
     gib, now = 1 << 30, stage.clock.wall()
     key = {"driver": "576.88", "torch": "2.13.0", "mode": "nightly", "wsl": "yes"}
-    slow = Finding("bandwidth", "write bandwidth fell by 11.0 % at once: 712 GB/s, usually 800 GB/s")
+    fell = say(
+        "{figure} fell by {percent} at once: {now}, usually {usual}",
+        figure=say("write bandwidth"), percent="11.0 %", now="712 GB/s", usual="800 GB/s",
+    )  # fmt: skip
+    slow = Finding("bandwidth", fell)
     for number in range(many):
         run = StressResult(now - 86400 * (many - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
         if number % 9 == 4:
-            stage.store.record_stress(replace(run, reason="the GPU was in use by python (pid 4242)"))
+            stage.store.record_stress(replace(run, reason=say("the GPU does not answer")))
             continue
         bad, wave = number == many - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
         values = {
