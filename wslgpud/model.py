@@ -153,8 +153,7 @@ def _by_family(readings: Iterable[Reading]) -> dict[str, dict[tuple[str, ...], N
 class Snapshot:
     """All that was known at one tick. Immutable, hence shared between threads without locks.
 
-    ``interval_seconds`` is the time planned until the next tick (by the sampler: to this one, which is all
-    that it knows), ``lateness_seconds`` how much later than planned this one began.
+    ``interval_seconds`` is planned until the next tick, ``lateness_seconds`` how late this one began.
     """
 
     wall: float
@@ -227,13 +226,10 @@ class Forecast:
 
     ``rate``: positive while memory goes away. ``eta``: early, middle and late end of the range, None when
     nothing points to exhaustion; ``probabilities`` of it by seconds. ``cause`` is what points to it (growth,
-    steps, pressure, stall, limit, oom, expected, full), seen for ``window_seconds``; "paused": the level
-    holds though use has not grown for so long; "gone": the resource is there no longer; once the room is
-    back, how that came about so many seconds ago: "killed" (``who`` is the victim), "refused" (an allocation
-    failed), "freed" (``who`` ended). ``who_kind`` is what the culprit is (process, group, tmpfs, ...),
-    ``may_stop`` that it is the first growth seen here, ``age_seconds`` for how long no sample has come,
-    ``capacity_learned`` that the capacity is where an allocation failed ("seen"), or probably did,
-    ``spilled_bytes`` what lies in Windows' RAM.
+    steps, pressure, stall, limit, oom, expected, full) for ``window_seconds``; "paused": no growth for so
+    long; "gone": no such resource any more; once the room is back, how that came about so long ago: "killed"
+    (``who`` is the victim), "refused" (an allocation failed), "freed" (``who`` ended). ``who_kind``: process,
+    group, tmpfs, ...; ``may_stop``: the first growth seen here; ``age_seconds`` without a sample.
     """
 
     resource: str
@@ -365,11 +361,10 @@ class Expected(NamedTuple):
 class Observation:
     """One sample as the risk engine sees it; every part may be missing.
 
-    ``gap_expected`` is True when the time since the last observation is known not to be a stall
-    (a suspended VM, a restarted daemon). ``exhausted`` names resources on which an allocation has just
-    failed (a CUDA out-of-memory error, ``dxgkio_make_resident`` -12 in the kernel log); "gpu" is a card not
-    known which. ``late`` names kinds of resources (ram, gpu, cgroup) that could not be read in time.
-    ``expected`` is what running commands are known to come to from earlier runs.
+    ``gap_expected``: the time since the last one is known not to be a stall (a suspended VM, a restart).
+    ``exhausted`` names resources on which an allocation has just failed, "gpu" a card not known which;
+    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time. ``expected`` is what
+    running commands are known to come to from earlier runs.
     """
 
     t: float

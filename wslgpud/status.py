@@ -9,7 +9,7 @@ from typing import Any
 from wslgpud import __version__
 from wslgpud.alerts.incidents import Standing
 from wslgpud.alerts.message import forecast_payload, iso
-from wslgpud.alerts.texts import first_line
+from wslgpud.alerts.texts import first_line, text_now
 from wslgpud.model import (
     Forecast,
     GpuSample,
@@ -57,6 +57,7 @@ def status(  # noqa: PLR0913 - what a document is made of
     ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
     """
     snapshot, observation = state.snapshot, state.observation
+    now = {forecast.resource: forecast for forecast in state.forecasts}
     return _known(
         {
             "version": __version__,
@@ -74,7 +75,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "forecasts": [_forecast(f, tongue) for f in state.forecasts],
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot, tongue) for r in snapshot.reports],
-            "incidents": [standing(s, tongue) for s in incidents],
+            "incidents": [standing(s, tongue, now.get(s.incident.resource)) for s in incidents],
             "running": [{**one, "headline": tongue.text(running_headline(one))} for one in state.running],
             "locks": [{**asdict(held), "note": tongue.text(held.note)} for held in state.locks] or None,
             "stress": [night(run, tongue) for run in {run.uuid: run for run in stress}.values()],
@@ -119,9 +120,10 @@ def _forecast(forecast: Forecast, tongue: Tongue) -> dict[str, Any]:
     return facts | _known({"outlook": tongue.text(outlook(forecast)) or None, "pid": forecast.who_pid})
 
 
-def standing(open_one: Standing, tongue: Tongue) -> dict[str, Any]:
-    """Return an open incident as JSON."""
+def standing(open_one: Standing, tongue: Tongue, now: Forecast | None = None) -> dict[str, Any]:
+    """Return an open incident as JSON; ``now`` is the forecast of its resource, which says what is so now."""
     incident, until = open_one.incident, open_one.silenced_until_wall
+    told = text_now(incident, now).headline or incident.message
     return _known(
         {
             "id": incident.id,
@@ -129,7 +131,7 @@ def standing(open_one: Standing, tongue: Tongue) -> dict[str, Any]:
             "resource": incident.resource,
             "level": incident.level.label,
             "since": iso(incident.opened_wall),
-            "headline": first_line(incident.message, tongue),
+            "headline": first_line(told, tongue),
             "acknowledged": open_one.acknowledged,
             "silenced_until": None if until is None else iso(until),
         }

@@ -8,6 +8,7 @@ it tells of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Standing, story
@@ -123,7 +124,8 @@ def _trouble(one: Standing) -> _Candidate:
     text = text_now(incident, None)
     verdict = Verdict(
         min(incident.level, Level.INFO) if over else incident.level,
-        text.headline, text.advice, incident.resource, incident.rule, incident=incident.id,
+        text.headline or incident.message, text.advice, incident.resource, incident.rule,
+        incident=incident.id,
     )  # fmt: skip
     return _Candidate(verdict, is_trouble=not over)
 
@@ -138,6 +140,11 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition]) -> Verdic
             told = with_victim(now, kill)
             cause = told.cause if told.cause in ENDINGS else "over"
             return Verdict(Level.OK, wording.headline(told), subject=row.resource, cause=cause, who=told.who)
+    # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
+    full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
+    if full is not None:
+        told = replace(full, level=Level.INFO, cause="full")
+        return Verdict(Level.INFO, wording.headline(told), wording.advice(told), full.resource, "full")
     if not forecasts:
         return Verdict(Level.OK, say("Nothing points to trouble"))
     rooms = tuple(

@@ -274,6 +274,11 @@ def _is_countdown(forecast: Forecast) -> bool:
     return forecast.cause in {"", "growth", "steps"}
 
 
+def is_full(forecast: Forecast) -> bool:
+    """Tell whether next to nothing is left."""
+    return _share(forecast) <= FULL
+
+
 def _share(forecast: Forecast) -> float:
     return forecast.headroom_bytes / forecast.capacity_bytes if forecast.capacity_bytes > 0 else 0.0
 
