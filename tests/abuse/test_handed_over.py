@@ -154,7 +154,7 @@ class TestALease:
         order = Command([str(program), "0"], {}, Account("alice", ALICE, ALICE))
 
         def begin() -> None:
-            failures.append(supervise(order, {}, deadline_seconds=1.0).failure)
+            failures.append(str(supervise(order, {}, deadline_seconds=1.0).failure))
 
         failures: list[str] = []
         assert not waits(begin)

@@ -48,7 +48,7 @@ def main() -> int:
                         terminal.until(*words)
                         (out / f"{state}-{name}-{words[0]}.svg").write_text(terminal.picture(words[0]))
                         terminal.keys("Escape")
-                        terminal.until("processes")
+                        terminal.until("── memory")
             stage.close()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])

@@ -158,6 +158,7 @@ class Stage:
         if language in self.verdict:
             document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}
         if self.ticking:
+            self.again()
             at = datetime.fromtimestamp(self.clock.wall(), timezone.utc)
             document |= {"at": at.isoformat(timespec="milliseconds")}
         return document

@@ -64,4 +64,4 @@ def test_what_is_open_on_another_machine_is_not_taken_up_after_a_restart(two):
     )
     pc.store.flush()
 
-    assert [row.headline for _, row in pc.store.transitions()] == ["our own"]
+    assert [str(row.message) for _, row in pc.store.transitions()] == ["our own"]

@@ -183,7 +183,7 @@ def test_what_forked_programs_share_is_counted_in_each_and_such_a_peak_is_not_ke
         for _ in range(100):
             desk.sample()
 
-    assert "python train.py" not in desk.engine.lessons()[COMMANDS]
+    assert "python train.py" not in desk.engine.lessons().get(COMMANDS, {})
 
 
 def test_what_is_older_than_a_month_is_forgotten():

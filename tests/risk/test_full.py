@@ -64,6 +64,14 @@ def test_a_card_that_is_full_while_nothing_grows_is_a_warning_for_as_long_as_it_
         assert sum(level < Level.WARNING for _, level in found[1:]) == 0, "it never paused"
 
 
+def test_a_leak_that_has_filled_the_card_is_an_emergency_no_more_once_it_stands_there() -> None:
+    _, _, changes = play([*slowly(15.9), *[card(15.9, [7])] * 600])
+
+    assert [c.new for c in changes[-2:]] == [Level.EMERGENCY, Level.WARNING]
+    assert changes[-1].t <= 1800 + 120
+    assert changes[-1].forecast.cause == "full"
+
+
 def test_a_card_found_full_is_told_of_within_half_a_minute() -> None:
     for every in (0.5, 1.0, 5.0):
         found, _, _ = play([card(15.7)] * 100, every=every)

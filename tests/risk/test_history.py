@@ -85,7 +85,7 @@ def test_a_night_in_the_database_is_replayed_with_the_warning_it_would_have_give
     title, span, *_ = result.stdout.splitlines()
     assert title.startswith("history: 600 samples")
     assert span.startswith(f"  {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(start))} to ")
-    assert "RAM full in ~" in result.stdout
+    assert "RAM full in about " in result.stdout
     assert "python (pid 77)" in result.stdout
 
 

@@ -104,6 +104,6 @@ def test_a_build_that_dies_alone_ends_whole_under_guard(machine: BootMachine, to
     debian.run("dmesg", "--clear")
     guarded = build(debian, PROGRAM, "guard", "--jobs", "off", "--pause", "--state", "/srv/state", "--")
     assert guarded.returncode == 0, guarded.stderr
-    assert "compilers waited" in guarded.stderr
+    assert "compilers had to wait" in guarded.stderr
     assert "Killed process" not in debian.kernel_log()
     print(guarded.stderr)  # noqa: T201 - how it went, for who runs this by hand

@@ -192,7 +192,7 @@ def reads(terminal: Terminal) -> str:
     listed = terminal.types("wslgpud incidents", lines=8)
     kill, end = (
         next(line.split()[0] for line in listed.splitlines() if what in line)
-        for what in ("Killed for lack of memory: python3 (pid ", "The machine ended without a shutdown")
+        for what in ("Killed for lack of memory: python3 ", "The machine ended without a shutdown")
     )
     killed = terminal.types(f"wslgpud incidents {kill}", lines=5)
     terminal.scene("The black box: the minutes before the end")

@@ -17,25 +17,22 @@ CHINESE = tongue("zh")
 
 
 @pytest.mark.parametrize(
-    ("path", "english", "chinese"),
+    ("path", "english"),
     [
-        ("/missing", "there is no /missing", "没有 /missing"),
-        ("/folder", "cannot read /folder: Is a directory", "无法读取 /folder：是一个目录"),
-        (
-            "/loop",
-            "cannot read /loop: Too many levels of symbolic links",
-            "无法读取 /loop：符号链接的层数过多",
-        ),
+        ("/missing", "there is no /missing"),
+        ("/folder", "cannot read /folder: Is a directory"),
+        ("/loop", "cannot read /loop: Too many levels of symbolic links"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(tmp_path, path, english, chinese):
+def test_a_file_that_cannot_be_read_says_why(tmp_path, path, english):
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises((NoData, SourceError)) as caught:
         Host(tmp_path).read(path)
 
     assert (str(caught.value), ENGLISH.text(caught.value.said)) == (english, english)
-    assert CHINESE.text(caught.value.said) == chinese
+    chinese = CHINESE.text(caught.value.said)
+    assert (path in chinese, latin_words(chinese)) == (True, [])
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EACCES, errno.ENOSPC, errno.EROFS, errno.EIO])

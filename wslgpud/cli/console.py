@@ -51,3 +51,9 @@ class Console(rich_console.Console):
         if self._endless and isinstance(renderable, Panel):
             renderable.expand = False
         return harmless(super().render(renderable, options))
+
+    def on_broken_pipe(self) -> None:
+        """End in silence once nobody reads any more; Rich would ask ``sys.stdout`` for its descriptor."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise SystemExit(1)

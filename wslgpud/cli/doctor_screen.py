@@ -82,6 +82,8 @@ def _titled(title: str, style: str, text: str) -> Text:
 def _hanging(mark: Text, text: Text) -> Table:
     """Return text of which every line begins behind the mark."""
     grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column()
+    grid.add_column(overflow="fold")
     grid.add_row(mark, text)
     return grid
 

@@ -313,8 +313,7 @@ def below(view: View) -> Iterator[RenderableType]:
         level = (f"{t(LEVELS[item['level']])}  ", TERMINAL_LEVELS[item["level"]])
         table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))
     for run in document.get("stress", ()):
-        said = words((run["headline"], TERMINAL_VERDICTS[run["verdict"]]))
-        table.add_row(_dim(moment(run["at"], document["at"])), said)
+        table.add_row("", words((run["headline"], TERMINAL_VERDICTS[run["verdict"]])))
     if table.row_count:
         yield table
 

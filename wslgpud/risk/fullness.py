@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from wslgpud.model import GpuSample
+from wslgpud.risk.growth import ADVANCE
 from wslgpud.risk.headroom import gpu_used
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.spill import Spill, may_spill
@@ -35,11 +36,15 @@ _SAMPLE_SECONDS = 1.0
 
 
 class Full(NamedTuple):
-    """A card is full for so long; what was moved into Windows' RAM, and whether that is so much for long."""
+    """A card is full for so long; what was moved into Windows' RAM, and whether that is so much for long.
+
+    ``flat_seconds`` is for how long its use has not risen.
+    """
 
     seconds: float
     spilled_bytes: int = 0
     critical: bool = False
+    flat_seconds: float = 0.0
 
 
 class _Since:
@@ -65,6 +70,7 @@ class Fullness:
         self._reserved = 0.0
         self._spill = Spill()
         self._full_t: float | None = None
+        self._top = (0.0, 0.0)
         self._spilling, self._spilling_much, self._dry = _Since(), _Since(), _Since()
         self._told = False
 
@@ -109,11 +115,18 @@ class Fullness:
             self._seen.clear()
         moved = self._moved(t, gpu, end_bytes)
         full = self._at_ceiling(t, gpu, used, share)
+        if self._full_t in (None, t) or used > self._top[1] + ADVANCE:
+            self._top = t, used
+        flat = t - self._top[0]
         self._remember(t, gpu, used)
         if moved is not None:
             self._reserved = 0.0
-            return moved._replace(seconds=max(moved.seconds, full or 0.0))
-        return Full(full) if full is not None and full >= self._settings.full_seconds else None
+            return moved._replace(seconds=max(moved.seconds, full or 0.0), flat_seconds=flat)
+        return (
+            Full(full, flat_seconds=flat)
+            if full is not None and full >= self._settings.full_seconds
+            else None
+        )
 
     def _remember(self, t: float, gpu: GpuSample, used: float) -> None:
         self._programs = {p.pid: self._programs.get(p.pid, t) for p in gpu.processes if p.pid}

@@ -179,6 +179,11 @@ class Hysteresis:
         self.level, self.raised_share, self.wanted_t, self.better_since = want, share, t, None
         return self.level
 
+    def settle(self) -> None:
+        """Wait no longer than for any growth: what is full cannot go on growing, however long it has."""
+        least = max(self.settings.still_seconds, FEWEST_SAMPLES * self.interval)
+        self.still_needed = min(self.still_needed, least)
+
     def forgive(self, seconds: float) -> None:
         """Leave out time in which nothing could be seen (a suspended machine)."""
         self.wanted_t += seconds

@@ -276,8 +276,9 @@ class Watch:
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
             level = wanted(danger, share, 0.0, self.settings)
             # What was moved away has passed the end: a countdown to it means nothing any more.
-            if level > want or (level == want and spilled):
+            if level > want or (level == want and spilled) or self._is_refuted(best, full):
                 told, want = danger, level
+                self.hysteresis.settle()
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
@@ -318,3 +319,9 @@ class Watch:
     def _is_over(self, ended_seconds: float, share: float) -> bool:
         """Tell whether somebody was killed, failed or ended just now, and what was held is back."""
         return ended_seconds <= self.settings.ending_seconds and share >= self.hysteresis.room_back
+
+    def _is_refuted(self, danger: Danger | None, full: Full) -> bool:
+        """Tell whether a countdown has run out twice over without anything having grown."""
+        if danger is None or danger.cause not in {"growth", "steps"}:
+            return False
+        return full.flat_seconds > max(self.settings.full_seconds, 2.0 * danger.eta_seconds)

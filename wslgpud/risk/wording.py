@@ -110,6 +110,10 @@ ADVICE: Final[Mapping[str, str]] = {
     "expected": template(
         "Free memory first, or start it smaller: fewer jobs or workers, a smaller batch; or stop it."
     ),
+    "pressure": template(
+        "Pause or stop the largest program (kill -STOP keeps its work), then run fewer jobs at once. More "
+        "swap does not help; more RAM does (memory= in .wslconfig)."
+    ),
     "group": template(
         "Run fewer of them at once: MAX_JOBS or -j for builds, num_workers for data loaders; each needs its "
         "own memory."
@@ -194,6 +198,8 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
         return NOTHING_SAID
     if jobs := filled((ADVICE["jobs"],), facts or {}):
         return jobs
+    if forecast.cause == "pressure":
+        return Message(ADVICE["pressure"])
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
     cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
     cause = "spilled" if forecast.spilled_bytes else cause

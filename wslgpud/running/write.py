@@ -15,6 +15,7 @@ from wslgpud.documents import Folder
 from wslgpud.host import Host
 from wslgpud.running.form import LONGEST_WORD, MOST_ENTRIES, MOST_PIDS, PLACES, Kind, name_of, named, read
 from wslgpud.sources.identity import identity
+from wslgpud.words import Said, clauses, failure, say, t
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,18 +71,21 @@ class Note:
         """Write the first note, and sweep away those that our user's runs have left when they were killed."""
         own = identity(self._host, self._pid)
         self._facts |= {"pid": self._pid, "start_ticks": own and own.start_ticks}
-        trouble = ""
+        trouble: list[Said] = []
         for place in PLACES:
             try:
                 self._folder = Folder(self._host.path(place))
                 self._write("")
             except OSError as error:
-                trouble = f"{place}: {error.strerror}"
+                trouble.append(say("{path}: {why}", path=place, why=failure(error)))
                 self._close()
                 continue
             _sweep(self._folder, self._host)
             return self
-        log.warning("nobody can see that this runs, the daemon included: no note can be left in %s", trouble)
+        why = clauses(trouble)
+        log.warning(
+            t("nobody can see that this runs, the daemon included: no note can be left ({why})", why=why)
+        )
         return self
 
     def __exit__(

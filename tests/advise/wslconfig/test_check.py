@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,6 +199,17 @@ def test_nothing_is_written_unasked_and_restore_goes_back(tmp_path):
 
     assert run("restore", "--file", file, "--yes").exit_code == 0
     assert file.read_bytes() == old
+
+
+def test_a_reader_who_leaves_ends_it_in_silence():
+    """``wslgpud wslconfig keys | head``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "wslgpud", "wslconfig", "keys"]
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_values_are_shown_as_they_are(tmp_path):
