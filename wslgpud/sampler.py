@@ -147,8 +147,7 @@ class _Slot:
             health, error = "failed", failure.said
         except Exception as bug:
             # One source's bug must not take the others, and so the alerts, down with it.
-            health = "failed"
-            error = say("internal error: {kind}: {why}", kind=type(bug).__name__, why=str(bug))
+            health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
             if error != self._said:
                 log.exception("source %s failed; please report this", self.source.name)
         if health == "ok":
@@ -178,9 +177,9 @@ class _Slot:
                 log.warning(
                     "source %s has not answered for %.1f s; going on without it", self.source.name, waited
                 )
+            silent = say("no answer for {waited_seconds}", waited_seconds=waited)
             self.last = SourceReport(
-                self.source.name, "late", EMPTY, since, waited,
-                say("no answer for {waited_seconds}", waited_seconds=waited),
+                self.source.name, "late", EMPTY, since, waited, silent,
                 self.last_success_wall, self.failures, fresh=False,
             )  # fmt: skip
         if self.last is None:

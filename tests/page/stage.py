@@ -47,7 +47,7 @@ from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
 from wslgpud.verdict import NEWS_SECONDS, WAITING, blindness, decide
-from wslgpud.words import Message, Said, tongue
+from wslgpud.words import Said, say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
@@ -293,11 +293,15 @@ def nights(stage: Stage, many: int = 30) -> None:
     """Record stress runs of as many nights: some that could not be, and lately one that found something."""
     gib, now = 1 << 30, stage.clock.wall()
     key = {"driver": "576.88", "torch": "2.13.0", "mode": "nightly", "wsl": "yes"}
-    slow = Finding("bandwidth", "write bandwidth fell by 11.0 % at once: 712 GB/s, usually 800 GB/s")
+    fell = say(
+        "{figure} fell by {percent} at once: {now}, usually {usual}",
+        figure=say("write bandwidth"), percent="11.0 %", now="712 GB/s", usual="800 GB/s",
+    )  # fmt: skip
+    slow = Finding("bandwidth", fell)
     for number in range(many):
         run = StressResult(now - 86400 * (many - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
         if number % 9 == 4:
-            stage.store.record_stress(replace(run, reason="the GPU was in use by python (pid 4242)"))
+            stage.store.record_stress(replace(run, reason=say("the GPU does not answer")))
             continue
         bad, wave = number == many - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
         values = {
@@ -326,21 +330,17 @@ def nights(stage: Stage, many: int = 30) -> None:
 def past_incidents(stage: Stage) -> None:
     """Record what went wrong in the last days."""
     now, mono = stage.clock.wall(), stage.clock.mono()
-    for days, resource, rule, level, text in (
-        (
-            9.2,
-            "daemon",
-            "unclean_end",
-            Level.WARNING,
-            "wslgpud was killed at 03:12:08; python (pid 812) grew",
-        ),
-        (6.1, "gpu0", "vram_stress", Level.WARNING, "GPU 0: write bandwidth fell by 11.0 % at once"),
-        (3.4, "ram", "oom_kill", Level.CRITICAL, "Killed for lack of memory: cc1plus (pid 20231, 11 GiB)"),
-        (1.3, "disk:/", "disk_full", Level.WARNING, "Disk / will be full in 3 h: 4.1 GiB left"),
+    killed = {"who": "cc1plus (pid 20231)", "victim": "cc1plus", "pid": 20231, "size_bytes": 11 << 30}
+    slow = say("write bandwidth fell by {fallen_ratio}", fallen_ratio=0.11)
+    for days, resource, rule, level, facts in (
+        (9.2, "daemon", "unclean_end", Level.WARNING, {"killed_wall": now - 86400 * 9.2}),
+        (6.1, "gpu0", "vram_stress", Level.WARNING, {"text": slow}),
+        (3.4, "ram", "oom_kill", Level.CRITICAL, killed),
+        (1.3, "disk:/", "read_only_disk", Level.WARNING, {}),
     ):
         began = now - 86400 * days
-        stage.say(Transition(began, mono, resource, rule, Level.OK, level, Message(text)))
-        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, Message(f"over: {text}")))
+        stage.say(Transition(began, mono, resource, rule, Level.OK, level, facts=facts))
+        stage.say(Transition(began + 1260, mono, resource, rule, level, Level.OK, facts=facts))
 
 
 def year(database: Path, now: float, days: int = 365, minute_days: int = 60) -> None:

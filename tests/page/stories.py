@@ -93,7 +93,7 @@ def three_groups(stage: Stage, folder: Path) -> Desk:
         snapshot = replace(snapshot, reports=(*snapshot.reports, log), _families={})
         rows = [
             Transition(
-                snapshot.wall, snapshot.mono, c.resource, MEMORY, c.old, c.new, c.headline, c.forecast
+                snapshot.wall, snapshot.mono, c.resource, MEMORY, c.old, c.new, c.message, c.forecast
             )
             for c in found.changes
         ]  # fmt: skip

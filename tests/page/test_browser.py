@@ -11,7 +11,6 @@ from playwright.sync_api import expect
 
 from tests.page.stage import moved, nights, past_incidents, trace, year
 from tests.page.stories import three_groups
-from tests.page.test_api import ask
 from tests.words.latin import latin_words
 from wslgpud.catalogue import catalogue
 from wslgpud.model import (
@@ -450,7 +449,6 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
         {**running, "kind": "guard", "what": "make", "phase": "runs"},
     ]
     stage.host("wsl2-vram-full", past_seconds=120)
-    stage.verdict = {"zh": {"level": "warning", "headline": "GPU 0 已满", "also": 2, "incident": 1}}
     if view.endswith("/1"):
         kind = view.partition("/")[0]
         rows = stage.store.stress_runs() if kind == "stress" else stage.store.transitions()
@@ -458,43 +456,9 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
     page = look(locale="zh-CN").go(view)
     ready_in(page, "加载中…")
 
-    asked = ["incidents", "stress", "doctor", *([view] if "/" in view else [])]
-    names = {
-        *_said([ask(stage, path)[2] for path in asked]),
-        *_said(stage.now("zh")),
-        "MIT",
-        "OpenAPI",
-        "PSS",
-        "uPlot",
-        "WAL",
-    }
+    names = {"MIT", "OpenAPI", "PSS", "uPlot", "WAL"}
     english = [text for text in page.evaluate(_TEXTS) if latin_words(text, names)]
     assert english == []
-
-
-def _said(document):
-    """Yield the sentences that the daemon says: whether they are Chinese is tested where they are worded."""
-    if isinstance(document, list):
-        for one in document:
-            yield from _said(one)
-    elif isinstance(document, dict):
-        for name, value in document.items():
-            yield from [value] if name in _SENTENCES and isinstance(value, str) else _said(value)
-
-
-_SENTENCES = {
-    "headline",
-    "note",
-    "error",
-    "text",
-    "reason",
-    "title",
-    "found",
-    "why",
-    "remedy",
-    "what",
-    "help",
-}
 
 
 def test_what_runs_is_shown_with_how_far_it_is(stage, look):
@@ -508,8 +472,7 @@ def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     for view in ("overview", "stress"):
         page = looking.go(view)
         card = page.locator("section", has=page.get_by_role("heading", name="Running now"))
-        expect(card).to_contain_text("Stress run GPU 0 RTX 5070 Ti")
-        expect(card).to_contain_text("data patterns · 43 % · for 3.2 s · about 4 s left")
+        expect(card).to_contain_text("stress run of GPU 0 RTX 5070 Ti: checking data, 43 % done, for 3 s")
         expect(card.get_by_role("progressbar")).to_have_attribute("value", "0.430")
     page = looking.go("overview")
     expect(page.locator("main")).to_contain_text("Last stress run")

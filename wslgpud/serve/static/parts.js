@@ -1,9 +1,9 @@
 // Pieces that several views share.
 
 import { h } from "./dom.js";
-import { duration, moment, percent, size, wallOf } from "./format.js";
+import { moment, wallOf } from "./format.js";
 import { t } from "./i18n.js";
-import { known, label } from "./labels.js";
+import { label } from "./labels.js";
 
 /** A name (of a program, a card, a series): nobody's language, and no translator's business. */
 export const named = (text, props = {}) => h("span", { translate: "no", ...props }, text);
@@ -79,13 +79,7 @@ export function work(status, kind) {
   return liveCard(t("Running now"), null, h("ul", { class: "plain-list" }, found.map((one) => {
     const { done_ratio: done, left_seconds: left, elapsed_seconds: elapsed } = one;
     const share = done ?? (left === undefined ? null : elapsed / Math.max(1e-9, elapsed + left));
-    const details = [
-      known("phase", one.phase) ? label("phase", one.phase) : null, done === undefined ? null : percent(done), t("for {time}", { time: duration(elapsed) }),
-      left === undefined ? null : one.kind === "stress" ? t("about {time} left", { time: duration(left) }) : t("time limit in {time}", { time: duration(left) }),
-      one.peak_bytes ? t("peak {size}", { size: size(one.peak_bytes) }) : null, one.waiting ? t("compilers waiting: {n}", { n: one.waiting }) : null,
-    ].filter(Boolean);
-    return h("li", { "data-key": `w${one.pid}` }, h("div", {}, h("strong", {}, label("work", one.kind)), " ", named(one.what)),
-      share === null ? null : h("progress", { max: 1, value: share.toFixed(3), "aria-label": `${label("work", one.kind)} ${one.what}` }),
-      h("div", { class: "dim small" }, details.join(" · ")));
+    return h("li", { "data-key": `w${one.pid}` }, one.headline,
+      share === null ? null : h("progress", { max: 1, value: share.toFixed(3), "aria-label": one.headline }));
   })));
 }
