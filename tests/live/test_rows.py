@@ -146,7 +146,7 @@ def test_what_is_piped_is_never_wrapped(capsys: pytest.CaptureFixture[str], monk
     document["verdict"]["advice"] = advice
     print_look(looked(document))
 
-    assert f" {advice}\n" in capsys.readouterr().out
+    assert f"{advice}\n" in capsys.readouterr().out
 
 
 def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_marked() -> None:
@@ -339,7 +339,7 @@ def test_a_card_that_waits_is_told_for_what(seconds: tuple[Look, Trail], says: s
 
     assert [hint.text for hint in found if hint.act] == ([] if says is None else [h.text for h in found])
     assert (says is None) == (not found)
-    assert says is None or (says in found[0].text and "GPU 0 40% busy" in found[0].evidence)
+    assert says is None or (says in str(found[0].text) and "GPU 0 40 % busy" in str(found[0].evidence))
 
 
 def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() -> None:
@@ -361,7 +361,7 @@ def test_a_full_card_that_stays_full_is_called_fine() -> None:
     (hint,) = hints(replace(look, document={**look.document, "forecasts": [forecast]}), trail)
 
     assert not hint.act
-    assert "91%" in hint.evidence
+    assert "91 %" in str(hint.evidence)
 
 
 def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
