@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from wslgpud.model import Forecast, Level, Observation, Snapshot
@@ -29,9 +30,8 @@ def test_memory_that_is_gone_now_is_worse_than_memory_that_will_be() -> None:
 
 
 def test_the_verdict_is_worded_in_the_language_asked_for_and_kept_as_template_and_facts() -> None:
-    growing = Forecast(
-        "ram", Level.WARNING, GIB, 16 * GIB, 1e7, eta_seconds=40.0, cause="growth", who="train.py"
-    )
+    growing = Forecast("ram", Level.WARNING, GIB, 16 * GIB, 1e7, eta_seconds=40.0, cause="growth")
+    growing = replace(growing, who="train.py")
     english, chinese = document(growing)["verdict"], document(growing, language="zh")["verdict"]
 
     assert english["headline"] == "RAM full in about 40 s: train.py +572 MiB/min, 1.0 of 16 GiB left"

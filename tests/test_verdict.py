@@ -106,6 +106,13 @@ def test_a_calm_machine_says_what_is_left():
     assert (verdict.subject, verdict.advice) == ("", Message(""))
 
 
+def test_a_card_without_room_is_not_fine_before_anybody_knows_how_it_came_to_that():
+    verdict = decide([ROOMY, Forecast("gpu0", Level.OK, 0, 16 * GIB)], [])
+
+    assert (verdict.level, verdict.subject) == (Level.INFO, "gpu0")
+    assert str(verdict.message) == "GPU 0 is full: 0 KiB of 16 GiB left"
+
+
 def test_memory_that_cannot_be_read_is_unknown_and_never_ok():
     verdict = decide([], [], blind="permission denied")
 
@@ -124,7 +131,7 @@ forecasts = st.lists(
         Forecast,
         st.sampled_from(["ram", "gpu0", "gpu1", "cgroup:/a"]),
         st.sampled_from(list(Level)),
-        st.integers(0, 50 * GIB),
+        st.integers(GIB, 50 * GIB),
         st.just(50 * GIB),
         st.floats(-1e9, 1e9),
         eta_seconds=st.none() | st.floats(0.0, 1e5),

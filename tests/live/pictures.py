@@ -18,7 +18,7 @@ from tests.support.daemons import WSLGPUD
 from tests.support.terminals import Terminal
 
 #: what opens over the view, and by which words it is known to be there
-SCREENS = {"h": ("headroom", "a point every"), "?": ("Keys", "Any key closes this")}
+SCREENS = {"h": ("headroom", "a point every"), "?": ("history, up to a year", "Any key closes this")}
 SIZES = {"small": (80, 24), "usual": (120, 36), "wide": (200, 50)}
 
 
@@ -32,8 +32,7 @@ def main() -> int:
             stage = Stage(Path(scratch))
             STATES[state](stage)
             for name, size in SIZES.items():
-                if state != "stale":
-                    stage.again()
+                stage.ticking = state != "stale"
                 command = [*WSLGPUD, "monitor", "--url", stage.url]
                 with Terminal(command, Path(scratch), size) as terminal:
                     terminal.until("help")
@@ -46,7 +45,8 @@ def main() -> int:
                     for key, words in SCREENS.items():
                         terminal.keys(key)
                         terminal.until(*words)
-                        (out / f"{state}-{name}-{words[0]}.svg").write_text(terminal.picture(words[0]))
+                        title = words[0].partition(",")[0]
+                        (out / f"{state}-{name}-{title}.svg").write_text(terminal.picture(title))
                         terminal.keys("Escape")
                         terminal.until("── memory")
             stage.close()

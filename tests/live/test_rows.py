@@ -146,7 +146,7 @@ def test_what_is_piped_is_never_wrapped(capsys: pytest.CaptureFixture[str], monk
     document["verdict"]["advice"] = advice
     print_look(looked(document))
 
-    assert f" {advice}\n" in capsys.readouterr().out
+    assert f"{advice}\n" in capsys.readouterr().out
 
 
 def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_marked() -> None:

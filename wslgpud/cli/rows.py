@@ -189,7 +189,7 @@ def verdict(view: View) -> Iterator[Text]:
         line.append("  " + t("{age_seconds} old", age_seconds=age), "yellow")
     yield line
     if advice := said.get("advice"):
-        yield words(f" {advice}")
+        yield words(advice)
 
 
 def seen(view: View) -> str:

@@ -63,9 +63,7 @@ def _card_facts(look: Look, card: Mapping[str, Any], gpu: str) -> Iterator[str]:
 
 def machine(view: View) -> Iterator[RenderableType]:
     """Say how the rest of the machine is, and Windows below it."""
-    if view.look.values:
-        yield _processor(view)
-        yield _flows(view)
+    yield from (line for line in (_processor(view), _flows(view)) if line)
     if facts := view.document.get("windows"):
         table = table_of("<", "~")
         table.add_row(Text(t("Windows"), "bold"), words(" · ".join(_windows(facts))))
@@ -76,6 +74,8 @@ def _processor(view: View) -> Text:
     look, trail = view.look, view.trail
     busy, cpus = trail.last(Key("cpu")), round(look.value("cpus") or 0)
     told = t("{number} cores", number=cpus) if cpus else share(busy)
+    if not cpus and busy is None:
+        return Text("")
     if cpus and busy is not None:
         told = t("{busy_ratio} of {number} cores", busy_ratio=busy, number=cpus)
     line = words((t("CPU"), "bold"), f" {told} ", view.curve("cpu", "", 20, "blue"))

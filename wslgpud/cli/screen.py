@@ -107,7 +107,8 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
         if mono >= view.look.mono - max(span, view.shown.span_seconds)
     ]
     start = min([now - span / 4, *(wall for wall, _ in seen)])
-    step = (now + span - start) / (2 * view.width)
+    # As long as between two looks at least: loose dots are no line.
+    step = max((now + span - start) / (2 * view.width), (now - start) / (len(seen) or 1))
     past = [(wall, value, value, value) for wall, value in [*seen, (now, used)]]
     ahead: list[tuple[float, float, float, float]] = []
     for seconds in (step * n for n in range(1, int(span / step) + 1)):
