@@ -41,11 +41,7 @@ def state(tmp_path_factory):
 
 def run(command, state, *more):
     folder, number = state
-    words = (
-        [word.format(incident=number) for word in COMMANDS[command]]
-        if "{" in "".join(COMMANDS[command])
-        else COMMANDS[command]
-    )
+    words = [word.replace("{incident}", str(number)) for word in COMMANDS[command]]
     mine = ["--state", str(folder)] if command != "sweep" else []
     return CliRunner().invoke(app, [*words, *mine, *more], env={"COLUMNS": "120"})
 
