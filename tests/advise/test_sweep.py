@@ -129,5 +129,5 @@ def test_a_picture_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path):
     done = run("--plot", str(tmp_path / "took.gif"), "echo {}", "1")
 
     assert done.returncode == 2
-    assert "a plot ends in .png, .svg or .html" in done.stderr
+    assert "a plot ends in one of .png, .svg, .html" in done.stderr
     assert done.stdout  # what was measured is not lost
