@@ -206,13 +206,15 @@ def _section(title: str, rows: Iterable[str], kind: str = "") -> str:
 
 def _verdict_section(verdict: Mapping[str, Any], t: Callable[..., str]) -> str:
     level = verdict["level"]
+    who = verdict.get("who", "")
+    culprit = f"<p><strong>{html.escape(who)}</strong></p>" if who not in verdict["headline"] else ""
     advice = f"<p>{html.escape(verdict['advice'])}</p>" if "advice" in verdict else ""
     more = (
         f'<p class="dim">{t("and {count} more open", count=verdict["also"])}</p>' if "also" in verdict else ""
     )
     badge = f'<span class="{level}">{t(LEVELS[level])}</span>'
     headline = html.escape(verdict["headline"])
-    return f'<section class="verdict"><h2>{badge} {headline}</h2>{advice}{more}</section>'
+    return f'<section class="verdict"><h2>{badge} {headline}</h2>{culprit}{advice}{more}</section>'
 
 
 def _incident_row(t: Callable[..., str], item: Mapping[str, Any]) -> str:
