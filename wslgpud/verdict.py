@@ -130,9 +130,7 @@ def _trouble(one: Standing) -> _Candidate:
     return _Candidate(verdict, is_trouble=not over)
 
 
-def _calm(
-    forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]
-) -> Verdict:
+def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
     """Return that all is well, and what has just ended."""
     rooms_now = {f.resource: f for f in forecasts}
     for row in reversed(lately):

@@ -176,9 +176,7 @@ class Watch:
         dangers += self._expecting(room, around.wanted_bytes)
         full = None
         if around.gpu is not None:
-            full = self._fullness.look(
-                t, around.gpu, share, room.capacity, around.end_bytes, alarmed=alarmed
-            )
+            full = self._fullness.look(t, around.gpu, share, room.capacity, around.end_bytes, alarmed=alarmed)
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
