@@ -17,6 +17,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
+from wslgpud.words import Said, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"
 GIB = 1 << 30
@@ -67,7 +68,7 @@ class Second:
     kernel: tuple[str, ...] = ()
     kernel_log: bool = True
     #: name of a source to why it is silent
-    silent: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, Said] = field(default_factory=dict)
 
 
 def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:
@@ -99,7 +100,11 @@ class Sensors:
 
         reports = [report(name, sample) for name, sample in self._samples(now, wall)]
         if not now.kernel_log:
-            why = "reading /dev/kmsg needs the right to read the kernel's log"
+            why = say(
+                "no permission to read {path}, so OOM kills go unseen: run as root, give the service "
+                "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
+                path="/dev/kmsg",
+            )
             reports.append(SourceReport("kernel_log", "absent", Sample(), mono, 0.001, why))
         return Snapshot(wall, mono, self.second, tuple(reports), 0.0, 1.0)
 
@@ -159,8 +164,8 @@ class Played:
         self.daemon, self.sensors, self.language = daemon, sensors, language
         self.state = daemon._folder
         self.folder = self.state.parent
-        #: by second of the story, the verdict in the daemon's language and when it was
-        self.verdicts: list[tuple[str, dict[str, Any]]] = []
+        #: by second of the story, the status document in the daemon's language
+        self.documents: list[dict[str, Any]] = []
         #: what the service manager was told last
         self.notified = ""
         self._manager = manager
@@ -171,8 +176,7 @@ class Played:
             self.sensors.clock.mono_now += 1.0
             self.daemon._tick()
             self.sensors.second += 1
-            now = self.daemon.now(self.language)
-            self.verdicts.append((now["at"], now["verdict"]))
+            self.documents.append(self.daemon.now(self.language))
             with suppress(BlockingIOError):
                 while True:
                     self.notified = self._manager.recv(1 << 16).decode()

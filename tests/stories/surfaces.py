@@ -1,4 +1,4 @@
-"""What a reader is told at one moment of a story: one small function for each surface, as its reader sees it."""
+"""What each surface tells its reader at one moment of a story: one small function for each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import html
 import json
 import re
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import typer.main
+from click.testing import CliRunner, Result
 from prometheus_client.parser import text_string_to_metric_families
 from textual.widgets import Static
-from typer.testing import CliRunner, Result
 
 from tests.stories.machine import Played
 from wslgpud.cli import app
@@ -22,6 +23,7 @@ from wslgpud.client import Daemon as Client
 from wslgpud.words import tongue, use
 from wslgpud.words.names import LEVELS
 
+ROOT = typer.main.get_command(app)
 LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}
 #: wide enough for the whole verdict on one line
 COLUMNS = 240
@@ -52,7 +54,7 @@ def command(played: Played, code: str, *words: str, columns: int = COLUMNS) -> R
         "LC_ALL": LOCALES[code], "COLUMNS": str(columns), "HOME": str(played.folder), "TZ": "UTC",
     }  # fmt: skip
     try:
-        return CliRunner().invoke(app, list(words), env=environment)
+        return CliRunner().invoke(ROOT, list(words), env=environment)
     finally:
         use("en")
 
@@ -77,12 +79,19 @@ def page(played: Played, code: str) -> Told:
 
 def plain(played: Played, code: str) -> Told:
     """``/plain``: the page without scripts."""
-    section = re.search(r'<section class="verdict">(.*?)</section>', get(played, f"/plain?lang={code}"), re.S)
+    whole = get(played, f"/plain?lang={code}")
+    section = re.search(r'<section class="verdict">(.*?)</section>', whole, re.DOTALL)
     assert section is not None
     badge = re.search(r'<span class="(\w+)">(\S+)</span>', section[1])
     assert badge is not None
     assert badge[2] == tongue(code).t(LEVELS[badge[1]])
     return Told(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
+
+
+def plain_text(played: Played, code: str) -> str:
+    """Return all that a reader of ``/plain`` reads."""
+    body = get(played, f"/plain?lang={code}").partition("<body>")[2]
+    return html.unescape(re.sub(r"<[^>]+>", " ", body))
 
 
 def systemd(played: Played, code: str) -> Told:
@@ -131,11 +140,18 @@ def check(played: Played, code: str) -> Told:
 
 
 #: those that say at every moment how things stand, in the language of their reader
-SURFACES: tuple[Callable[[Played, str], Told], ...] = (api, page, plain, status, check, monitor)
+SURFACES: tuple[Callable[[Played, str], Told], ...] = (api, page, plain, systemd, status, check, monitor)
+
+
+def texts(played: Played) -> Iterator[str]:
+    """Yield all that is on Chinese pages and screens."""
+    yield plain_text(played, "zh")
+    for words in (("status",), ("incidents", "--since", "2023-01-01"), ("alerts", "list")):
+        yield command(played, "zh", *words, "--state", str(played.state), columns=100).output
 
 
 def metrics(played: Played) -> tuple[int, dict[str, str]]:
-    """Return ``wslgpud_verdict_level`` and the labels of ``wslgpud_verdict_info``, as Prometheus reads them."""
+    """Return ``wslgpud_verdict_level`` and the labels of ``wslgpud_verdict_info``, as Prometheus has them."""
     families = {f.name: f.samples for f in text_string_to_metric_families(get(played, "/metrics"))}
     (level,), (told,) = families["wslgpud_verdict_level"], families["wslgpud_verdict_info"]
     assert told.value == 1

@@ -98,7 +98,7 @@ class Fullness:
         if isinstance(before, int):
             self._spill.resume(-math.inf, float(before), 0.0)
 
-    def look(  # noqa: PLR0913, PLR0917 - a sample and what is known of its card
+    def look(  # noqa: PLR0913 - a sample and what is known of its card
         self,
         t: float,
         gpu: GpuSample,

@@ -170,7 +170,7 @@ def headline(forecast: Forecast) -> Message:
     return shortest
 
 
-def outlook(forecast: Forecast) -> Message:
+def outlook(forecast: Forecast) -> Message:  # noqa: PLR0911 - a line for each
     """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
     if _share(forecast) <= FULL or forecast.cause == "full":
         return say("full")
