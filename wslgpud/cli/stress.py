@@ -102,7 +102,7 @@ def answer(config: ConfigOption = None, state: StateOption = None) -> None:
             ),
         )
     except stress_unit.NoRequestError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _run(

@@ -17,17 +17,19 @@ from wslgpud.words.message import (
     facts_from_json,
     facts_to_json,
     from_json,
+    from_text,
     say,
     says,
     template,
     to_json,
+    to_text,
 )
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
     "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "cause", "chosen",
-    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
-    "template", "to_json", "tongue", "use",
+    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "from_text", "say",
+    "says", "t", "template", "to_json", "to_text", "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

@@ -7,7 +7,7 @@ from wslgpud.words.message import Message, Said, template
 
 _MOST_CHARACTERS = 500
 #: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
-_FAILURES = (
+FAILURES = frozenset((
     template("Address already in use"),
     template("Cannot allocate memory"),
     template("Connection refused"),
@@ -33,7 +33,9 @@ _FAILURES = (
     template("this is a folder, not a plain file"),
     template("this is a link, not a plain file"),
     template("this is a socket, not a plain file"),
-)
+    template("nested too deeply"),
+    template("not a JSON object"),
+))  # fmt: skip
 
 
 class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
