@@ -190,7 +190,7 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
 
     told = t(
         "{name}: {count} samples, {span_seconds}",
-        name=result.name,
+        name=result.name if result.start_wall is None else t("history"),
         count=result.samples,
         span_seconds=result.seconds,
     )
@@ -251,12 +251,12 @@ def _percent(share: float | None) -> str:
 
 
 def _row(name: str, score: Score) -> str:
-    events = len(score.leads)
+    events, lead = len(score.leads), score.median_lead
     shares = "".join(f" {_percent(score.share_at(seconds)):>6}" for seconds in (5, 15, 30))
     return (
         f"{padded(name, 42)} {_percent(score.in_time / events if events else None):>7}"
         f"{shares}"
-        f" {'-' if score.median_lead is None else f'{score.median_lead:.0f} s':>6}"
+        f" {flush('-' if lead is None else t('{number} s', number=round(lead)), 6)}"
         f" {score.quiet_with_alarm:>4}/{score.quiet_traces:<3}"
         f" {score.tolerated_with_alarm:>4}/{score.tolerated_traces:<3}"
         f" {score.alarms_before_events / events if events else 0.0:>8.2f}"
@@ -282,8 +282,8 @@ def _print_scores(paths: Sequence[Path]) -> None:
     )
     print(f"{told}\n")
     heads = [
-        (t("in time"), 7), (">= " + t("{number} s", number=5), 6), (">= 15", 6), (">= 30", 6), (t("median"), 6), (t("silent"), 8),
-        (t("tolerated"), 8), (t("alarms"), 8),
+        (t("in time"), 7), (">= " + t("{number} s", number=5), 6), (">= 15", 6), (">= 30", 6),
+        (t("median"), 6), (t("silent"), 8), (t("tolerated"), 8), (t("alarms"), 8),
     ]  # fmt: skip
     print(" ".join([" " * 42, *(flush(head, wide) for head, wide in heads)]))
     for line in lines:

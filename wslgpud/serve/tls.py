@@ -82,7 +82,7 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
     Raises:
         ConfigError: a value is not what it may be, or a certificate cannot be used.
     """
-    words = _Words(section, f"{path}: tls_server_config", path.parent)
+    words = _Words(section, say("{title}: {text}", title=str(path), text="tls_server_config"), path.parent)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have us do handshakes without end
@@ -103,7 +103,7 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
 class _Words:
     """The section's values by type, and the names of its files relative to the folder it lies in."""
 
-    def __init__(self, section: Mapping[str, Any], where: str, folder: Path) -> None:
+    def __init__(self, section: Mapping[str, Any], where: Said, folder: Path) -> None:
         self.section, self.where, self.folder = section, where, folder
 
     def error(self, message: Said) -> ConfigError:

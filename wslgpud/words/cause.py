@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wslgpud.units import one_line
-from wslgpud.words.failure import FAILURES, failure
+from wslgpud.words.failure import failure, known
 from wslgpud.words.message import Message, Said
 
 
@@ -14,5 +14,4 @@ def cause(error: BaseException) -> Said:
         return first
     if isinstance(error, OSError):
         return failure(error)
-    text = one_line(str(error))
-    return Message(text) if text in FAILURES else text
+    return known(one_line(str(error)))

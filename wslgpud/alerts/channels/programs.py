@@ -83,6 +83,8 @@ def run(
     if how.status:
         # It may quote its arguments, and a token among them.
         told = without(how.said, (part for word in command[1:] for part in parts(word)))
+        if not told:
+            raise DeliveryError(say("{probe} ended with status {status}", probe=name, status=how.status))
         raise DeliveryError(
             say("{program} failed ({status}): {told}", program=name, status=how.status, told=told)
         )
