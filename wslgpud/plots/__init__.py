@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.words import cause, failure, say
+from wslgpud.plots import fonts
+from wslgpud.words import cause, current, failure, say
+from wslgpud.words.names import LEVELS as NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -228,7 +230,8 @@ def figure_of(width: float, height: float) -> Figure:
     except ImportError as error:
         raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=extras.remedy("plots"))) from error
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
-    mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
+    # A salt, so that the same data give the same file.
+    mpl.rcParams.update({"svg.hashsalt": "wslgpud", **fonts.settings()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -332,7 +335,7 @@ def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[L
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     marks: list[Patch | Line2D] = [
-        Patch(color=shade.fill, label=level.label)
+        Patch(color=shade.fill, label=current().t(NAMES[level.label]))
         for level, shade in LEVELS.items()
         if shade.fill and level in levels
     ]
@@ -351,8 +354,10 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
         raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
+    if kind == ".png" and fonts.families() is None:
+        raise PlotError(say(fonts.REMEDY, path=str(path)))
     try:
-        with documents.draft(path) as draft:
+        with documents.draft(path) as draft, fonts.unseen():
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
                 figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
