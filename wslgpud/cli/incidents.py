@@ -25,10 +25,11 @@ from wslgpud.cli.common import (
     open_reader,
     picture,
 )
-from wslgpud.cli.help import hanging, margin_of
+from wslgpud.cli.help import cells, hanging, margin_of, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
+from wslgpud.words.names import LEVELS
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -123,26 +124,12 @@ def _list(found: list[dict[str, Any]]) -> str:
     if not found:
         return t("nothing went wrong")
     subjects = [_cut(words.current().resource(i["resource"])) for i in found]
-    wide = max(len(t("subject")), *map(len, subjects))
-    head = f"{t('ID'):>6}  {t('when'):<16}  {t('level'):<9}  {t('subject'):<{wide}}  "
+    wide = max(map(cells, (t("subject"), *subjects)))
+    number = " " * max(0, 6 - cells(t("ID"))) + t("ID")
+    head = f"{number}  {padded(t('when'), 16)}  {padded(t('level'), 9)}  {padded(t('subject'), wide)}  "
     lines = [head + t("story")]
     for i, subject in zip(found, subjects, strict=True):
-        level = f"{i['worst_level']:<9}"
-        lines.append(f"{i['id']:>6}  {local(i['opened'], 16)}  {level}  {subject:<{wide}}  {i['headline']}")
-        lines += [" " * margin_of(len(head), _columns()) + i["outcome"]] if "outcome" in i else []
-    return "\n".join(lines)
-
-
-def _fitted(text: str) -> str:
-    """Fold lines between words where they are wider than the terminal."""
-    columns = _columns()
-    return "\n".join(hanging(line, columns) for line in text.splitlines())
-
-
-def _columns() -> int:
-    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-
-    return Console().width
+from wslgpud.cli.help import cells, hanging, margin_of, padded
 
 
 def _cut(subject: str) -> str:
@@ -154,11 +141,11 @@ def _cut(subject: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    where = words.current().resource(d["resource"])
+    where, worst = words.current().resource(d["resource"]), LEVELS[d["worst_level"]]
     about = t(
         "{subject}, at worst {level}; began {began}",
         subject=where,
-        level=d["worst_level"],
+        level=t(worst),
         began=local(d["opened"]),
     )
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
@@ -174,7 +161,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     lines += _curves(shown) if charts else []
     lines += _section(t("Growing"), (_grown(g) for g in d["growing"]))
     lines += _section(
-        t("Levels"), (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"])
+        t("Levels"), (f"{local(s['at'])}  {_level(s['level'])}  {s['headline']}" for s in d["levels"])
     )
     lines += _section(t("Messages"), (_message(m) for m in d["messages"]))
     lines += _section(t("Events"), (f"{local(e['at'])}  {e['text']}" for e in d["events"]))

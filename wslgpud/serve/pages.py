@@ -19,7 +19,7 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.static import Files
-from wslgpud.words import Tongue, tongue
+from wslgpud.words import Said, Tongue, say, tongue
 from wslgpud.words.names import HEALTHS, LEVELS
 
 
@@ -82,7 +82,7 @@ def routes(
         now: the same without a look into the database, hence at once.
     """
 
-    def trouble() -> str:
+    def trouble() -> Said:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
     def metrics(request: Request) -> Response:
@@ -114,12 +114,12 @@ def routes(
     ]
 
 
-def verdict(reason: str) -> Response:
+def verdict(reason: Said) -> Response:
     """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
-    return text(503, reason) if reason else text(200, "ok")
+    return text(503, str(reason)) if reason else text(200, "ok")
 
 
-def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
     """Say why sampling is not healthy; empty when it is.
 
     Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
@@ -128,10 +128,13 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     patience = max(10.0, 5 * interval)
     if seconds_since_tick <= patience:
         return ""
-    return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
+    return say(
+        "No sample for {silent_seconds} (one every {interval} s was planned).",
+        silent_seconds=seconds_since_tick, interval=interval,
+    )  # fmt: skip
 
 
-def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> str:
+def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> str:
     """Write the page at ``/plain``: the status document as it stands, and where there is more.
 
     Args:
@@ -155,19 +158,21 @@ def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> str
         ("/-/ready", t("is there data?")),
         ("/api/v1/status", t("all that is known now, as JSON")),
     ]
+    version = t("Version {version}.", version=__version__)
+    open_now, further = t("Open incidents"), t("Look further")
     return f"""<!doctype html>
 <html lang="{tongue.code}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>wslgpud: {machine}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>
 <body>
 <header><h1>wslgpud <span class="dim">{machine}</span></h1>
-<p class="dim">{t("Version {version}.", version=__version__)} {html.escape(state)}</p>
-{f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
+<p class="dim">{version} {html.escape(state)}</p>
+{f'<p class="trouble" role="alert">{html.escape(tongue.text(trouble))}</p>' * bool(trouble)}</header>
 <main>
 {_verdict_section(document["verdict"], t)}
-{_section(t("Open incidents"), map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}
+{_section(open_now, map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}
 {_section(t("Memory"), map(_meter_rows, memory_meters(document, t)))}
-<section><h2>{t("Look further")}</h2><ul>
+<section><h2>{further}</h2><ul>
 {"".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in links)}
 </ul></section>
 {_section(t("Sources"), map(partial(_source_row, t), document.get("sources", ())))}
@@ -206,13 +211,14 @@ def _section(title: str, rows: Iterable[str], kind: str = "") -> str:
 
 def _verdict_section(verdict: Mapping[str, Any], t: Callable[..., str]) -> str:
     level = verdict["level"]
+    who = verdict.get("who", "")
+    culprit = f"<p><strong>{html.escape(who)}</strong></p>" if who not in verdict["headline"] else ""
     advice = f"<p>{html.escape(verdict['advice'])}</p>" if "advice" in verdict else ""
-    more = (
-        f'<p class="dim">{t("and {count} more open", count=verdict["also"])}</p>' if "also" in verdict else ""
-    )
+    also = t("and {n} more open", n=verdict.get("also", 0))
+    more = f'<p class="dim">{also}</p>' if "also" in verdict else ""
     badge = f'<span class="{level}">{t(LEVELS[level])}</span>'
     headline = html.escape(verdict["headline"])
-    return f'<section class="verdict"><h2>{badge} {headline}</h2>{advice}{more}</section>'
+    return f'<section class="verdict"><h2>{badge} {headline}</h2>{culprit}{advice}{more}</section>'
 
 
 def _incident_row(t: Callable[..., str], item: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { axes, colours, faint, foretold, mark, PADDING, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, moment, resourceName, size, wallOf } from "./format.js";
-import { t } from "./i18n.js";
+import { lang, t } from "./i18n.js";
 import { label } from "./labels.js";
 import { at, card, chip, column, empty, keys, named, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
@@ -95,7 +95,7 @@ function report(d, open) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, open ? chip(open.level) : chip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
+      h("div", { class: "head" }, open ? chip(open.level) : chip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
       h("h1", {}, open?.headline ?? d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
