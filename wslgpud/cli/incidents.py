@@ -129,7 +129,26 @@ def _list(found: list[dict[str, Any]]) -> str:
     head = f"{number}  {padded(t('when'), 16)}  {padded(t('level'), 9)}  {padded(t('subject'), wide)}  "
     lines = [head + t("story")]
     for i, subject in zip(found, subjects, strict=True):
-from wslgpud.cli.help import cells, hanging, margin_of, padded
+        when, level = local(i["opened"], 16), _level(i["worst_level"])
+        lines.append(f"{i['id']:>6}  {when}  {level}  {padded(subject, wide)}  {i['headline']}")
+        lines += [" " * margin_of(cells(head), _columns()) + i["outcome"]] if "outcome" in i else []
+    return "\n".join(lines)
+
+
+def _level(name: str) -> str:
+    return padded(t(LEVELS[name]), 9)
+
+
+def _fitted(text: str) -> str:
+    """Fold lines between words where they are wider than the terminal."""
+    columns = _columns()
+    return "\n".join(hanging(line, columns) for line in text.splitlines())
+
+
+def _columns() -> int:
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
+
+    return Console().width
 
 
 def _cut(subject: str) -> str:

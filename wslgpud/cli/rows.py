@@ -245,7 +245,7 @@ def memory(view: View) -> Table:
     # In a narrow terminal what is used is left out: what is left says the same.
     broad = view.width >= BARS
     table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~")
-    table.columns[0].max_width = _NAME if view.width < WIDE else view.width // 6
+    table.columns[0].max_width = _NAME if view.width < WIDE else view.width // 5
 
     def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
         used = 1 - left / whole if whole else 0.0
