@@ -24,7 +24,7 @@ from wslgpud.cli.common import (
     open_reader,
     picture,
 )
-from wslgpud.cli.help import cells, padded
+from wslgpud.cli.help import brief, cells, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
@@ -101,7 +101,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     """Return a table: when, how bad, where, and below the first line of the story how it ended."""
     if not found:
         return t("nothing went wrong")
-    subjects = [_cut(words.current().resource(i["resource"])) for i in found]
+    subjects = [brief(words.current().resource(i["resource"]), _SUBJECT) for i in found]
     wide = max(map(cells, (t("subject"), *subjects)))
     number = " " * max(0, 6 - cells(t("ID"))) + t("ID")
     head = f"{number}  {padded(t('when'), 16)}  {padded(t('level'), 9)}  {padded(t('subject'), wide)}  "
@@ -115,13 +115,6 @@ def _list(found: list[dict[str, Any]]) -> str:
 
 def _level(name: str) -> str:
     return padded(t(LEVELS[name]), 9)
-
-
-def _cut(subject: str) -> str:
-    """Shorten a name to what a column holds: of a path the end tells most."""
-    kind, space, path = subject.rpartition(" ")
-    spare = _SUBJECT - len(kind + space)
-    return subject if len(path) <= spare or spare < 2 else f"{kind}{space}…{path[1 - spare :]}"
 
 
 def _readable(shown: Report, *, charts: bool = True) -> str:

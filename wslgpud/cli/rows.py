@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
@@ -240,7 +241,7 @@ def memory(view: View) -> Table:
     """Show how full each memory is, when it will be full, and through whom."""
     bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
     table = table_of("<", *["<"] * (view.width >= BARS), ">", ">", *["<"] * view.sparks, "~")
-    table.columns[0].max_width = max(10, view.width // 6)
+    most = max(10, view.width // 6)
 
     def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
         used = 1 - left / whole if whole else 0.0
@@ -249,7 +250,7 @@ def memory(view: View) -> Table:
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
         taken = t("{used_ratio} used", used_ratio=used)
         room = t("{room_bytes} left", room_bytes=(left, whole))
-        table.add_row(Text(name, "bold"), *drawn, taken, room, *curve, outlook)
+        table.add_row(Text(brief(name, most), "bold"), *drawn, taken, room, *curve, outlook)
 
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
