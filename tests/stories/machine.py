@@ -155,7 +155,7 @@ class Sensors:
         for line in now.kernel:
             found = self._story.add(line)
             if found is not None and hasattr(found, "fields"):
-                yield Event("oom_kill", wall, found.headline, found.fields())
+                yield Event("oom_kill", wall, found.text, found.fields())
 
 
 class Played:

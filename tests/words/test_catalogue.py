@@ -20,8 +20,8 @@ VALUES = (
 )  # fmt: skip
 #: terms and commands of several words
 QUOTED = (
-    "batch size", "gradient checkpointing", "JSON Lines", "kill -STOP", "sync;", "tr -d", "compact vdisk",
-    "promtool tsdb create-blocks-from openmetrics", "CREATE SCHEMA AUTHORIZATION role",
+    "device not ready", "batch size", "gradient checkpointing", "JSON Lines", "kill -STOP", "sync;", "tr -d",
+    "compact vdisk", "promtool tsdb create-blocks-from openmetrics", "CREATE SCHEMA AUTHORIZATION role",
 )  # fmt: skip
 
 in_each_language = pytest.mark.parametrize("language", TRANSLATIONS)
@@ -65,6 +65,18 @@ def test_a_translation_leaves_nothing_in_english_but_names(language):
     }
 
     assert left == {}
+
+
+@in_each_language
+def test_a_translation_quotes_what_its_template_quotes(language):
+    """Commands, settings and links of the runbook."""
+    quoted = re.compile(r"`[^`]+`|\]\([^)]+\)")
+
+    assert [
+        entry.msgid
+        for entry in polib.pofile(str(path_of(language)))
+        if sorted(quoted.findall(entry.msgid)) != sorted(quoted.findall(entry.msgstr))
+    ] == []
 
 
 @in_each_language

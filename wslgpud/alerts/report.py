@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts import blackbox
-from wslgpud.alerts.events import told
 from wslgpud.alerts.incidents import Incident, after, grouped, story
 from wslgpud.alerts.kills import resource_of
 from wslgpud.alerts.message import forecast_payload, iso, shown
@@ -223,7 +222,7 @@ def _events(
     """
     group = incident.resource.startswith("cgroup:")
     found = {
-        (round(e.wall), e.text): {"at": iso(e.wall), "kind": e.kind, "text": tongue.text(told(e))}
+        (round(e.wall), text := tongue.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT
         and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)

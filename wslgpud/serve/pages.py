@@ -19,7 +19,7 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.static import Files
-from wslgpud.words import Tongue, tongue
+from wslgpud.words import Said, Tongue, say, tongue
 from wslgpud.words.names import HEALTHS, LEVELS
 
 
@@ -82,7 +82,7 @@ def routes(
         now: the same without a look into the database, hence at once.
     """
 
-    def trouble() -> str:
+    def trouble() -> Said:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
     def metrics(request: Request) -> Response:
@@ -114,12 +114,12 @@ def routes(
     ]
 
 
-def verdict(reason: str) -> Response:
+def verdict(reason: Said) -> Response:
     """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
-    return text(503, reason) if reason else text(200, "ok")
+    return text(503, str(reason)) if reason else text(200, "ok")
 
 
-def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
     """Say why sampling is not healthy; empty when it is.
 
     Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
@@ -128,10 +128,13 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     patience = max(10.0, 5 * interval)
     if seconds_since_tick <= patience:
         return ""
-    return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
+    return say(
+        "No sample for {silent_seconds} (one every {interval} s was planned).",
+        silent_seconds=seconds_since_tick, interval=interval,
+    )  # fmt: skip
 
 
-def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> str:
+def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> str:
     """Write the page at ``/plain``: the status document as it stands, and where there is more.
 
     Args:
@@ -164,7 +167,7 @@ def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> str
 <body>
 <header><h1>wslgpud <span class="dim">{machine}</span></h1>
 <p class="dim">{version} {html.escape(state)}</p>
-{f'<p class="trouble" role="alert">{html.escape(trouble.capitalize())}.</p>' * bool(trouble)}</header>
+{f'<p class="trouble" role="alert">{html.escape(tongue.text(trouble))}</p>' * bool(trouble)}</header>
 <main>
 {_verdict_section(document["verdict"], t)}
 {_section(open_now, map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 
 from wslgpud import __version__
+from wslgpud.serve.api_query import language_of
 from wslgpud.serve.http import Request, Response, Route
 from wslgpud.serve.pages import STYLE, policy
+from wslgpud.words import Tongue, tongue
 
 PATH = "/runbook"
 
@@ -26,34 +28,41 @@ _POLICY = policy(_STYLE)
 _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\)")
 
 
-def routes(texts: Callable[[], Mapping[str, str]]) -> list[Route]:
+def routes(texts: Callable[[Tongue], Mapping[str, str]]) -> list[Route]:
     """Return the page.
 
     Args:
-        texts: what to do by rule, in Markdown; asked for once, when somebody first wants it.
+        texts: what to do by rule in a language, in Markdown; asked for once, when somebody first wants it.
     """
-    body = functools.cache(lambda: page(texts()).encode())
 
-    def answer(_: Request) -> Response:
-        return Response(200, body(), "text/html; charset=utf-8", {"Content-Security-Policy": _POLICY})
+    @functools.cache
+    def body(language: str) -> bytes:
+        spoken = tongue(language)
+        return page(texts(spoken), spoken).encode()
 
-    return [Route(PATH, answer)]
+    def answer(request: Request) -> Response:
+        policy = {"Content-Security-Policy": _POLICY}
+        return Response(200, body(language_of(request)), "text/html; charset=utf-8", policy)
+
+    return [Route(PATH, answer, waits=True)]
 
 
-def page(texts: Mapping[str, str]) -> str:
+def page(texts: Mapping[str, str], tongue: Tongue) -> str:
     """Write the page; each rule is an anchor by its name."""
+    t = tongue.t
+    version = html.escape(t("Version {version}.", version=__version__))
+    same = _spans(t("{command} says the same in a terminal.", command="`wslgpud alerts explain RULE`"))
     contents = "".join(f'<li><a href="#{name}">{name}</a></li>' for name in texts)
     sections = "\n".join(
         f'<section id="{name}"><h2>{name}</h2>{paragraphs(text)}</section>' for name, text in texts.items()
     )
     return f"""<!doctype html>
-<html lang="en">
+<html lang="{tongue.code}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>wslgpud: runbook</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
+<title>wslgpud: {t("runbook")}</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head>
 <body>
-<header><h1>What to do when wslgpud says ...</h1>
-<p class="dim">Version {__version__}. <code>wslgpud alerts explain RULE</code> says the same in a terminal;
-<a href="/">this machine now</a>.</p></header>
+<header><h1>{t("What to do when wslgpud says ...")}</h1>
+<p class="dim">{version} {same} <a href="/">{t("this machine now")}</a></p></header>
 <main>
 <nav><section><ul>{contents}</ul></section></nav>
 {sections}

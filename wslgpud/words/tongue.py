@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,8 @@ TRANSLATIONS = ("zh",)
 LANGUAGES = ("en", *TRANSLATIONS)
 
 _BLANK = re.compile(r"\{(\w+)\}")
+_WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
+_GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 #: what a resource other than a memory is called; the rest of its name follows
 _KINDS: Final[Mapping[str, str]] = {
     "disk": template("disk {name}"),
@@ -46,7 +48,7 @@ class Tongue:
         blanks = self.template(chosen)
         if not said.facts:
             return blanks
-        return _BLANK.sub(lambda blank: self._filled(blank[0], blank[1], said.facts), blanks)
+        return _fill(blanks, lambda name: self.fact(name, said.facts[name]) if name in said.facts else None)
 
     def t(self, text: str, /, **facts: Fact) -> str:
         """Return a template with its facts: ``text`` of what has no other use as a message."""
@@ -138,10 +140,21 @@ class Tongue:
 
     def _pair(self, pair: str, parts: Mapping[str, str]) -> str:
         # Not as facts: they may be long, and a name must not be taken for a template.
-        return _BLANK.sub(lambda blank: parts[blank[1]], self.template(pair))
+        return _fill(self.template(pair), parts.get)
 
-    def _filled(self, blank: str, name: str, facts: Mapping[str, Fact]) -> str:
-        return self.fact(name, facts[name]) if name in facts else blank
+
+def _fill(text: str, value: Callable[[str], str | None]) -> str:
+    """Fill the blanks that have a value; the page does the same in ``i18n.js``.
+
+    Chinese has a space beside Latin and none beside Chinese: templates have it around each blank, and it
+    goes where what was filled in is Chinese.
+    """
+    whole = ""
+    for number, piece in enumerate(_BLANK.split(text)):
+        filled = piece if number % 2 == 0 else value(piece)
+        filled = f"{{{piece}}}" if filled is None else filled
+        whole = whole[:-2] + _GAP.sub("", whole[-2:] + filled[:2]) + filled[2:]
+    return whole
 
 
 ENGLISH = Tongue("en", {})
