@@ -131,6 +131,14 @@ def flush(text: str, columns: int) -> str:
     return " " * max(0, columns - cells(text)) + text
 
 
+def brief(subject: str, columns: int) -> str:
+    """Return a subject in so many columns: of a group's path the end tells most, and that it is one."""
+    path = subject if cells(subject) <= columns else subject[max(0, subject.find("/")) :]
+    while cells(path) > columns and len(path) > 1:
+        path = f"…{path[1 + path.startswith('…') :]}"
+    return path
+
+
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
     left = min(max(cells(name) for name, _ in rows), _NAME_COLUMNS) + 4
     for name, meaning in rows:
