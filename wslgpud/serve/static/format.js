@@ -90,6 +90,6 @@ export function resourceName(resource) {
   if (/^gpu\d+$/.test(resource)) return `GPU ${resource.slice(3)}`;
   const [kind, ...rest] = resource.split(":");
   const name = rest.join(":");
-  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.slice(-23) });
+  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.replace(/^.*(?=\/[^/]+\/?$)/, "").slice(-23) });
   return Object.hasOwn(KINDS, kind) ? t(KINDS[kind], { name }).trim() : resource;
 }
