@@ -164,7 +164,7 @@ def test_three_kills_in_three_groups_are_three_incidents_and_none_is_filed_under
 def test_groups_are_told_apart_by_their_names_on_a_narrow_terminal_too(columns: int, ended: Teller) -> None:
     telling = ended(THREE)
     screen = surfaces.command(telling, "en", "status", "--state", str(telling.state), columns=columns).stdout
-    rows = [line for line in screen.splitlines() if "0 % used" in line]
+    rows = [line for line in screen.splitlines() if "2.0 of 2.0 GiB left" in line]
 
     assert [re.search(r"/build-\w(?= )", row)[0] for row in rows] == ["/build-a", "/build-b", "/build-c"]
 
