@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.alerts.incidents import Standing
+from wslgpud.alerts.incidents import Standing, story
 from wslgpud.alerts.message import forecast_payload, iso
+from wslgpud.alerts.rules import MEMORY
 from wslgpud.alerts.texts import first_line, text_now
 from wslgpud.model import (
     Forecast,
@@ -111,6 +112,12 @@ def judged(verdict: Verdict, tongue: Tongue) -> dict[str, Any]:
     )
 
 
+def in_one_line(said: Mapping[str, Any]) -> str:
+    """Return what a verdict as JSON says: its headline, and the culprit where that has no room for them."""
+    who = said.get("who", "")
+    return said["headline"] if who in said["headline"] else f"{said['headline']} · {who}"
+
+
 def _forecast(forecast: Forecast, tongue: Tongue) -> dict[str, Any]:
     facts = {
         "resource": forecast.resource,
@@ -123,13 +130,17 @@ def _forecast(forecast: Forecast, tongue: Tongue) -> dict[str, Any]:
 def standing(open_one: Standing, tongue: Tongue, now: Forecast | None = None) -> dict[str, Any]:
     """Return an open incident as JSON; ``now`` is the forecast of its resource, which says what is so now."""
     incident, until = open_one.incident, open_one.silenced_until_wall
+    # A kill stays open for a while to keep a burst together; over free memory nothing is red.
+    level = incident.level
+    if now is not None and story(incident.rule) == MEMORY:
+        level = min(level, now.level)
     told = text_now(incident, now).headline or incident.message
     return _known(
         {
             "id": incident.id,
             "rule": incident.rule,
             "resource": incident.resource,
-            "level": incident.level.label,
+            "level": level.label,
             "since": iso(incident.opened_wall),
             "headline": first_line(told, tongue),
             "acknowledged": open_one.acknowledged,

@@ -7,11 +7,11 @@ it tells of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Standing, story
+from wslgpud.alerts.incidents import Key, Standing, story
 from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
@@ -82,7 +82,7 @@ def decide(
     if not forecasts and blind:
         found.append(_Candidate(Verdict(None, say("The machine's memory cannot be read: {why}", why=blind))))
     if not found:
-        return _calm(forecasts, list(lately))
+        return _calm(forecasts, list(lately), numbers)
     worst = max(found, key=lambda one: one.rank)
     return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
 
@@ -130,16 +130,23 @@ def _trouble(one: Standing) -> _Candidate:
     return _Candidate(verdict, is_trouble=not over)
 
 
-def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition]) -> Verdict:
+def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
     """Return that all is well, and what has just ended."""
     rooms_now = {f.resource: f for f in forecasts}
     for row in reversed(lately):
         now = rooms_now.get(row.resource)
-        if row.rule == MEMORY and row.new == Level.OK and now is not None:
+        if now is None:
+            continue
+        # What filled within a second or two is killed before anybody could be warned of it.
+        unwarned = row.rule == OOM_KILL and row.new > Level.OK and now.cause == "killed"
+        if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             told = with_victim(now, kill)
             cause = told.cause if told.cause in ENDINGS else "over"
-            return Verdict(Level.OK, wording.headline(told), subject=row.resource, cause=cause, who=told.who)
+            return Verdict(
+                Level.OK, wording.headline(told), subject=row.resource, cause=cause, who=told.who,
+                incident=numbers.get((MEMORY, row.resource)),
+            )  # fmt: skip
     # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
     if full is not None:

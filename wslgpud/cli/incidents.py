@@ -28,6 +28,7 @@ from wslgpud.cli.help import cells, flush, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
+from wslgpud.words.names import LEVELS
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -124,11 +125,11 @@ def _cut(subject: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    where = words.current().resource(d["resource"])
+    where, worst = words.current().resource(d["resource"]), LEVELS[d["worst_level"]]
     about = t(
         "{subject}, at worst {level}; began {began}",
         subject=where,
-        level=t(d["worst_level"]),
+        level=t(worst),
         began=local(d["opened"]),
     )
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]

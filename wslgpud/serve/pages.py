@@ -158,19 +158,21 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> st
         ("/-/ready", t("is there data?")),
         ("/api/v1/status", t("all that is known now, as JSON")),
     ]
+    version = t("Version {version}.", version=__version__)
+    open_now, further = t("Open incidents"), t("Look further")
     return f"""<!doctype html>
 <html lang="{tongue.code}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>wslgpud: {machine}</title><link rel="icon" href="data:,"><style>{STYLE}</style></head>
 <body>
 <header><h1>wslgpud <span class="dim">{machine}</span></h1>
-<p class="dim">{t("Version {version}.", version=__version__)} {html.escape(state)}</p>
+<p class="dim">{version} {html.escape(state)}</p>
 {f'<p class="trouble" role="alert">{html.escape(tongue.text(trouble))}</p>' * bool(trouble)}</header>
 <main>
 {_verdict_section(document["verdict"], t)}
-{_section(t("Open incidents"), map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}
+{_section(open_now, map(partial(_incident_row, t), document.get("incidents", ())), "incidents")}
 {_section(t("Memory"), map(_meter_rows, memory_meters(document, t)))}
-<section><h2>{t("Look further")}</h2><ul>
+<section><h2>{further}</h2><ul>
 {"".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in links)}
 </ul></section>
 {_section(t("Sources"), map(partial(_source_row, t), document.get("sources", ())))}
@@ -209,13 +211,14 @@ def _section(title: str, rows: Iterable[str], kind: str = "") -> str:
 
 def _verdict_section(verdict: Mapping[str, Any], t: Callable[..., str]) -> str:
     level = verdict["level"]
+    who = verdict.get("who", "")
+    culprit = f"<p><strong>{html.escape(who)}</strong></p>" if who not in verdict["headline"] else ""
     advice = f"<p>{html.escape(verdict['advice'])}</p>" if "advice" in verdict else ""
-    more = (
-        f'<p class="dim">{t("and {count} more open", count=verdict["also"])}</p>' if "also" in verdict else ""
-    )
+    also = t("and {n} more open", n=verdict.get("also", 0))
+    more = f'<p class="dim">{also}</p>' if "also" in verdict else ""
     badge = f'<span class="{level}">{t(LEVELS[level])}</span>'
     headline = html.escape(verdict["headline"])
-    return f'<section class="verdict"><h2>{badge} {headline}</h2>{advice}{more}</section>'
+    return f'<section class="verdict"><h2>{badge} {headline}</h2>{culprit}{advice}{more}</section>'
 
 
 def _incident_row(t: Callable[..., str], item: Mapping[str, Any]) -> str:
