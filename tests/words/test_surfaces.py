@@ -25,7 +25,8 @@ HOSTS, TRACES = ROOT / "tests/hosts", ROOT / "tests/traces"
 #: what these machines and their owners call their own; values of options; what is printed for programs
 NAMES = (
     "node", "batch size", "pt_main_thread", "debug", "panic", "auto", "off", "command", "json",
-    "training", "inference", "desktop", "max", "lora", "train", "cpu", "gpu", "foo", "cert", "prometheus", "cicc", "level", "rule",
+    "training", "inference", "desktop", "max", "lora", "train", "cpu", "gpu", "foo", "cert",
+    "prometheus", "cicc", "level", "rule",
     *OTHERS, *(rule.name for rule in RULES),
 )  # fmt: skip
 #: a mark of half width after Chinese: punctuation that the code has put there itself
