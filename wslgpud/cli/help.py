@@ -19,7 +19,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
 #: names wider than this stand on a line of their own
 _NAME_COLUMNS = 28
 _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
-_OPENING, _CLOSING = "（《“「【", "，。：；！？、）》”」】…"
+_OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
 #: what is not parted: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
 #: between columns of a table, and before the first

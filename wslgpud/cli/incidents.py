@@ -150,13 +150,6 @@ def _columns() -> int:
     return Console().width
 
 
-def _cut(subject: str) -> str:
-    """Shorten a name to what a column holds: of a path the end tells most."""
-    kind, space, path = subject.rpartition(" ")
-    spare = _SUBJECT - len(kind + space)
-    return subject if len(path) <= spare or spare < 2 else f"{kind}{space}…{path[1 - spare :]}"
-
-
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
     where, worst = words.current().resource(d["resource"]), LEVELS[d["worst_level"]]
