@@ -194,7 +194,6 @@ def test_a_chinese_picture_has_a_font_or_says_what_to_install(
     tmp_path: Path, panels: list[Panel], monkeypatch: pytest.MonkeyPatch, *, known: bool
 ) -> None:
     monkeypatch.setattr(fonts, "_CHINESE", ("DejaVu Serif" if known else "no such font",))
-    monkeypatch.setattr(fonts, "_OF_WINDOWS", ())
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", list)
     use("zh")
     try:

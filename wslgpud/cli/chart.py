@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
-from wslgpud.cli.help import cells
+from wslgpud.cli.help import flush
 from wslgpud.model import Level
 from wslgpud.palette import TERMINAL_LINES
 from wslgpud.units import size
@@ -26,7 +26,7 @@ DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: of a picture of headroom, what stands to its left, and the least of it in a narrow terminal
 _ROWS, _COLUMNS, _MARGIN, _LEAST_COLUMNS = 10, 72, 11, 30
-_LEVEL_MARKS = {
+LEVEL_MARKS = {
     Level.OK: " ", Level.INFO: "-", Level.WARNING: "\N{LIGHT SHADE}",
     Level.CRITICAL: "\N{DARK SHADE}", Level.EMERGENCY: "\N{FULL BLOCK}",
 }  # fmt: skip
@@ -183,21 +183,20 @@ def headroom(
         bars = [EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights]
         drawn = (foretold.get((n, row), bar) if bar == " " else bar for n, bar in enumerate(bars))
         lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
-    lines.append(_to_right(t("level"), 9) + " |" + "".join(_LEVEL_MARKS[level] for level in levels).rstrip())
+    lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
     lines.append(f"{'':{_MARGIN}}{_clock(start)}{_clock(end):>{columns - 8}}")
-    shown = sorted({level for level in levels if level > Level.OK})
-    key = "  ".join(f"{_LEVEL_MARKS[level]} {t(level.label)}" for level in shown)
     of_dots = t("\N{MIDDLE DOT} above the bars: forecast when the warning left") if foretold else ""
-    lines += [" " * _MARGIN + line for line in (key, of_dots) if line]
+    lines += [" " * _MARGIN + line for line in ("  ".join(key_of(levels)), of_dots) if line]
     for wall, name in marks:
         place = _column(wall, start, span, columns)
-        named = f"{' ' * place}^ {name}" if place < columns // 2 else _to_right(f"{name} ^", place + 1)
+        named = f"{' ' * place}^ {name}" if place < columns // 2 else flush(f"{name} ^", place + 1)
         lines.append(" " * _MARGIN + named)
     return lines
 
 
-def _to_right(text: str, columns: int) -> str:
-    return " " * max(0, columns - cells(text)) + text
+def key_of(levels: Iterable[Level]) -> list[str]:
+    """Return what the marks of levels mean, of those that there are."""
+    return [f"{LEVEL_MARKS[level]} {t(level.label)}" for level in sorted({*levels} - {Level.OK})]
 
 
 def _column(wall: float, start: float, span: float, columns: int) -> int:

@@ -40,7 +40,9 @@ def gpus(view: View) -> Table:
         )
         facts = words("  ".join(_card_facts(view.look, card, gpu)))
         active = (labels["reason"] for labels, on in view.look.series("gpu_throttle_reason", gpu=gpu) if on)
-        facts.append("  " + ", ".join(t(_BRAKES[reason]) for reason in active if reason in _BRAKES), "yellow")
+        facts.append(
+            "  " + current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES), "yellow"
+        )
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
         table.add_row(words((f"GPU {gpu} ", "bold"), name), busy, curve, facts)

@@ -10,12 +10,11 @@ from typing import Any
 
 from wslgpud.words import current, template
 
-#: with Chinese characters, the better ones first; and where Windows keeps its own
+#: with Chinese characters, the better ones first
 _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "Microsoft YaHei",
     "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei", "SimSun", "Droid Sans Fallback", "Noto Sans CJK JP",
 )  # fmt: skip
-_OF_WINDOWS = tuple(Path("/mnt/c/Windows/Fonts") / name for name in ("msyh.ttc", "simhei.ttf", "simsun.ttc"))
 REMEDY = template(
     "{path}: no font with Chinese characters was found; apt install fonts-noto-cjk, or choose .svg"
 )
@@ -38,9 +37,10 @@ def families() -> list[str] | None:
 
     if found := _known():
         return found
-    # What was installed after matplotlib noted what there is, and under WSL2 what Windows has.
+    # What was installed after matplotlib noted what there is. Not what Windows has: under WSL2 every user may
+    # write there, and a file made to harm would be read by whoever draws.
     noted = {Path(font.fname) for font in fontManager.ttflist}
-    for path in (*map(Path, findSystemFonts()), *_OF_WINDOWS):
+    for path in map(Path, findSystemFonts()):
         if path not in noted and path.is_file():
             with contextlib.suppress(OSError, RuntimeError):
                 fontManager.addfont(path)

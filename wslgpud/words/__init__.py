@@ -7,7 +7,7 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 from __future__ import annotations
 
 from wslgpud.words.cause import cause
-from wslgpud.words.failure import Told, failure
+from wslgpud.words.failure import Told, failure, known
 from wslgpud.words.message import (
     Fact,
     Message,
@@ -17,17 +17,20 @@ from wslgpud.words.message import (
     facts_from_json,
     facts_to_json,
     from_json,
+    from_text,
     say,
     says,
     template,
     to_json,
+    to_text,
 )
 from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
 
 __all__ = [
     "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "cause", "chosen",
-    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
-    "template", "to_json", "tongue", "use",
+    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "from_text",
+    "known", "say",
+    "says", "t", "template", "to_json", "to_text", "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

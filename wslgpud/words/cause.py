@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wslgpud.units import one_line
-from wslgpud.words.failure import failure
+from wslgpud.words.failure import failure, known
 from wslgpud.words.message import Message, Said
 
 
@@ -12,4 +12,6 @@ def cause(error: BaseException) -> Said:
     first = error.args[0] if error.args else ""
     if isinstance(first, Message):
         return first
-    return failure(error) if isinstance(error, OSError) else one_line(str(error))
+    if isinstance(error, OSError):
+        return failure(error)
+    return known(one_line(str(error)))

@@ -6,8 +6,8 @@ from wslgpud.units import one_line
 from wslgpud.words.message import Message, Said, template
 
 _MOST_CHARACTERS = 500
-#: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
-_FAILURES = (
+#: what is said most often by the C library, by SQLite, and by ``wslgpud.documents``, which knows no messages
+FAILURES = frozenset((
     template("Address already in use"),
     template("Cannot allocate memory"),
     template("Connection refused"),
@@ -33,7 +33,16 @@ _FAILURES = (
     template("this is a folder, not a plain file"),
     template("this is a link, not a plain file"),
     template("this is a socket, not a plain file"),
-)
+    template("attempt to write a readonly database"),
+    template("database disk image is malformed"),
+    template("database is locked"),
+    template("database or disk is full"),
+    template("disk I/O error"),
+    template("file is not a database"),
+    template("unable to open database file"),
+    template("nested too deeply"),
+    template("not a JSON object"),
+))  # fmt: skip
 
 
 class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
@@ -48,6 +57,11 @@ class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
     def __str__(self) -> str:
         """Return one line of English, for logs."""
         return one_line(str(self.said), _MOST_CHARACTERS)
+
+
+def known(text: str) -> Said:
+    """Return a message of what others say often, else their text."""
+    return Message(text) if text in FAILURES else text
 
 
 def failure(error: OSError) -> Said:

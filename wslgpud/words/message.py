@@ -8,6 +8,7 @@ blank is the name of a fact, and its ending tells the unit (``left_bytes``, ``et
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -76,6 +77,21 @@ def to_json(said: Said) -> Any:
         return said
     found: dict[str, Any] = {"template": said.template, "facts": facts_to_json(said.facts)}
     return found | ({"plural": said.plural} if said.plural else {})
+
+
+def to_text(said: Said) -> str:
+    """Return a message as a column of text can hold it; what is no message stays as it is."""
+    return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
+
+
+def from_text(text: str) -> Said:
+    """Return what ``to_text`` has written, or else the text, such as an earlier version's."""
+    if not text.startswith('{"template": '):
+        return text
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
 
 
 def facts_to_json(facts: Mapping[str, Fact]) -> dict[str, Any]:
