@@ -134,7 +134,8 @@ const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent after {waited_seconds}", { waited_seconds: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  const waited = message.sent ? wallOf(message.sent) - wallOf(message.at) : 0;
+  if (message.sent) return waited < 1.5 ? t("sent at once") : t("sent after {waited_seconds}", { waited_seconds: duration(waited) });
   return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 
