@@ -119,9 +119,13 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
         Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
     ]
     yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
-    for line in chart(curves, start, now + span, step, size, width=view.width, height=height - 2):
+    for line in chart(curves, start, now + span, step, _amount, width=view.width, height=height - 2):
         line.end = ""
         yield line
+
+
+def _amount(used: float) -> str:
+    return size(used) if used else "0"
 
 
 def print_look(look: Look, console: Console | None = None) -> None:
