@@ -90,7 +90,8 @@ function marksOf(d) {
 function report(d, open) {
   const [own, ...others] = curvesOf(d);
   const told = [
-    d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence,
+    // Of one that goes on it is of its last change: the figures of now are in the headline.
+    d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence && [open && d.levels?.length ? [h("span", { class: "dim" }, at(d.levels[d.levels.length - 1].at)), " "] : null, d.evidence],
     d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
