@@ -166,7 +166,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     if "trouble" in d:
         lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
-        lines.append(d["evidence"])
+        # Of one that goes on it is of its last change: the figures of now are in the headline.
+        going_on = shown.incident.closed_wall is None and shown.incident.kill is None
+        lines.append(f"{local(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
     if d.get("false_alarm"):
         lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
     lines += _curves(shown) if charts else []
