@@ -314,14 +314,8 @@ class Reader:
         with self.connected() as connection:
             for row in connection.execute(query.where(self._ours(connection, schema.outbox))):
                 done = None if row.done_ms is None else row.done_ms / 1000
-                yield DeliveryRecord(
-                    row.channel,
-                    row.transition,
-                    row.created_ms / 1000,
-                    done,
-                    row.attempts,
-                    from_text(row.error),
-                )
+                made, error = row.created_ms / 1000, from_text(row.error)
+                yield DeliveryRecord(row.channel, row.transition, made, done, row.attempts, error)
 
     def transitions(
         self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
