@@ -30,7 +30,7 @@ class Reading(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened (a clock jump): ``text`` is a template for ``fields``, or the kernel's own line."""
+    """Something that happened; ``text`` is a template whose blanks are ``fields``, or the kernel's own line."""
 
     kind: str
     wall: float
