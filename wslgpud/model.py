@@ -12,6 +12,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.words import Fact, Message, Said
 
@@ -27,20 +28,6 @@ class Reading(NamedTuple):
     spec: MetricSpec
     value: Number
     labels: tuple[str, ...] = ()
-
-
-class Event(NamedTuple):
-    """Something that happened; ``text`` is a template whose blanks are ``fields``, or the kernel's own line."""
-
-    kind: str
-    wall: float
-    text: str
-    fields: Mapping[str, str | Number] = MappingProxyType({})
-
-    @property
-    def message(self) -> Message:
-        """What happened, to be worded where somebody reads it."""
-        return Message(self.text, self.fields)
 
 
 @dataclass(frozen=True, slots=True)

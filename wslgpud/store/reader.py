@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, false, or_, sel
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud import documents
+from wslgpud.event import Event
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.model import Event, Number, StressResult, Transition
+from wslgpud.model import Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows, transition_rows
 from wslgpud.store.damage import gap
