@@ -160,6 +160,18 @@ def test_three_kills_in_three_groups_are_three_incidents_and_none_is_filed_under
         assert incident["headline"].startswith("Killed for lack of memory: cc1plus kernel10")
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_groups_are_told_apart_by_their_names_on_a_narrow_terminal_too(columns: int, ended: Teller) -> None:
+    telling = ended(THREE)
+    screen = surfaces.command(telling, "en", "status", "--state", str(telling.state), columns=columns).stdout
+
+    assert re.findall(r"^(?:cgroup )?(/build-\w) ", screen, re.MULTILINE) == [
+        "/build-a",
+        "/build-b",
+        "/build-c",
+    ]
+
+
 def test_without_the_kernels_log_the_victim_is_inferred_and_marked_as_such(ended: Teller) -> None:
     telling = ended(NO_LOG)
     (incident,) = surfaces.ask(telling, "incidents")["incidents"]

@@ -32,7 +32,9 @@ export const overview = {
     const open = (ctx.sample.status.incidents ?? []).map((i) => `${i.id} ${i.level}`).join();
     if (open !== this.open) {
       this.open = open;
-      get("incidents", { limit: 6, least: "warning", lang: ctx.lang }).then(({ document }) => {
+      const { lang } = ctx;
+      get("incidents", { limit: 6, least: "warning", lang }).then(({ document }) => {
+        if (lang !== ctx.lang) return; // the page has changed its language meanwhile, and asks anew
         this.incidents = document.incidents;
         ctx.render();
       }, () => { this.open = null; });
