@@ -89,7 +89,7 @@ const KINDS = { disk: template("disk {name}"), source: template("source {name}")
 
 export function resourceName(resource) {
   if (resource === "ram") return t("RAM");
-  if (/^gpu\d+$/.test(resource)) return `GPU ${resource.slice(3)}`;
+  if (/^gpu\d*$/.test(resource)) return `GPU ${resource.slice(3)}`.trim();
   const [kind, ...rest] = resource.split(":");
   const name = rest.join(":");
   if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.replace(/^.*(?=\/[^/]+\/?$)/, "").slice(-23) });
