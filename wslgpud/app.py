@@ -339,8 +339,8 @@ class Daemon:
         """Return the same without a look into the database, hence at once."""
         state = self._state
         if state is None:
-            verdict = judged(WAITING, tongue(language))
-            return {"version": __version__, "waiting": "for the first sample", "verdict": verdict}
+            waiting = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)}
+            return tongue(language).document(waiting)
         return self._status(state, language, ())
 
     def _status(self, state: State, language: str, recent: Sequence[Transition]) -> dict[str, Any]:

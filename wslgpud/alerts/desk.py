@@ -22,11 +22,12 @@ from wslgpud.alerts.message import payload
 from wslgpud.alerts.outcome import closing, end_facts, with_victim
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
 from wslgpud.alerts.selfsave import SelfSave
-from wslgpud.alerts.texts import Text, compose, first_line, text_now
+from wslgpud.alerts.texts import Text, compose, text_now
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
-from wslgpud.words import Fact, tongue
+from wslgpud.units import one_line
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, tongue
 
 log = logging.getLogger(__name__)
 
@@ -361,6 +362,6 @@ class Desk:
     def _log(self, row: Transition) -> None:
         levels = {"level": row.new.label, "previous_level": row.old.label}
         fields = {"rule": row.rule, "resource": row.resource, **levels}
-        line = f"{row.new.label}: {first_line(row.message)}"
+        line = f"{row.new.label}: {one_line(str(row.message), HEADLINE_CHARACTERS)}"
         if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)

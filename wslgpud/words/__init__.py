@@ -6,8 +6,7 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 
 from __future__ import annotations
 
-from wslgpud.words.cause import cause
-from wslgpud.words.failure import Told, failure
+from wslgpud.words.failure import Told, cause, failure
 from wslgpud.words.message import (
     Fact,
     Message,
@@ -15,19 +14,28 @@ from wslgpud.words.message import (
     all_of,
     clauses,
     facts_from_json,
-    facts_to_json,
+    filled,
     from_json,
     say,
     says,
+    sentences,
     template,
     to_json,
 )
-from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
+from wslgpud.words.tongue import (
+    ENGLISH,
+    HEADLINE_CHARACTERS,
+    LANGUAGES,
+    MOST_CHARACTERS,
+    Tongue,
+    chosen,
+    tongue,
+)
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "cause", "chosen",
-    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "say", "says", "t",
-    "template", "to_json", "tongue", "use",
+    "ENGLISH", "HEADLINE_CHARACTERS", "LANGUAGES", "MOST_CHARACTERS", "Fact", "Message", "Said", "Told",
+    "Tongue", "all_of", "cause", "chosen", "clauses", "current", "facts_from_json", "failure", "filled",
+    "from_json", "say", "says", "sentences", "t", "template", "to_json", "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH
