@@ -64,7 +64,7 @@ def test_a_moment_may_be_a_date_with_its_zone() -> None:
     assert moment("2026-11-21T03:00:00+00:00", now=0) == 1795230000
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "12 parsecs", "2026-13-40"])
+@pytest.mark.parametrize("text", ["", "the other day", "12 parsecs", "2026-13-40"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
     with pytest.raises(Fault):
         moment(text, now=0)

@@ -38,7 +38,7 @@ LEVELS = {
 }
 #: where a rule is seen best: dashboard and panel; all others on the overview's list of incidents
 PANELS = {
-    MEMORY: ("wslgpud-overview", "Risk"),
+    MEMORY: ("wslgpud-overview", "Level"),
     VRAM_STRESS: ("wslgpud-stress", "Last run"),
     "swap_thrash": ("wslgpud-overview", "Pressure"),
     "gpu_throttled": ("wslgpud-gpu", "Throttled"),

@@ -74,7 +74,7 @@ def _machines() -> list[Panel]:
         {"value": None, "color": GOOD}, {"value": 1 - RISK.warn_points[-1][1], "color": WARNING},
         {"value": 1 - RISK.critical_headroom, "color": CRITICAL},
     ]}  # fmt: skip
-    for name in ("Risk", "Incidents"):
+    for name in ("Verdict", "Incidents"):
         override(
             table,
             name,
@@ -92,7 +92,7 @@ def _machines() -> list[Panel]:
         "title": "Overview", "url": "/d/wslgpud-overview?var-instance=${__value.raw}&${__url_time_range}"}])  # fmt: skip
     return [
         table,
-        states("Risk by machine", "The worst level of each machine over time.",
+        states("Verdict by machine", "The worst level of each machine over time.",
                ask(f"max by (instance) ({metric('verdict_level')})", "{{instance}}"), LEVELS, height=7),
     ]  # fmt: skip
 

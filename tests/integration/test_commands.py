@@ -93,8 +93,8 @@ def test_status_of_a_recorded_machine_shows_its_card_and_its_training(tmp_path: 
 def test_status_does_not_call_a_full_card_fine(tmp_path: Path) -> None:
     seen = wslgpud("status", "--host-root", str(HOSTS / "wsl2-vram-full"), home=tmp_path).stdout
 
-    assert "full: GPU 0" in seen
-    assert "memory is fine" not in seen
+    assert "GPU 0 is full" in seen
+    assert "Memory is fine" not in seen
     assert "steady" not in seen  # one look cannot know
 
 

@@ -129,7 +129,7 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     assert 7100 < silence["until_seconds"] <= 7200
     assert unclean(listed["open"])["acknowledged"] is True
     assert (shown["acknowledged"], "silenced_until" in shown) == (True, True)
-    assert "acknowledged, silenced until" in page
+    assert "acknowledged · silenced until" in page
     assert ask(tmp_path, "alerts", "list")["silences"] == []
     assert "there is no rule swap_trash" in wrong.stderr
     assert (

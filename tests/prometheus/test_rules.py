@@ -200,6 +200,7 @@ def test_recorded_series_are_what_they_are_called(tmp_path: Path) -> None:
         f'wslgpud_risk_level{{{where}, resource="ram"}}': "1x9",
         f'wslgpud_risk_level{{{where}, resource="gpu0"}}': "0x9",
         f'wslgpud_alert_level{{{where}, rule="oom_kill", resource="ram"}}': "3x9",
+        f"wslgpud_verdict_level{{{where}}}": "3x9",
         f'wslgpud_time_to_exhaustion_seconds{{{where}, resource="ram", estimate="middle"}}': "90x9",
         f'wslgpud_time_to_exhaustion_seconds{{{where}, resource="gpu0", estimate="middle"}}': "60x9",
         f"wslgpud_memory_available_bytes{{{where}}}": "30x9",

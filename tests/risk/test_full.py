@@ -215,7 +215,7 @@ def test_the_end_of_a_program_that_filled_the_card_ends_the_warning_at_once() ->
     found, forecast, _ = play([card(0.5)], engine, start=2000)
 
     assert found == [(2000, Level.OK)]
-    assert forecast.who == "probably python (pid 7)"
+    assert str(forecast.who) == "probably python (pid 7)"
 
 
 def test_a_restart_neither_forgets_a_server_nor_what_lies_in_ram() -> None:

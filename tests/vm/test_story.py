@@ -198,12 +198,12 @@ def reads(terminal: Terminal) -> str:
     terminal.scene("The black box: the minutes before the end")
     ended = terminal.types(f"wslgpud incidents {end}", lines=24)
 
-    warned = re.search(r"^First warning (.*) before it\.$", killed, re.MULTILINE)
+    warned = re.search(r"; killed [\d:]+, warned (.*) before$", killed, re.MULTILINE)
     assert warned is not None, killed
     assert re.search(r"^  .* command +sent ", killed, re.MULTILINE)
-    assert "unclean_end of machine, at worst warning" in ended
-    assert re.search(r"^What it looks like: .*python3", ended, re.MULTILINE)
-    assert "RAM left, of " in ended
+    assert "machine, at worst warning; began " in ended
+    assert re.search(r"^Probable cause: .*python3", ended, re.MULTILINE)
+    assert "RAM: left of " in ended
     assert re.search(r"^  .*: Out of memory: Killed process \d+ \(python3\)", ended, re.MULTILINE)
     return warned[1]
 

@@ -33,7 +33,7 @@ BARS, WIDE = 76, 110
 _CHINESE = re.compile("[\u2e80-\u9fff]")
 
 _SEEN_BY = {
-    "own look": template("no daemon runs here: nobody is warned"),
+    "own look": template("no daemon answers here: nobody is warned"),
     "recording": template("a recorded machine"),
 }
 SORTS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
