@@ -32,7 +32,7 @@ from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor
 from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.status import State, judged, status
+from wslgpud.status import State, status, waiting
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
@@ -339,8 +339,7 @@ class Daemon:
         """Return the same without a look into the database, hence at once."""
         state = self._state
         if state is None:
-            waiting = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)}
-            return tongue(language).document(waiting)
+            return waiting(tongue(language))
         return self._status(state, language, ())
 
     def _status(self, state: State, language: str, recent: Sequence[Transition]) -> dict[str, Any]:

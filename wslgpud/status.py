@@ -25,7 +25,7 @@ from wslgpud.running.headline import headline as running_headline
 from wslgpud.sources import windows
 from wslgpud.stress import history
 from wslgpud.stress.tested import Held
-from wslgpud.verdict import Verdict
+from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Tongue, to_json
 
 
@@ -65,7 +65,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "wsl": observation.wsl,
             "level": verdict.label,
             "headline": verdict.message,
-            "verdict": judged(verdict),
+            "verdict": _judged(verdict),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
@@ -93,7 +93,13 @@ def status(  # noqa: PLR0913 - what a document is made of
     )
 
 
-def judged(verdict: Verdict) -> dict[str, Any]:
+def waiting(tongue: Tongue) -> dict[str, Any]:
+    """Return what is known before the first tick."""
+    told = {"version": __version__, "waiting": "for the first sample", "verdict": _judged(WAITING)}
+    return tongue.document(told)
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict for a document: its message, and that as template and facts."""
     return {
         "level": verdict.label,
