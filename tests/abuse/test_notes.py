@@ -34,6 +34,7 @@ from wslgpud.running.read import MOST_NOTES, MOST_NOTES_A_USER, Notes, expected
 from wslgpud.running.write import Claim, Note
 from wslgpud.stress.look import HungNote
 from wslgpud.stress.run import Runner
+from wslgpud.words import Said
 
 GIB = 1 << 30
 #: more than are listed, however many more; 100,000 take as long to read
@@ -293,7 +294,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
-    complaints: list[str] = []
+    complaints: list[Said] = []
     nightly = Nightly(Stress(), Host(), state, Kept())
 
     assert outcome(HungNote(state, Host()).stands) is False
@@ -304,7 +305,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(
     assert outcome(ControlFile(state, complaints.append).now).silences == ()
     nightly.close()
     (said,) = complaints
-    assert "so nothing is silenced" in said
+    assert "so nothing is silenced" in str(said)
 
 
 def process(pid: int, uid: int | None) -> ProcessSample:

@@ -407,7 +407,7 @@ class TestTheDoctor:
 
         (facts,) = torches.ask([trap.python], os.environ)
 
-        assert facts.failure.startswith(f"was not started: {trap.torch} can be written by everybody")
+        assert str(facts.failure).startswith(f"was not started: {trap.torch} can be written by everybody")
         assert trap.said() == []
 
 

@@ -38,6 +38,8 @@ from wslgpud.status import status
 from wslgpud.stress.lock import GpuLock, claims
 from wslgpud.stress.run import Runner
 from wslgpud.stress.tested import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
+from wslgpud.verdict import decide
+from wslgpud.words import ENGLISH
 
 NOBODY, GROUP = 65534, 54321
 SETTINGS = Stress(deadline_seconds=60.0, soak_seconds=20.0)
@@ -327,7 +329,7 @@ def test_a_lock_held_without_s_silences_nothing_and_is_complained_of_once(ramp: 
     try:
         with caplog.at_level(logging.WARNING):
             assert ramp.climb() == Level.EMERGENCY
-        document = status(ramp.state.snapshot, ramp.state.observation, (), locks=ramp.state.locks)
+        document = status(ramp.state, decide(ramp.state.forecasts, ()), ENGLISH)
     finally:
         training.communicate(b"")
 

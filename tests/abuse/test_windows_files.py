@@ -63,7 +63,7 @@ def test_the_doctor_of_the_daemon_says_so_and_goes_on(spoil, complaint, tmp_path
 @spoiled
 def test_the_command_says_so_in_one_line(spoil, complaint, tmp_path):
     spoil(tmp_path / ".wslconfig")
-    done = wslgpud("wslconfig", "check", str(tmp_path / ".wslconfig"), home=tmp_path)
+    done = wslgpud("wslconfig", "check", "--file", str(tmp_path / ".wslconfig"), home=tmp_path)
 
     assert done.returncode
     assert complaint in done.stdout + done.stderr

@@ -41,7 +41,7 @@ def kill(t: float, **facts: str | float) -> Transition:
 
 
 def short(t: float, old: Level, new: Level, left: int = 5, **facts: str) -> Transition:
-    forecast = Forecast("ram", new, left * GIB, 100 * GIB, who="python3 train.py (pid 7)")
+    forecast = Forecast("ram", new, left * GIB, 100 * GIB, who="python3 train.py (pid 7)", who_pid=7)
     return replace(transition(t, old, new), forecast=forecast, facts=facts)
 
 
@@ -58,11 +58,13 @@ def test_an_exhaustion_that_ends_in_a_kill_is_that_kills_story() -> None:
     rows = [short(1, OK, INFO), short(3, INFO, WARNING), kill(40), short(41, WARNING, OK, 90)]
     (incident,) = fold(enumerate(rows, start=1))
 
-    assert (incident.rule, incident.headline, incident.closed_wall) == ("memory_exhaustion", "killed", None)
-    assert told(*rows) == [(1, f"killed {clock(40)}, warned 37 s before")]
-    assert str(closing(incident, rows[-1])) == (
-        f"Over: RAM: python3 train.py (pid 7) killed {clock(40)}, warned 37 s before; 90 of 100 GiB left"
+    assert (incident.rule, str(incident.message), incident.closed_wall) == (
+        "memory_exhaustion",
+        "killed",
+        None,
     )
+    assert told(*rows) == [(1, f"killed {clock(40)}, warned 37 s before")]
+    assert str(closing(incident, rows[-1])) == f"killed {clock(40)}, warned 37 s before"
 
 
 def test_a_kill_without_an_exhaustion_before_it_was_not_warned_of() -> None:

@@ -21,7 +21,9 @@ from wslgpud.observe import observe
 from wslgpud.plots import PlotError
 from wslgpud.plots.incident import Panel, Story, plot_incident
 from wslgpud.sources import windows
-from wslgpud.status import status
+from wslgpud.status import State, status
+from wslgpud.verdict import decide
+from wslgpud.words import ENGLISH
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -94,8 +96,12 @@ def snapshot() -> Snapshot:
     )
 
 
+def document_of(seen: Snapshot) -> dict[str, Any]:
+    return status(State(seen, observe(seen), ()), decide((), ()), ENGLISH)
+
+
 def test_status_tells_what_windows_tells() -> None:
-    document = status(snapshot(), observe(snapshot()), [])["windows"]
+    document = document_of(snapshot())["windows"]
 
     assert document["vm_unreturned_bytes"] == 21 * GIB
     assert document["gpus"] == [{"adapter": "NVIDIA RTX", "shared_bytes": 3 * GIB}]
@@ -108,7 +114,7 @@ def test_status_tells_what_windows_tells() -> None:
 
 
 def test_where_windows_is_not_asked_nothing_is_said_of_it() -> None:
-    assert "windows" not in status(tick(1), observe(tick(1)), [])
+    assert "windows" not in document_of(tick(1))
     assert "Windows" not in screen()
 
 
@@ -157,7 +163,7 @@ def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_ma
 @pytest.mark.parametrize(
     ("name", "count", "said"),
     [
-        ("i.doc", 2, "ends in .png, .svg or .html"),
+        ("i.doc", 2, "a plot ends in one of .png, .svg, .html"),
         ("no/i.html", 2, "cannot write"),
         ("i.png", 0, "nothing to draw"),
     ],

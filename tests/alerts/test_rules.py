@@ -122,9 +122,9 @@ def test_who_was_killed_is_named_by_the_script_that_it_ran_where_it_was_seen_ali
         return str(compose(row).headline)
 
     script = ProcessSample(8932, 1, "python3", GIB, 0, command="python3 train.py")
-    assert told("python3", script) == "Killed for lack of memory: python3 train.py (pid 8932, 5.0 GiB)"
-    assert told("python3") == "Killed for lack of memory: python3 (pid 8932, 5.0 GiB)"
-    assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932, 5.0 GiB)"
+    assert told("python3", script) == "Killed for lack of memory: python3 train.py (pid 8932), 5.0 GiB"
+    assert told("python3") == "Killed for lack of memory: python3 (pid 8932), 5.0 GiB"
+    assert told("cc1plus", script) == "Killed for lack of memory: cc1plus (pid 8932), 5.0 GiB"
 
 
 def test_kills_in_many_groups_while_no_daemon_ran_are_one_alert_and_those_of_the_machine_another() -> None:
@@ -222,7 +222,7 @@ def test_without_the_kernel_log_the_victim_is_the_grower_that_is_gone_and_marked
         used = Reading(cgroups.CURRENT, sum(p.rss_bytes for p in running if p.cgroup == "/a"), ("/a",))
         seen = tick(t, *readings, used, kernel_log="absent")
         seen = replace(seen, reports=(*seen.reports, processes(t, *running)), _families={})
-        return engine.observe(seen, growing={"cgroup:/a": "python3 train.py (pid 8932)"})
+        return engine.observe(seen, growing={"cgroup:/a": 8932})
 
     assert look(1, counted(0, a=0), train, other) == []
     assert look(2, counted(1, a=1), train, other) == [], "the list of processes is older than the kill"
@@ -231,7 +231,7 @@ def test_without_the_kernel_log_the_victim_is_the_grower_that_is_gone_and_marked
         Transition(START, 1, change.resource, change.rule, change.old, change.new, "", facts=change.facts)
     )
 
-    assert text.headline == "Killed for lack of memory: probably python3 train.py (pid 8932), 3.0 GiB"
+    assert str(text.headline) == "Killed for lack of memory: probably python3 train.py (pid 8932), 3.0 GiB"
     assert "who" not in change.facts
 
 

@@ -126,12 +126,13 @@ def test_the_first_line_is_one_line_of_at_most_90_characters(code: str, victim: 
 
 
 def test_a_long_name_of_who_was_killed_is_shortened_and_the_figures_stay() -> None:
-    facts = {**oom_kill("python3 a_training_run_with_a_name.py", 8932).fields, "died_wall": START}
+    who = "python3 a_training_run_with_a_name.py (pid 8932)"
+    facts = {**oom_kill("python3", 8932).fields, "who": who, "died_wall": START}
     row = Transition(START, 1, "ram", "oom_kill", Level.OK, Level.CRITICAL, facts=facts)
 
     headline = said(row)["headline"]
 
-    assert headline.startswith("Killed for lack of memory: a_training_run_with… (pid 8932, 5.0 GiB) at 20")
+    assert headline.startswith("Killed for lack of memory: a_training_run_with…, 5.0 GiB, at 20")
     assert len(headline) <= HEADLINE_CHARACTERS
 
 

@@ -26,7 +26,7 @@ def life(folder):
         found: list[dict[str, object]] = []
         while not found:  # on a busy machine the card's process may miss its first deadline
             daemon._tick()
-            found = [f for f in daemon.status()["forecasts"] if f["resource"] == "gpu0"]
+            found = [f for f in daemon.status("en")["forecasts"] if f["resource"] == "gpu0"]
         return found[0]
 
 

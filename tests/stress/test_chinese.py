@@ -206,7 +206,7 @@ class TestFitAndSweep:
             ("1B",),
             ("7B", "--mode", "training", "--batch", "4", "--checkpointing"),
             ("7B", "--mode", "lora", "-p", "int4"),
-            ("70B", "--mode", "training", "-o", "sgd"),
+            ("70B", "--mode", "training", "--optimizer", "sgd"),
             ("7B", "-p", "fp32", "--batch", "4"),
             ("huge",),
             ("7B", "--mode", "sleeping"),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wslgpud.alerts.victims import Counted
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Reading, Snapshot, SourceReport
+from wslgpud.model import Event, ProcessSample, Reading, Snapshot, SourceReport
 from wslgpud.risk.spill import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact
@@ -49,6 +49,8 @@ class Remembered:
     #: sources that did not answer an earlier run either, and so have never answered this one
     missed: set[str] = field(default_factory=set)
     kills: Counted = field(default_factory=Counted)
+    #: processes of the last two lists of them, by pid: the kernel's log may be a tick late
+    processes: dict[int, ProcessSample] = field(default_factory=dict)
     #: what Windows has moved into RAM of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
@@ -72,6 +74,9 @@ class Remembered:
 
     def remember(self, snapshot: Snapshot) -> None:
         """Note the tick that has just been looked at."""
+        before = self.last.processes if self.last is not None else ()
+        if snapshot.processes is not before:
+            self.processes = {p.pid: p for p in (*before, *snapshot.processes)}
         self.last = snapshot
         self.gpu_seen = self.gpu_seen or bool(snapshot.gpus)
 

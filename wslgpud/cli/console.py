@@ -14,6 +14,8 @@ from rich.segment import Segment
 from wslgpud import output
 from wslgpud.units import printable
 
+#: as Rich passes it to what draws itself
+RichConsole = rich_console.Console
 #: columns of a pipe or a file, where nothing may be wrapped; and of a chart there
 ENDLESS, _PICTURE = 1 << 14, 100
 
@@ -28,7 +30,7 @@ def harmless(segments: Iterable[Segment]) -> Iterator[Segment]:
             yield segment
 
 
-class Console(rich_console.Console):
+class Console(RichConsole):
     """The console of every command: strings are text, never markup, and foreign escapes are made harmless."""
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
-from wslgpud.cli.console import ENDLESS, Console
+from wslgpud.cli.console import ENDLESS, Console, RichConsole
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.rows import Shown, View

@@ -164,7 +164,7 @@ class Hysteresis:
         if recovered or still:
             # What merely stands still steps down by way of warning: it is still near its limit.
             self.level = max(want, Level.WARNING) if self.level > Level.WARNING and not recovered else want
-            self.raised_share, self.wanted_t, self.better_since = share, t, None
+            self.raised_share, self.wanted_t = share, t
         return self.level
 
     @property
