@@ -56,7 +56,7 @@ def status(  # noqa: PLR0913 - what a document is made of
 
     ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
     """
-    snapshot, observation = state.snapshot, state.observation
+    snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
     return tongue.document(
         {
@@ -69,10 +69,10 @@ def status(  # noqa: PLR0913 - what a document is made of
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
-            "swap": asdict(observation.swap) if observation.swap else None,
+            "swap": asdict(swap) if swap else None,
             "gpus": [_gpu(g) for g in snapshot.gpus],
             "windows": _windows(snapshot) or None,
-            "forecasts": [_forecast(f) for f in state.forecasts],
+            "forecasts": [_forecast(f, tongue, swap=bool(swap and swap.total)) for f in state.forecasts],
             "processes": [_process(p) for p in snapshot.processes],
             "sources": [_source(r, snapshot) for r in snapshot.reports],
             "incidents": [_standing(s, now.get(s.incident.resource)) for s in incidents],
@@ -115,9 +115,16 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _forecast(forecast: Forecast) -> dict[str, Any]:
-    told = {"outlook": outlook(forecast), "pid": forecast.who_pid, **forecast_facts(forecast)}
-    return {"resource": forecast.resource, "level": forecast.level.label, **told}
+def _forecast(forecast: Forecast, tongue: Tongue, *, swap: bool) -> dict[str, Any]:
+    resource = forecast.resource
+    return {
+        "resource": resource,
+        "name": tongue.t("RAM + swap") if swap and resource == "ram" else tongue.resource(resource),
+        "level": forecast.level.label,
+        "outlook": outlook(forecast),
+        "pid": forecast.who_pid,
+        **forecast_facts(forecast),
+    }
 
 
 def _standing(open_one: Standing, now: Forecast | None) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
             "id": incident.id,
             "rule": incident.rule,
             "resource": incident.resource,
+            "name": tongue.resource(incident.resource),
             "level": incident.level.label,
             "worst_level": incident.worst.label,
             "opened": iso(incident.opened_wall),

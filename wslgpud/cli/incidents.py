@@ -99,7 +99,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     """Return a table: when, how bad, where, and below the first line of the story how it ended."""
     if not found:
         return t("nothing went wrong")
-    subjects = [_cut(words.current().resource(i["resource"])) for i in found]
+    subjects = [_cut(i["name"]) for i in found]
     wide = max(len(t("subject")), *map(len, subjects))
     head = f"{t('ID'):>6}  {t('when'):<16}  {t('level'):<9}  {t('subject'):<{wide}}  "
     lines = [head + t("story")]
@@ -119,10 +119,9 @@ def _cut(subject: str) -> str:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    where = words.current().resource(d["resource"])
     about = t(
         "{subject}, at worst {level}; began {began}",
-        subject=where,
+        subject=d["name"],
         level=d["worst_level"],
         began=local(d["opened"]),
     )

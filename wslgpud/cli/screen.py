@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
 
 from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
-from wslgpud.cli.console import ENDLESS, Console, RichConsole
+from wslgpud.cli.console import ENDLESS, RichConsole
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.rows import Shown, View
@@ -73,6 +72,11 @@ class Screen:
             yield Segment.line()
 
 
+def once(look: Look) -> Screen:
+    """Return all that one look has brought."""
+    return Screen(look, Trail(), Shown(span_seconds=0.0))
+
+
 def _above(view: View) -> Iterator[RenderableType]:
     yield from rows.verdict(view)
     yield from rows.running(view)
@@ -121,13 +125,3 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
     for line in chart(curves, start, now + span, step, size, width=view.width, height=height - 2):
         line.end = ""
         yield line
-
-
-def print_look(look: Look, console: Console | None = None) -> None:
-    """Print all that a look has brought."""
-    (console or Console()).print(Screen(look, Trail(), Shown(span_seconds=0.0)))
-
-
-def print_status(document: dict[str, Any], console: Console | None = None) -> None:
-    """Print all rows of a document of ``wslgpud.status``."""
-    print_look(Look(0.0, document, {}, document["seen_by"], document.get("url", "")), console)

@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from wslgpud.units import one_line
-from wslgpud.words.message import Message, Said, template
+from wslgpud.words.message import Message, Said
 
 _MOST_CHARACTERS = 500
-#: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
-_FAILURES = (
-    template("Address already in use"),
-    template("Cannot allocate memory"),
-    template("Connection refused"),
-    template("Connection timed out"),
-    template("Exec format error"),
-    template("File exists"),
-    template("File name too long"),
-    template("Input/output error"),
-    template("Invalid argument"),
-    template("Is a directory"),
-    template("No space left on device"),
-    template("No such device"),
-    template("No such file or directory"),
-    template("Not a directory"),
-    template("Operation not permitted"),
-    template("Permission denied"),
-    template("Read-only file system"),
-    template("Too many levels of symbolic links"),
-    template("its owner holds a lease on it"),
-    template("larger than any such file may be"),
-    template("this is a FIFO, not a plain file"),
-    template("this is a device, not a plain file"),
-    template("this is a folder, not a plain file"),
-    template("this is a link, not a plain file"),
-    template("this is a socket, not a plain file"),
-)
 
 
 class Told(Exception):  # noqa: N818 - mostly a state, not a mistake
