@@ -32,11 +32,12 @@ from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor
 from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.status import State, status, waiting
+from wslgpud.status import State, in_one_line, judged, status, waiting
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
 from wslgpud.words import Said, cause, chosen, failure, say, tongue
+from wslgpud.words.names import LEVELS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -282,9 +283,8 @@ class Daemon:
             self._systemd.send("READY=1", *systemd.watchdog_patience(self._environ, interval))
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        self._systemd.send(
-            *alive, f"STATUS={self._verdict.label}: {self._tongue.text(self._verdict.message)}"
-        )
+        level, said = LEVELS[self._verdict.label], self._tongue.document(judged(self._verdict))
+        self._systemd.send(*alive, f"STATUS={self._tongue.t(level)}: {in_one_line(said)}")
 
     def _decide(self, state: State) -> Verdict:
         lately = self._desk.lately(NEWS_SECONDS)

@@ -33,12 +33,20 @@ class Reading(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump)."""
+    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump).
+
+    ``text`` is a template whose blanks are ``fields``, or the kernel's own line.
+    """
 
     kind: str
     wall: float
     text: str
     fields: Mapping[str, str | Number] = MappingProxyType({})
+
+    @property
+    def message(self) -> Message:
+        """What happened, to be worded where somebody reads it."""
+        return Message(self.text, self.fields)
 
 
 @dataclass(frozen=True, slots=True)

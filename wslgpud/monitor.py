@@ -22,9 +22,18 @@ from wslgpud.sampler import Pace, Sampler
 from wslgpud.sources.registry import SOURCES
 from wslgpud.status import State
 from wslgpud.stress.tested import CardsUnderTest
-from wslgpud.units import size
+from wslgpud.words import template
 
 log = logging.getLogger(__name__)
+
+_PROGRAM_ENDED = template(
+    "an allocation on {resource} has probably failed at {used_bytes}: {program} ended right after use had "
+    "grown so far"
+)
+_FREE_AGAIN = template(
+    "an allocation on {resource} has probably failed at {used_bytes}: much of it was free again right after "
+    "use had grown so far"
+)
 
 LESSON_SECONDS = 600.0
 """What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved."""
@@ -142,10 +151,7 @@ class Monitor:
 
 def _event(failure: Failure, wall: float) -> Event:
     """Put a failure that nobody told of on record."""
-    who = f"{failure.program} ended" if failure.program else "much of it was free again"
-    text = (
-        f"an allocation on {failure.resource} has probably failed at {size(failure.used_bytes)}:"
-        f" {who} right after use had grown so far"
-    )
-    log.info("%s", text)
-    return Event("vram_exhausted", wall, text, failure._asdict())
+    text = _PROGRAM_ENDED if failure.program else _FREE_AGAIN
+    event = Event("vram_exhausted", wall, text, failure._asdict())
+    log.info("%s", event.message)
+    return event

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.alerts.incidents import Standing
+from wslgpud.alerts.incidents import Standing, story
 from wslgpud.alerts.message import forecast_facts, iso
+from wslgpud.alerts.rules import MEMORY
 from wslgpud.alerts.texts import text_now
 from wslgpud.model import (
     Forecast,
@@ -65,7 +66,7 @@ def status(  # noqa: PLR0913 - what a document is made of
             "wsl": observation.wsl,
             "level": verdict.label,
             "headline": verdict.message,
-            "verdict": _judged(verdict),
+            "verdict": judged(verdict),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
             "ram": asdict(observation.ram) if observation.ram else None,
@@ -95,11 +96,11 @@ def status(  # noqa: PLR0913 - what a document is made of
 
 def waiting(tongue: Tongue) -> dict[str, Any]:
     """Return what is known before the first tick."""
-    told = {"version": __version__, "waiting": "for the first sample", "verdict": _judged(WAITING)}
+    told = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)}
     return tongue.document(told)
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
+def judged(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict for a document: its message, and that as template and facts."""
     return {
         "level": verdict.label,
@@ -113,6 +114,12 @@ def _judged(verdict: Verdict) -> dict[str, Any]:
         "also": verdict.also or None,
         "message": to_json(verdict.message),
     }
+
+
+def in_one_line(said: Mapping[str, Any]) -> str:
+    """Return what a verdict as JSON says: its headline, and the culprit where that has no room for them."""
+    who = said.get("who", "")
+    return said["headline"] if who in said["headline"] else f"{said['headline']} · {who}"
 
 
 def _forecast(forecast: Forecast, tongue: Tongue, *, swap: bool) -> dict[str, Any]:
@@ -130,11 +137,15 @@ def _forecast(forecast: Forecast, tongue: Tongue, *, swap: bool) -> dict[str, An
 def _standing(open_one: Standing, now: Forecast | None) -> dict[str, Any]:
     """Return an open incident; ``now`` is the forecast of its resource, which says what is so now."""
     incident, until = open_one.incident, open_one.silenced_until_wall
+    # A kill stays open for a while to keep a burst together; over free memory nothing is red.
+    level = incident.level
+    if now is not None and story(incident.rule) == MEMORY:
+        level = min(level, now.level)
     return {
         "id": incident.id,
         "rule": incident.rule,
         "resource": incident.resource,
-        "level": incident.level.label,
+        "level": level.label,
         "since": iso(incident.opened_wall),
         "headline": text_now(incident, now).headline or incident.message,
         "acknowledged": open_one.acknowledged,

@@ -7,11 +7,11 @@ it tells of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Incident, Standing, story
+from wslgpud.alerts.incidents import Incident, Key, Standing, story
 from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
@@ -86,7 +86,7 @@ def decide(
     if not forecasts and blind:
         found.append((Verdict(None, say("The machine's memory cannot be read: {why}", why=blind)), None))
     if not found:
-        return _calm(forecasts, list(lately))
+        return _calm(forecasts, list(lately), numbers)
     worst, _ = told = max(found, key=_rank)
     return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
 
@@ -121,15 +121,20 @@ def _trouble(incident: Incident) -> Verdict:
     return Verdict(level, told, text.advice, incident.resource, incident.rule, incident=incident.id)
 
 
-def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition]) -> Verdict:
+def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
     """Return that all is well, and what has just ended."""
     rooms_now = {f.resource: f for f in forecasts}
     for row in reversed(lately):
         now = rooms_now.get(row.resource)
-        if row.rule == MEMORY and row.new == Level.OK and now is not None:
+        if now is None:
+            continue
+        # What filled within a second or two is killed before anybody could be warned of it.
+        unwarned = row.rule == OOM_KILL and row.new > Level.OK and now.cause == "killed"
+        if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             told = with_victim(now, kill)
-            return _of(told, Level.OK, told.cause if told.cause in ENDINGS else "over")
+            over = _of(told, Level.OK, told.cause if told.cause in ENDINGS else "over")
+            return over._replace(incident=numbers.get((MEMORY, row.resource)))
     # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
     if full is not None:

@@ -23,7 +23,7 @@ def sections() -> dict[str, str]:
     return {
         rule: re.sub(r"\[([^]]+)\]\((?!http)[^)]+\)", r"\1", words)
         for page in PAGES
-        for rule, words in runbook_sections(page).items()
+        for rule, words in runbook_sections(page=page).items()
     }
 
 

@@ -57,10 +57,10 @@ def test_a_memory_warning_says_what_when_who_and_why_in_either_language() -> Non
         "Probability that it runs out within 5 min: 70 %."
     )
     assert chinese["headline"] == (
-        "内存 约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MiB/分钟，剩 3.1 / 24 GiB"
+        "内存约 4 分钟后耗尽 (2-7)：python train.py (pid 4121) +310 MiB/分钟，剩 3.1 / 24 GiB"
     )
     assert chinese["evidence"] == (
-        "内存 的用量已持续增长 2 分钟。正在增长：python train.py (pid 4121)。5 分钟内耗尽的概率：70 %。"
+        "内存的用量已持续增长 2 分钟。正在增长：python train.py (pid 4121)。5 分钟内耗尽的概率：70 %。"
     )
 
 

@@ -47,7 +47,8 @@ def oom_kill(
         "victim": victim, "pid": pid, "size_bytes": 5 << 30, "anon_bytes": 5 << 30, "shmem_bytes": 0,
         "constraint": "CONSTRAINT_MEMCG" if cgroup else "CONSTRAINT_NONE", "cgroup": cgroup, "past": past,
     }  # fmt: skip
-    return Event("oom_kill", wall, f"the kernel killed {victim}", fields)
+    text = "the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up"
+    return Event("oom_kill", wall, text, fields)
 
 
 def transition(

@@ -177,7 +177,7 @@ def test_no_command_says_a_time_by_another_option():
         (["histry"], "there is no command histry; did you mean history?", "没有命令 histry"),
         (["status", "--jsn"], "there is no option --jsn; did you mean --json?", "没有选项 --jsn"),
         (["capture", "a", "x"], "unexpected argument: 'x'", "多余的参数"),
-        (["fit"], "MODEL is missing", "缺少 模型"),
+        (["fit"], "MODEL is missing", "缺少模型"),
         (["fit", "7B", "--batch", "x"], "--batch must be a whole number, at least 1", "--batch 必须为：整数"),
         (["fit", "7B", "--batch"], "--batch needs a value", "--batch 需要一个值"),
         (["status", "--json=1"], "--json takes no value", "--json 不带值"),

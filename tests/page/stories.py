@@ -76,7 +76,7 @@ def kernel_kill(group: str, wall: float) -> Event:
         "victim": "python3", "pid": PIDS[group], "size_bytes": 29 * GIB // 10, "anon_bytes": 29 * GIB // 10,
         "shmem_bytes": 0, "constraint": "CONSTRAINT_MEMCG", "cgroup": group, "past": 0,
     }  # fmt: skip
-    return Event("oom_kill", wall, f"the kernel killed python3 (pid {PIDS[group]})", fields)
+    return Event("oom_kill", wall, "the kernel killed {victim} (pid {pid}): {cgroup} was used up", fields)
 
 
 def three_groups(stage: Stage, folder: Path) -> Desk:

@@ -143,6 +143,15 @@ def test_a_server_whose_memory_comes_to_lie_in_ram_is_full_after_all_and_told_ho
     assert forecast.spilled_bytes == pytest.approx(3.2 * GIB, abs=0.3 * GIB)
 
 
+def test_a_countdown_ends_at_once_when_the_card_is_full_and_the_rest_comes_to_lie_in_ram() -> None:
+    filling = [card(8 + 0.1 * i, [7], shared=0.5) for i in range(79)]
+    found, forecast, _ = play([*filling, *[card(15.85, [7], shared=0.5 + 0.1 * i) for i in range(15)]])
+
+    assert [level for _, level in found[-2:]] == [Level.EMERGENCY, Level.WARNING]
+    assert (forecast.cause, forecast.eta_seconds) == ("full", None)
+    assert forecast.spilled_bytes == pytest.approx(1.4 * GIB, abs=0.1 * GIB)
+
+
 def test_what_lies_in_ram_is_a_fact_of_the_full_card_until_it_is_back() -> None:
     engine = RiskEngine()
     play([card(12, [7], shared=1.5)] * 10, engine)

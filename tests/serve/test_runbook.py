@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 from markdown_it import MarkdownIt
 
 from tests.support.daemons import daemon
+from tests.words.latin import latin_words
 from wslgpud.alerts.runbook import sections
 from wslgpud.serve import runbook
+from wslgpud.words import ENGLISH, LANGUAGES, Tongue, tongue
+
+
+def page(texts: Mapping[str, str], tongue: Tongue) -> str:
+    return runbook.runbook(texts, tongue).body.decode()
 
 
 def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
     with daemon(tmp_path) as running:
         served = running.get("/runbook")
+        chinese = running.get("/runbook?lang=zh")
 
+    assert chinese == page(sections(tongue("zh")), tongue("zh"))
     for rule, text in sections().items():
         assert f'<section id="{rule}" class="card"><h2>{rule}</h2><p>' in served
         assert f'href="#{rule}"' in served
@@ -23,7 +32,7 @@ def test_every_rule_is_an_anchor_on_the_daemons_page(tmp_path) -> None:
 
 
 def test_the_page_needs_no_script_and_fetches_nothing_from_elsewhere() -> None:
-    served = runbook.runbook(sections()).body.decode()
+    served = page(sections(), ENGLISH)
 
     assert not re.search(r'<script|style="|src=|<img|@import|url\(', served)
     assert set(re.findall(r'href="([a-z]+:)', served)) <= {"https:"}
@@ -33,13 +42,23 @@ def paragraphs(text: str) -> str:
     return "".join(runbook.paragraphs(text))
 
 
+def test_in_chinese_it_has_no_english_but_names_and_code() -> None:
+    served = page(sections(tongue("zh")), tongue("zh"))
+    text = re.sub(r"(?s)<code>.*?</code>|<[^>]+>", " ", served)
+
+    assert 'lang="zh"' in served
+    assert latin_words(text, (*sections(), "device not ready", "batch size")) == []
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("rule", sections())
-def test_the_texts_come_out_as_markdown_means_them(rule: str) -> None:
+def test_the_texts_come_out_as_markdown_means_them(rule: str, language: str) -> None:
     """What the page does not know of Markdown (lists, emphasis) must not be in the runbook."""
-    meant = MarkdownIt().render(sections()[rule])
+    text = sections(tongue(language))[rule]
+    meant = MarkdownIt().render(text)
     here = re.sub(r'<a href="(?!https)[^"]*">(.*?)</a>', r"\1", meant).replace("</p>\n<p>", "</p><p>")
 
-    assert paragraphs(sections()[rule]).replace("&#x27;", "'") == here.strip()
+    assert paragraphs(text).replace("&#x27;", "'") == here.strip()
 
 
 def test_a_text_cannot_smuggle_markup_into_the_page() -> None:

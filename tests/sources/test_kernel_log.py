@@ -69,7 +69,7 @@ def test_a_machine_that_ran_full_names_its_victim(machine, values):
         "anon_bytes": 41943040 * 1024, "file_bytes": 1024 * 1024, "shmem_bytes": 2048 * 1024,
         "virtual_bytes": 50000000 * 1024, "constraint": "CONSTRAINT_NONE", "cgroup": "/user.slice",
     }  # fmt: skip
-    assert event.text == "the kernel killed python3 (pid 1234, 40 GiB): all memory was used up"
+    assert str(event.message) == "the kernel killed python3 (pid 1234, 40 GiB): all memory was used up"
     # 102 s after boot; this machine's clock stands at 5000 s after boot
     assert event.wall == 1_790_000_000.0 - 5000 + 102
 
@@ -80,7 +80,7 @@ def test_a_limit_that_was_hit_names_the_cgroup(machine, values):
     (event,) = sample.events
     assert event.fields["cgroup"] == "/wsl-user"
     assert event.fields["constraint"] == "CONSTRAINT_MEMCG"
-    assert event.text.endswith("the memory limit of /wsl-user was used up")
+    assert str(event.message).endswith("the memory limit of /wsl-user was used up")
 
 
 def test_a_second_victim_without_a_reason_of_its_own_is_no_mix_of_two(machine):

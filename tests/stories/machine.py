@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from tests.support.daemons import eventually
 from wslgpud import config as configuration
 from wslgpud.app import Daemon
 from wslgpud.host import RecordedHost
 from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
+from wslgpud.words import Said, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"
 GIB = 1 << 30
 MIB = 1 << 20
 CARD = "NVIDIA GeForce RTX 5070 Ti"
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
-START_WALL = 1_790_000_000.0
+START_WALL = 1_700_000_000.0
+#: what the channel has got, a line each
+SENT = "sent.jsonl"
 
 
 class PlayedClock:
@@ -61,7 +68,7 @@ class Second:
     kernel: tuple[str, ...] = ()
     kernel_log: bool = True
     #: name of a source to why it is silent
-    silent: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, Said] = field(default_factory=dict)
 
 
 def program(pid: int, command: str, rss: int, group: str = "") -> ProcessSample:
@@ -93,7 +100,11 @@ class Sensors:
 
         reports = [report(name, sample) for name, sample in self._samples(now, wall)]
         if not now.kernel_log:
-            why = "reading /dev/kmsg needs the right to read the kernel's log"
+            why = say(
+                "no permission to read {path}, so OOM kills go unseen: run as root, give the service "
+                "AmbientCapabilities=CAP_SYSLOG, or run 'sudo sysctl kernel.dmesg_restrict=0'",
+                path="/dev/kmsg",
+            )
             reports.append(SourceReport("kernel_log", "absent", Sample(), mono, 0.001, why))
         return Snapshot(wall, mono, self.second, tuple(reports), 0.0, 1.0)
 
@@ -143,35 +154,61 @@ class Sensors:
         for line in now.kernel:
             found = self._story.add(line)
             if found is not None and hasattr(found, "fields"):
-                yield Event("oom_kill", wall, found.headline, found.fields())
+                yield Event("oom_kill", wall, found.text, found.fields())
 
 
 class Played:
-    """A daemon on such a machine."""
+    """A daemon on such a machine, and what it has told of itself, second by second."""
 
-    def __init__(self, daemon: Daemon, sensors: Sensors, clock: PlayedClock) -> None:
-        self.daemon, self.sensors, self.clock = daemon, sensors, clock
+    def __init__(self, daemon: Daemon, sensors: Sensors, manager: socket.socket, language: str) -> None:
+        self.daemon, self.sensors, self.language = daemon, sensors, language
+        self.state = daemon._folder
+        self.folder = self.state.parent
+        #: by second of the story, the status document in the daemon's language
+        self.documents: list[dict[str, Any]] = []
+        #: what the service manager was told last
+        self.notified = ""
+        self._manager = manager
 
     def until(self, second: int) -> None:
         """Let the story go on to a second of it."""
         while self.sensors.second <= second:
-            self.clock.mono_now += 1.0
+            self.sensors.clock.mono_now += 1.0
             self.daemon._tick()
             self.sensors.second += 1
+            self.documents.append(self.daemon.now(self.language))
+            with suppress(BlockingIOError):
+                while True:
+                    self.notified = self._manager.recv(1 << 16).decode()
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return what the channel has got, once it has all."""
+        dispatcher = self.daemon._desk.dispatcher
+        eventually(lambda: not any(dispatcher.waiting().values()), "that the channel has got all")
+        return [json.loads(line) for line in (self.folder / SENT).read_text().splitlines()]
 
 
 @contextmanager
-def played(script: Script, folder: Path, *, settings: configuration.Config | None = None) -> Iterator[Played]:
+def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Played]:
     """Start a daemon on a machine that follows a script."""
     clock = PlayedClock()
-    config = settings or configuration.Config()
-    config = replace(config, server=replace(config.server, port=0))
+    sent = folder / SENT
+    sent.touch()
+    take = ("sh", "-c", f"cat >> '{sent}'; echo >> '{sent}'")
+    config = configuration.Config(
+        server=configuration.Server(port=0),
+        alerts=configuration.Alerts(language=language, command=take, command_timeout_seconds=600),
+    )
     host = RecordedHost(HOSTS / "bare-linux", clock)
-    with Daemon(config, host, folder / "state", {"HOME": str(folder)}) as daemon:
-        sensors = Sensors(script, clock)
-        daemon._monitor._sampler.close()
-        daemon._monitor._sampler = sensors  # type: ignore[assignment]
-        yield Played(daemon, sensors, clock)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.setblocking(False)
+        manager.bind("")  # the kernel picks an abstract name
+        environ = {"HOME": str(folder), "NOTIFY_SOCKET": f"@{manager.getsockname()[1:].decode()}"}
+        with Daemon(config, host, folder / "state", environ) as daemon:
+            sensors = Sensors(script, clock)
+            daemon._monitor._sampler.close()
+            daemon._monitor._sampler = sensors  # type: ignore[assignment]
+            yield Played(daemon, sensors, manager, language)
 
 
 def oom_lines(pid: int, name: str, held: int, group: str = "") -> tuple[str, ...]:

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tests.stories.machine import GIB, MIB, Group, Script, Second, oom_lines, program
 from wslgpud.model import GpuProcess
+from wslgpud.words import say
 
 TRAIN = "python3 train.py"
 PID = 8932
 
 
+class Moment(NamedTuple):
+    """A second of a story at which somebody looks, and how bad things are then."""
+
+    second: int
+    level: str
+
+
 @dataclass(frozen=True)
 class Tale:
-    """A machine by the second, for how long, and the second after which its trouble is over (or None)."""
+    """A machine by the second, and its moments in their order."""
 
     script: Script
-    seconds: int
-    ends: int | None = None
+    moments: Mapping[str, Moment]
+
+    @property
+    def end(self) -> int:
+        """The last second."""
+        return max(moment.second for moment in self.moments.values())
 
 
 def leak_and_kill(kernel_log: bool = True) -> Tale:
@@ -38,7 +51,28 @@ def leak_and_kill(kernel_log: bool = True) -> Tale:
         lines = oom_lines(PID, "python3", limit, "/train") if t == killed and kernel_log else ()
         return replace(calm, groups={"/train": Group(limit, 3 * MIB, 1)}, kernel=lines)
 
-    return Tale(script, killed + 30, killed)
+    moments = {
+        "calm": Moment(15, "ok"), "growing": Moment(90, "info"), "warning": Moment(120, "warning"),
+        "critical": Moment(140, "critical"), "emergency": Moment(killed - 2, "emergency"),
+        "killed": Moment(killed, "ok"), "after it": Moment(killed + 23, "ok"),
+    }  # fmt: skip
+    return Tale(script, moments)
+
+
+def burst() -> Tale:
+    """It takes all of its group within two seconds, and is killed."""
+    limit, killed = 3 * GIB, 30
+
+    def script(t: int) -> Second:
+        calm = Second(ram_available=44 * GIB)
+        if t >= killed:
+            lines = oom_lines(PID, "python3", limit, "/train") if t == killed else ()
+            return replace(calm, groups={"/train": Group(limit, 3 * MIB, 1)}, kernel=lines)
+        used = limit - 100 * MIB if t == killed - 1 else 256 * MIB
+        train = program(PID, TRAIN, used, "/train")
+        return replace(calm, groups={"/train": Group(limit, used)}, programs=(train,))
+
+    return Tale(script, {"after it": Moment(killed + 10, "ok")})
 
 
 def three_kills() -> Tale:
@@ -66,7 +100,12 @@ def three_kills() -> Tale:
             ram_available=44 * GIB - taken, groups=groups, programs=tuple(programs), kernel=tuple(lines)
         )
 
-    return Tale(script, 20 + (limit - 256 * MIB) // (32 * MIB) + 30, None)
+    moments = {
+        "calm": Moment(25, "ok"), "growing": Moment(48, "info"), "warning": Moment(52, "warning"),
+        "critical": Moment(63, "critical"), "one killed": Moment(65, "warning"),
+        "two killed": Moment(73, "critical"), "all killed": Moment(76, "ok"), "after it": Moment(140, "ok"),
+    }  # fmt: skip
+    return Tale(script, moments)
 
 
 def leak_that_stops() -> Tale:
@@ -80,7 +119,11 @@ def leak_that_stops() -> Tale:
             programs=(program(PID, TRAIN, used, "/train"),),
         )  # fmt: skip
 
-    return Tale(script, 420)
+    moments = {
+        "growing": Moment(90, "info"), "warning": Moment(115, "warning"), "stopped": Moment(165, "warning"),
+        "over": Moment(250, "ok"), "long after": Moment(400, "ok"),
+    }  # fmt: skip
+    return Tale(script, moments)
 
 
 def full_card_with_spill() -> Tale:
@@ -95,7 +138,13 @@ def full_card_with_spill() -> Tale:
             programs=(program(PID, TRAIN, 2 * GIB),),
         )  # fmt: skip
 
-    return Tale(script, 200)
+    moments = {
+        "calm": Moment(25, "ok"), "growing": Moment(60, "info"), "warning": Moment(75, "warning"),
+        "critical": Moment(87, "critical"), "emergency": Moment(91, "emergency"),
+        "spilling": Moment(100, "warning"), "full": Moment(140, "warning"),
+        "full for long": Moment(200, "critical"),
+    }  # fmt: skip
+    return Tale(script, moments)
 
 
 def lost_card() -> Tale:
@@ -107,17 +156,24 @@ def lost_card() -> Tale:
             programs=(program(PID, TRAIN, 2 * GIB),),
         )  # fmt: skip
 
-    return Tale(script, 70)
+    moments = {"calm": Moment(30, "ok"), "lost": Moment(46, "critical"), "after it": Moment(65, "critical")}
+    return Tale(script, moments)
 
 
 def stale_source() -> Tale:
     """The driver stops answering."""
 
     def script(t: int) -> Second:
-        silent = {"gpu": "no answer from NVML for 9.0 s"} if t >= 30 else {}
+        why = say(
+            "{probe} did not answer within {limit_seconds} and was killed", probe="NVML", limit_seconds=9
+        )
+        silent = {"gpu": why} if t >= 30 else {}
         return Second(card_used=4 * GIB, silent=silent)
 
-    return Tale(script, 260)
+    moments = {
+        "calm": Moment(20, "ok"), "silent": Moment(100, "warning"), "still silent": Moment(230, "critical"),
+    }  # fmt: skip
+    return Tale(script, moments)
 
 
 STORIES: dict[str, Callable[[], Tale]] = {

@@ -1,6 +1,7 @@
-"""Every template in the source, as Babel finds them, and the catalogues that translate them.
+"""Every template in the source, as Babel collects them, and the catalogues that translate them.
 
-Help of commands and of the configuration's keys are templates, too: docstrings and options say them.
+Help of commands and of the configuration's keys are templates, too: docstrings and options say them; so are
+the paragraphs of the runbook.
 
 ``python -m tests.words.catalogue`` brings the catalogues up to date: a new template waits for its
 translation, one that nobody says any more goes.
@@ -8,16 +9,18 @@ translation, one that nobody says any more goes.
 
 from __future__ import annotations
 
+import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import polib
 import typer.main
 from babel.messages.extract import extract_from_dir
 
+from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys
@@ -25,7 +28,6 @@ from wslgpud.words.tongue import TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None, "Fault": None, "warn": None}
-METHODS = [("**.py", "python"), ("**.min.js", "ignore"), ("**.js", "javascript")]
 OPTIONS = {"**.js": {"parse_template_string": True}}
 #: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
 FAILURES = (
@@ -57,6 +59,21 @@ FAILURES = (
 )
 
 
+def in_python(
+    file: BinaryIO, keywords: Collection[str], *_: Any, **__: Any
+) -> Iterator[tuple[int, str, tuple[str, ...], list[str]]]:
+    """Yield the calls that say something, as Babel wants them; its own method overlooks f-strings."""
+    for node in ast.walk(ast.parse(file.read())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+            texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            if name in keywords and texts:
+                yield node.lineno, name, tuple(texts), []
+
+
+METHODS = [("**.py", in_python), ("**.min.js", "ignore"), ("**.js", "javascript")]
+
+
 @cache
 def templates() -> dict[str, tuple[str, set[str]]]:
     """Return each template with its plural form (empty for most) and the files that say it."""
@@ -71,6 +88,8 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         found.setdefault(failure, ("", set()))[1].add("words/failure.py")
     for key in declared_keys():
         found.setdefault(key.help, ("", set()))[1].add("config.py")
+    for text in "\n\n".join(runbook.sections().values()).split("\n\n"):
+        found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
     for command in commands():
         file = (
             Path(inspect.getfile(inspect.unwrap(command.callback))).name

@@ -33,9 +33,10 @@ _COMMAND = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(_PROGRAMS, key=len, reverse=True)))})"
     rf"(?![\w.-])[^\n{_CHINESE}]*?(?=[ ]{{2,}}|[ ]#|\n|[{_CHINESE}]|$)"
 )
-#: paths, addresses, options, blanks, words with a digit, a sign or a capital within: code, versions, files
+#: backticks, paths, addresses, options, blanks, words with a digit, a sign or a capital within: code, files
 _CODE = re.compile(
-    r"https?://[^\s" + _CHINESE + r"]+"
+    r"`[^`\n]+`"
+    r"|https?://[^\s" + _CHINESE + r"]+"
     r"|(?<!\w)~?/[^\s" + _CHINESE + r",;)]+"
     r"|(?<![\w-])--?[A-Za-z][\w-]*"
     r"|\{\w+\}"

@@ -23,7 +23,7 @@ from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, 
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.units import one_line
-from wslgpud.words import Fact, Said
+from wslgpud.words import Fact, Said, template
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ def examine(
         facts=facts,
     )
     kept |= {"kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
-    event = Event(EVENT, now, "the last run did not end in order", kept)
+    event = Event(EVENT, now, template("the last run did not end in order"), kept)
     report = SourceReport(EVENT, "ok", Sample((), events=(event,)), mono, 0.0)
     return row, Snapshot(now, mono, 0, (report,))
 

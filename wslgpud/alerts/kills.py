@@ -74,7 +74,7 @@ def _told(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
 
 
 def _facts(look: Look, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
-    facts: dict[str, Fact] = {**event.fields, "text": event.text, "killed_wall": event.wall}
+    facts: dict[str, Fact] = {**event.fields, "killed_wall": event.wall}
     known = look.remembered.processes | {p.pid: p for p in look.snapshot.processes}
     pid, name = int(event.fields.get("pid", 0)), str(event.fields.get("victim", ""))
     process = known.get(pid) if not event.fields.get("past") else None

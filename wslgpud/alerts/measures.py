@@ -261,7 +261,7 @@ def silent_sources(look: Look) -> Iterator[Signal]:
 def clock_jumps(look: Look) -> Iterator[Signal]:
     """The wall clock was set, or the machine slept."""
     for event in look.events("clock_jump"):
-        yield Signal("clock", 1.0, {"seconds": event.fields.get("seconds", 0), "text": event.text})
+        yield Signal("clock", 1.0, {"seconds": event.fields.get("seconds", 0)})
 
 
 def failing_store(look: Look) -> Iterator[Signal]:

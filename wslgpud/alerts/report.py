@@ -161,7 +161,7 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
             "growing": _growing(history, incident, start, moment, own.values()),
             "levels": [_step(t, tongue) for _, t in _by_time(own)],
             "messages": _messages(history, own, incident, start, end),
-            "events": _events(history, incident, start, end),
+            "events": _events(history, incident, start, end, tongue),
             "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
             "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
             "headroom": [
@@ -216,14 +216,16 @@ def _warning(rows: Iterable[Transition]) -> Transition | None:
     return next(foretold, warnings[0] if warnings else None)
 
 
-def _events(history: History, incident: Incident, start: float, end: float) -> list[dict[str, Any]]:
+def _events(
+    history: History, incident: Incident, start: float, end: float, tongue: Tongue
+) -> list[dict[str, Any]]:
     """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
 
     Kills in other groups are stories of their own.
     """
     group = incident.resource.startswith("cgroup:")
     found = {
-        (round(e.wall), e.text): {"at": iso(e.wall), "kind": e.kind, "text": e.text}
+        (round(e.wall), text := tongue.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
         for e in reversed(history.events(start, end))
         if e.kind != blackbox.EVENT
         and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from wslgpud.words import ENGLISH, Tongue
+
 PATH = Path(__file__).with_name("RUNBOOK.md")
 
 
-def sections(page: Path = PATH) -> dict[str, str]:
-    """Return the paragraphs of a runbook by rule, in their order."""
+def sections(tongue: Tongue = ENGLISH, page: Path = PATH) -> dict[str, str]:
+    """Return what to do by rule, in their order: Markdown, a line a paragraph.
+
+    Each paragraph of RUNBOOK.md is a template, which translators' catalogues have.
+    """
     _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    return {
+        name: "\n\n".join(tongue.template(" ".join(part.split())) for part in text.strip().split("\n\n"))
+        for name, text in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def command(rule: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident, kind_of
+from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY
 from wslgpud.model import NOTHING_SAID, Forecast, Level, Transition
 from wslgpud.risk import wording
@@ -255,7 +256,7 @@ def text_now(incident: Incident, forecast: Forecast | None) -> Text:
         forecast: of its resource now, where there is one: what was left when it opened is no news.
     """
     if incident.rule == MEMORY and forecast is not None:
-        return _memory(forecast, incident.last)
+        return _memory(with_victim(forecast, incident.kill), incident.last)
     return compose(incident.last)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from wslgpud.cli.common import (
     open_reader,
     warn,
 )
-from wslgpud.cli.help import padded
+from wslgpud.cli.help import padded, wrapped
 from wslgpud.cli.incidents import local, recent
 from wslgpud.cli.moments import seconds
 from wslgpud.client import answering
@@ -33,6 +34,9 @@ from wslgpud.words import Message, cause, current, failure, t
 
 if TYPE_CHECKING:
     from wslgpud.alerts.control import Control, ControlFile
+
+#: longer lines are hard to read
+_MOST_COLUMNS = 100
 
 app = App(help="List open alerts, send a test message, silence rules.")
 
@@ -118,10 +122,12 @@ def explain(
     """
     from wslgpud.alerts.runbook import sections  # noqa: PLC0415
 
-    known = sections()
+    known = sections(current())
     if rule and rule not in known:
         raise Fault("there is no rule {rule}; there are: {names}", rule=rule, names=tuple(known))
-    print("\n\n".join(f"{name}\n{text}" for name, text in known.items() if rule in ("", name)))
+    columns = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    shown = (f"{name}\n{wrapped(text, columns)}" for name, text in known.items() if rule in ("", name))
+    print("\n\n".join(shown))
 
 
 @app.command("test")

@@ -52,7 +52,8 @@ class _Spoken:
             typer.echo(f"wslgpud: {more}", err=True)
             status = error.exit_code
         except typer.Abort:
-            typer.echo(f"wslgpud: {t('given up')}", err=True)
+            end = t("given up")
+            typer.echo(f"wslgpud: {end}", err=True)
             status = 1
         sys.exit(status if isinstance(status, int) else 0)
 

@@ -24,9 +24,11 @@ from wslgpud.cli.common import (
     open_reader,
     picture,
 )
+from wslgpud.cli.help import cells, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
+from wslgpud.words.names import LEVELS
 
 if TYPE_CHECKING:
     from wslgpud.alerts.incidents import Incident
@@ -100,14 +102,19 @@ def _list(found: list[dict[str, Any]]) -> str:
     if not found:
         return t("nothing went wrong")
     subjects = [_cut(i["name"]) for i in found]
-    wide = max(len(t("subject")), *map(len, subjects))
-    head = f"{t('ID'):>6}  {t('when'):<16}  {t('level'):<9}  {t('subject'):<{wide}}  "
+    wide = max(map(cells, (t("subject"), *subjects)))
+    number = " " * max(0, 6 - cells(t("ID"))) + t("ID")
+    head = f"{number}  {padded(t('when'), 16)}  {padded(t('level'), 9)}  {padded(t('subject'), wide)}  "
     lines = [head + t("story")]
     for i, subject in zip(found, subjects, strict=True):
-        level = f"{i['worst_level']:<9}"
-        lines.append(f"{i['id']:>6}  {local(i['opened'], 16)}  {level}  {subject:<{wide}}  {i['headline']}")
-        lines += [" " * len(head) + i["outcome"]] if "outcome" in i else []
+        when, level = local(i["opened"], 16), _level(i["worst_level"])
+        lines.append(f"{i['id']:>6}  {when}  {level}  {padded(subject, wide)}  {i['headline']}")
+        lines += [" " * cells(head) + i["outcome"]] if "outcome" in i else []
     return "\n".join(lines)
+
+
+def _level(name: str) -> str:
+    return padded(t(LEVELS[name]), 9)
 
 
 def _cut(subject: str) -> str:
@@ -122,7 +129,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     about = t(
         "{subject}, at worst {level}; began {began}",
         subject=d["name"],
-        level=d["worst_level"],
+        level=t(LEVELS[d["worst_level"]]),
         began=local(d["opened"]),
     )
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
@@ -138,7 +145,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     lines += _curves(shown) if charts else []
     lines += _section(t("Growing"), (_grown(g) for g in d["growing"]))
     lines += _section(
-        t("Levels"), (f"{local(s['at'])}  {s['level']:<9}  {s['headline']}" for s in d["levels"])
+        t("Levels"), (f"{local(s['at'])}  {_level(s['level'])}  {s['headline']}" for s in d["levels"])
     )
     lines += _section(t("Messages"), (_message(m) for m in d["messages"]))
     lines += _section(t("Events"), (f"{local(e['at'])}  {e['text']}" for e in d["events"]))

@@ -300,12 +300,13 @@ def _print_scores(paths: Sequence[Path]) -> None:
     print(
         "\n" + t("Forecast probability of exhaustion within this time -> how often it came true (samples):")
     )
+    never = t("never")
     for horizon in RELIABILITY_SECONDS:
         parts = [
             f"{_percent(said)} -> {_percent(came)} ({count})"
             for said, came, count in engine.reliability.get(horizon, ())
         ]
-        print(f"  {padded(current().duration(horizon), 6)} {', '.join(parts) or t('never')}")
+        print(f"  {padded(current().duration(horizon), 6)} {', '.join(parts) or never}")
     notes = (
         t("silent: recordings with a false alarm, of those that call for silence"),
         t("tolerated: the same, of those where a warning is fair"),

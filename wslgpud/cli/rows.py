@@ -19,6 +19,7 @@ from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
+from wslgpud.status import in_one_line
 from wslgpud.words import Fact, current, filled, says, t, template
 from wslgpud.words.names import HEALTHS, LEVELS
 
@@ -181,8 +182,7 @@ def verdict(view: View) -> Iterator[Text]:
         yield words((f" {badge.upper()} ", "bold reverse yellow"), f" {current().duration(age)}: {why}")
         yield words((t("what follows is old:"), "yellow"), " ", line)
         return
-    if (who := said.get("who", "")) not in said["headline"]:
-        line.append(f" · {who}")
+    line.append(in_one_line(said).removeprefix(said["headline"]))
     if also := said.get("also"):
         more = current().text(says("and {count} more is open", "and {count} more are open", count=also))
         line.append(f"  {more}", "bright_black")

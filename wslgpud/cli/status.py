@@ -107,6 +107,7 @@ class Seen(NamedTuple):
 def _seen(feed: Feed, trail: Trail) -> Seen:
     from wslgpud.cli.live.looks import NotYet, looked  # noqa: PLC0415 - see above
     from wslgpud.client import Unanswered  # noqa: PLC0415
+    from wslgpud.status import in_one_line  # noqa: PLC0415
 
     try:
         look = looked(feed, trail)
@@ -117,7 +118,7 @@ def _seen(feed: Feed, trail: Trail) -> Seen:
     if look.stale:
         return Seen(look, look.document, "unknown", t("the daemon answers but takes no samples"))
     verdict = look.document["verdict"]
-    return Seen(look, look.document, verdict["level"], verdict["headline"])
+    return Seen(look, look.document, verdict["level"], in_one_line(verdict))
 
 
 def _watch(feed: Feed, pause: float, *, as_json: bool) -> NoReturn:

@@ -104,7 +104,7 @@ def _print_remark(remark: checks.Remark, lines: list[str]) -> None:
     console.print(Text.assemble((t("line {number}:", number=remark.line) + " ", "bold"), source))
     if remark.wsl:
         # Foreign, and a file's name may be long: as it is.
-        console.print(Text(f"  {t('WSL says:')} {remark.wsl}", "dim"))
+        console.print(Text.assemble("  ", t("WSL says:"), " ", remark.wsl, style="dim"))
     console.print(Text(f"  {words.text(remark.why)}"))
     console.print(Text.assemble("  ", (t("fix:") + " ", "green"), words.text(remark.fix), "\n"))
 

@@ -98,8 +98,15 @@ class Fullness:
         if isinstance(before, int):
             self._spill.resume(-math.inf, float(before), 0.0)
 
-    def look(
-        self, t: float, gpu: GpuSample, share: float, capacity: int, end_bytes: float | None
+    def look(  # noqa: PLR0913 - a sample and what is known of its card
+        self,
+        t: float,
+        gpu: GpuSample,
+        share: float,
+        capacity: int,
+        end_bytes: float | None,
+        *,
+        alarmed: bool = False,
     ) -> Full | None:
         """Take a sample; return how full the card is, None where it is not.
 
@@ -109,11 +116,13 @@ class Fullness:
             share: headroom as a share of the capacity.
             capacity: in bytes.
             end_bytes: how much was in use when a stress run saw its memory come to lie in RAM, if one did.
+            alarmed: whether it is warned of already: what is moved then at the ceiling is what was warned of.
         """
         used = (gpu_used(gpu) or 0) / capacity
         if self._seen and t - self._seen[0][0] < 0.0:
             self._seen.clear()
-        moved = self._moved(t, gpu, end_bytes)
+        at_once = alarmed and share < self._settings.full_headroom
+        moved = self._moved(t, gpu, end_bytes, patience=0.0 if at_once else self._settings.full_seconds)
         full = self._at_ceiling(t, gpu, used, share)
         if self._full_t in (None, t) or used > self._top[1] + ADVANCE:
             self._top = t, used
@@ -133,7 +142,7 @@ class Fullness:
         if not self._seen or t - self._seen[-1][0] >= _SAMPLE_SECONDS:
             self._seen.append((t, used))
 
-    def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None) -> Full | None:
+    def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
         """Return what was moved into Windows' RAM, once it is much enough for long enough."""
         if gpu.shared_bytes is None:
             return None
@@ -142,7 +151,7 @@ class Fullness:
         held = self._spilling.see(t, holds=grown >= (FEWEST_BYTES / 2 if self._told else FEWEST_BYTES))
         much = self._spilling_much.see(t, holds=grown >= MANY_BYTES)
         dry = self._dry.see(t, holds=held < 0.0)
-        self._told = held >= s.full_seconds or (self._told and dry < s.recovery_seconds)
+        self._told = held >= patience or (self._told and dry < s.recovery_seconds)
         return Full(max(held, 0.0), int(grown), much >= s.recovery_seconds) if self._told else None
 
     def _at_ceiling(self, t: float, gpu: GpuSample, used: float, share: float) -> float | None:

@@ -82,6 +82,7 @@ class Watch:
         self._interval = 0.0
         self._quiet = True
         self._alarmed = False
+        self._counting = False
         self._ending = _Ending(-math.inf, "freed")
         self._fullness = Fullness(settings)
         self._hits: deque[tuple[float, int]] = deque(maxlen=32)
@@ -175,7 +176,7 @@ class Watch:
         dangers += self._expecting(room, around.wanted_bytes)
         full = None
         if around.gpu is not None:
-            full = self._fullness.look(t, around.gpu, share, room.capacity, around.end_bytes)
+            full = self._fullness.look(t, around.gpu, share, room.capacity, around.end_bytes, alarmed=alarmed)
         view = self._judge(t, share, dangers, full, swap=room.swap)
         self._alarmed = view.level >= Level.WARNING
         return view
@@ -270,20 +271,22 @@ class Watch:
             )
             if best is None or (level, danger.probability) > (want, best.probability):
                 best, want = danger, level
-        told = best
+        told, passed = best, False
         if full is not None:
             chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
             danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
             level = wanted(danger, share, 0.0, self.settings)
             # What was moved away has passed the end: a countdown to it means nothing any more.
-            if level > want or (level == want and spilled) or self._is_refuted(best, full):
+            passed = spilled > 0 and share < self.settings.full_headroom and _counts_down(best)
+            if level > want or (level == want and spilled) or passed or self._is_refuted(best, full):
                 told, want = danger, level
                 self.hysteresis.settle()
         still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
         period = self._peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
         self.hysteresis.interval = self._interval
         ended = t - self._ending.t
-        if want < min(self.hysteresis.level, Level.WARNING) and self._is_over(ended, share):
+        over = want < min(self.hysteresis.level, Level.WARNING) and self._is_over(ended, share)
+        if over or (passed and self._counting):
             level = self.hysteresis.end(t, want, share)
         else:
             level = self.hysteresis.step(t, want, share, still, period)
@@ -292,6 +295,7 @@ class Watch:
             told = Danger("paused", 0.0, math.inf, self._envelope.still_seconds)
         elif level == Level.OK and ended < self.settings.news_seconds and share >= self.hysteresis.room_back:
             told = Danger(self._ending.cause, 0.0, math.inf, ended)
+        self._counting = _counts_down(told)
         early = late = None
         if best is not None and best is told and best.cause != "expected":
             times = [
@@ -322,6 +326,11 @@ class Watch:
 
     def _is_refuted(self, danger: Danger | None, full: Full) -> bool:
         """Tell whether a countdown has run out twice over without anything having grown."""
-        if danger is None or danger.cause not in {"growth", "steps"}:
+        if danger is None or not _counts_down(danger):
             return False
         return full.flat_seconds > max(self.settings.full_seconds, 2.0 * danger.eta_seconds)
+
+
+def _counts_down(danger: Danger | None) -> bool:
+    """Tell whether what is told is how long it takes until nothing is left."""
+    return danger is not None and danger.cause in {"growth", "steps"}

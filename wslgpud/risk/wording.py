@@ -78,6 +78,13 @@ _WHO = template("Growing: {who}.")
 _HOLDER = template("Most of it is held by {who}.")
 _FIRST = template("{resource} has not grown like this since wslgpud started: it may stop by itself.")
 
+#: how it goes on where that is calm and something has just ended
+_ENDED: Final[Mapping[str, str]] = {
+    "killed": template("killed {ago_seconds} ago"),
+    "refused": template("allocation failed {ago_seconds} ago"),
+    "freed": template("ended {ago_seconds} ago"),
+}
+
 #: what to do, by cause, by who is to blame, or by where
 ADVICE: Final[Mapping[str, str]] = {
     "ram": template(
@@ -147,16 +154,19 @@ def fitted(text: str, facts: Mapping[str, Fact]) -> Message:
     return message
 
 
-def outlook(forecast: Forecast) -> Message:
+def outlook(forecast: Forecast) -> Message:  # noqa: PLR0911 - a line for each
     """Return how it goes on, for a row of a table: ``~43 s left``, ``growing +1.1 GiB/min``, ``steady``."""
     if _share(forecast) <= FULL or forecast.cause == "full":
         return say("full")
     eta, rate = forecast.eta_seconds, _rate(forecast)
+    calm = rate is None or abs(rate) * 60.0 < STEADY * forecast.capacity_bytes
+    if forecast.cause in _ENDED and calm:
+        return Message(_ENDED[forecast.cause], {"ago_seconds": round(forecast.window_seconds or 0.0, 1)})
     if _is_countdown(forecast) and eta is not None and forecast.level >= Level.WARNING:
         return say("~{eta_seconds} left", eta_seconds=round(eta, 1))
     if rate is None:
         return NOTHING_SAID
-    if abs(rate) * 60.0 < STEADY * forecast.capacity_bytes:
+    if calm or _kind(forecast) == "paused":  # the mean of the last minute still grows
         return say("steady")
     if rate < 0:
         return say("shrinking {rate_bytes_per_second}", rate_bytes_per_second=round(rate))

@@ -15,7 +15,7 @@ from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.static import Files
-from wslgpud.words import Tongue, says, tongue
+from wslgpud.words import Said, Tongue, say, says, tongue
 from wslgpud.words.names import HEALTHS, LEVELS
 
 
@@ -32,7 +32,7 @@ def routes(
         now: the same without a look into the database, hence at once.
     """
 
-    def trouble() -> str:
+    def trouble() -> Said:
         return unhealthy(publisher.latest, publisher.seconds_since_tick())
 
     def metrics(request: Request) -> Response:
@@ -61,12 +61,12 @@ def routes(
     ]
 
 
-def verdict(reason: str) -> Response:
+def verdict(reason: Said) -> Response:
     """Answer a probe: 200 when there is no ``reason`` against it, else 503."""
-    return text(503, reason) if reason else text(200, "ok")
+    return text(503, str(reason)) if reason else text(200, "ok")
 
 
-def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
+def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
     """Say why sampling is not healthy; empty when it is.
 
     Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
@@ -75,10 +75,13 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> str:
     patience = max(10.0, 5 * interval)
     if seconds_since_tick <= patience:
         return ""
-    return f"no sample for {seconds_since_tick:.0f} s (one every {interval:g} s was planned)"
+    return say(
+        "No sample for {silent_seconds} (one every {interval} s was planned).",
+        silent_seconds=seconds_since_tick, interval=interval,
+    )  # fmt: skip
 
 
-def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> Response:
+def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Response:
     """Answer with the page at ``/plain``: the status document as it stands, and where there is more.
 
     Args:
@@ -104,7 +107,7 @@ def plain_page(document: Mapping[str, Any], trouble: str, tongue: Tongue) -> Res
         f"wslgpud: {machine}", tongue.code,
         h("h1", "wslgpud ", h("span", machine, class_="dim")),
         h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
-        *[h("p", f"{trouble.capitalize()}.", class_="bad", role="alert")] * bool(trouble),
+        *[h("p", tongue.text(trouble), class_="bad", role="alert")] * bool(trouble),
         _verdict(document["verdict"], tongue),
         *_table(t("Open incidents"), (_incident(item, t) for item in document.get("incidents", ()))),
         *_table(t("Memory"), (_meter(*memory, t) for memory in _memories(document, t))),
@@ -119,7 +122,10 @@ def _table(title: str, rows: Iterable[Html]) -> list[Html]:
 
 
 def _verdict(verdict: Mapping[str, Any], tongue: Tongue) -> Html:
-    told = [h("h1", verdict["headline"]), h("p", verdict.get("advice", ""))]
+    told = [h("h1", verdict["headline"])]
+    if (who := verdict.get("who", "")) not in verdict["headline"]:
+        told.append(h("p", h("strong", who)))
+    told.append(h("p", verdict.get("advice", "")))
     if also := verdict.get("also"):
         more = says("and {count} more is open", "and {count} more are open", count=also)
         told.append(h("p", tongue.text(more)))

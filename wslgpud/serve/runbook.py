@@ -7,37 +7,44 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from wslgpud import __version__
+from wslgpud.serve.api_query import language_of
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Response, Route
+from wslgpud.words import Tongue, tongue
 
 PATH = "/runbook"
 #: the Markdown that the runbook keeps to: `code` and [words](address)
 _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\)")
 
 
-def routes(texts: Callable[[], Mapping[str, str]]) -> list[Route]:
+def routes(texts: Callable[[Tongue], Mapping[str, str]]) -> list[Route]:
     """Return the page.
 
     Args:
-        texts: what to do by rule, in Markdown; asked for once, when somebody first wants it.
+        texts: what to do by rule in a language, in Markdown; asked for once, when somebody first wants it.
     """
-    answer = functools.cache(lambda: runbook(texts()))
-    return [Route(PATH, lambda _: answer())]
+
+    @functools.cache
+    def answer(language: str) -> Response:
+        spoken = tongue(language)
+        return runbook(texts(spoken), spoken)
+
+    return [Route(PATH, lambda request: answer(language_of(request)), waits=True)]
 
 
-def runbook(texts: Mapping[str, str]) -> Response:
+def runbook(texts: Mapping[str, str], tongue: Tongue) -> Response:
     """Answer with the page; each rule is an anchor by its name."""
+    t = tongue.t
     contents = [h("li", h("a", name, href=f"#{name}")) for name in texts]
     sections = [
         h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()
     ]
+    same = _spans(t("{command} says the same in a terminal.", command="`wslgpud alerts explain RULE`"))
+    here = h("a", t("this machine now"), href="/")
     return page(
-        "wslgpud: runbook", "en",
-        h("h1", "What to do when wslgpud says ..."),
-        h(
-            "p", f"Version {__version__}. ", h("code", "wslgpud alerts explain RULE"),
-            " says the same in a terminal; ", h("a", "this machine now", href="/"), ".", class_="dim",
-        ),
+        f"wslgpud: {t('runbook')}", tongue.code,
+        h("h1", t("What to do when wslgpud says ...")),
+        h("p", t("Version {version}.", version=__version__), " ", *same, " ", here, class_="dim"),
         h("nav", h("ul", *contents, class_="plain-list columns")),
         *sections,
     )  # fmt: skip

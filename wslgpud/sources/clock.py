@@ -7,9 +7,12 @@ from typing import ClassVar
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, Event, Reading, Sample
 from wslgpud.sources import Source
+from wslgpud.words import template
 
 #: Below this it is a time server's correction, which hurts nobody.
 _LEAST_SECONDS = 1.0
+_FORWARD = template("the clock jumped forward by {seconds}")
+_BACK = template("the clock jumped back by {seconds}")
 
 JUMPS = MetricSpec(
     "clock_jumps", "counter", "",
@@ -45,7 +48,7 @@ class ClockSource(Source):
         if abs(jump) > max(2 * self.config.sampling.interval_seconds, _LEAST_SECONDS):
             self._jumps += 1
             self._last = round(jump, 3)
-            text = f"the clock jumped {'forward' if jump > 0 else 'back'} by {abs(jump):.1f} s"
+            text = _FORWARD if jump > 0 else _BACK
             sample = Sample(events=(Event("clock_jump", wall, text, {"seconds": self._last}),))
         readings = [Reading(JUMPS, self._jumps)]
         if self._last is not None:

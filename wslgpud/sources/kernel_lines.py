@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wslgpud.masking import named
-from wslgpud.units import size
+from wslgpud.words import template
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
 # mm/oom_kill.c: dump_global_header, oom_kill_process; the same from 5.0 on.
@@ -69,11 +69,18 @@ class OomKill:
         return self.anon_bytes + self.file_bytes + self.shmem_bytes
 
     @property
-    def headline(self) -> str:
-        """Say it in one line."""
-        where = f"the memory limit of {self.cgroup or 'a cgroup'}" if self.scope == "cgroup" else "all memory"
-        who = f"{self.victim} (pid {self.pid}, {size(self.resident_bytes)})"
-        return f"the kernel killed {who}: {where} was used up"
+    def text(self) -> str:
+        """What an event says of it, with ``fields`` as its facts."""
+        if self.scope == "global":
+            return template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")
+        if not self.cgroup:
+            return template(
+                "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used "
+                "up"
+            )
+        return template(
+            "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
+        )
 
     def fields(self) -> dict[str, str | int | float]:
         """Return all of it for an event."""

@@ -155,7 +155,7 @@ class KernelLogSource(Source):
         if isinstance(found, OomKill):
             self._kills[found.scope] += 1
             fields |= found.fields()
-            return Event("oom_kill", wall, found.headline, fields)
+            return Event("oom_kill", wall, found.text, fields)
         if isinstance(found, Xid):
             self._xids[_bounded(found.number, self._xids)] += 1
             fields |= {"xid": found.number, "device": found.device}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ _BETWEEN: Final[Mapping[str, str]] = {
     "sentences": template("{first} {rest}"),
     "": template("{first}, {rest}"),
 }
+_WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
+_GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 #: what a resource other than a memory is called; the rest of its name follows
 _KINDS: Final[Mapping[str, str]] = {
     "disk": template("disk {name}"),
@@ -53,7 +56,7 @@ class Tongue:
         plural = bool(said.plural) and said.facts.get("count") != 1
         chosen = said.plural if plural and not self._translations else said.template
         facts, blanks = said.facts, without_unknown(self.template(chosen), said.facts)
-        return BLANK.sub(lambda b: self.fact(b[1], facts[b[1]]) if b[1] in facts else b[0], blanks)
+        return _fill(blanks, lambda name: self.fact(name, facts[name]) if name in facts else None)
 
     def t(self, text: str, /, **facts: Fact) -> str:
         """Return a template with its facts: ``text`` of what has no other use as a message."""
@@ -144,6 +147,20 @@ class Tongue:
             return self.t("{part} of {whole}", part=part, whole=whole)
         between = self.template(_BETWEEN.get(name, _BETWEEN[""]))
         return between.replace("{first}", "").replace("{rest}", "").join(self.fact(name, v) for v in values)
+
+
+def _fill(text: str, value: Callable[[str], str | None]) -> str:
+    """Fill the blanks that have a value; the page does the same in ``i18n.js``.
+
+    Chinese has a space beside Latin and none beside Chinese: templates have it around each blank, and it
+    goes where what was filled in is Chinese.
+    """
+    whole = ""
+    for number, piece in enumerate(BLANK.split(text)):
+        filled = piece if number % 2 == 0 else value(piece)
+        filled = f"{{{piece}}}" if filled is None else filled
+        whole = whole[:-2] + _GAP.sub("", whole[-2:] + filled[:2]) + filled[2:]
+    return whole
 
 
 ENGLISH = Tongue("en", {})

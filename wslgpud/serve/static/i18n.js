@@ -11,8 +11,13 @@ let words = {};
 /** Mark a text that stands in a table, for translators' tools: `t` words it later. */
 export const template = (text) => text;
 
+const GAP = /(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])/;
+/** One text after another: Chinese has no space beside Chinese, though templates have one beside a blank. */
+const joined = (before, after) => before.slice(0, -2) + (before.slice(-2) + after.slice(0, 2)).replace(GAP, "") + after.slice(2);
+
 /** Word an English template in the page's language; `{name}` is filled in. */
-export const t = (text, facts = {}) => (words[text] ?? text).replace(/\{(\w+)\}/g, (blank, name) => facts[name] ?? blank);
+export const t = (text, facts = {}) => (words[text] ?? text).split(/\{(\w+)\}/)
+  .reduce((whole, piece, number) => joined(whole, number % 2 ? String(facts[piece] ?? `{${piece}}`) : piece), "");
 
 /** "en" or "zh": the first of what was asked for, chosen before, and what the browser prefers. */
 export function preferred() {

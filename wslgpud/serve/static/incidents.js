@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { axes, colours, faint, foretold, mark, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
 import { duration, size, wallOf } from "./format.js";
-import { t } from "./i18n.js";
+import { lang, t } from "./i18n.js";
 import { label } from "./labels.js";
 import { at, card, chip, column, empty, keys, named, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
@@ -92,7 +92,7 @@ function report(d) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook#${d.rule}` }, named(d.rule)), " · ", at(d.opened))),
+      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, named(d.rule)), " · ", at(d.opened))),
       h("h1", {}, d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),

@@ -1,0 +1,63 @@
+"""Whole stories on the page of a real daemon: its banner is the verdict, live, in both languages, wide and narrow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.page.conftest import Look
+from tests.stories import surfaces
+from tests.stories.machine import played
+from tests.stories.scripts import Tale, full_card_with_spill, leak_and_kill
+from tests.words.latin import latin_words
+from wslgpud.words import tongue
+from wslgpud.words.names import LEVELS
+
+pytestmark = pytest.mark.xdist_group("browser")
+NARROW = 390
+NAMES = ("train.py", "RTX 5070 Ti", "batch size", "gradient checkpointing")
+#: name of the button that is there while the page speaks the other language
+BUTTONS = {"en": "English", "zh": "中文"}
+
+
+def shows(page: Page, said: dict[str, Any], code: str) -> None:
+    """See that the banner is the verdict, and that nothing stands out of the page."""
+    level = tongue(code).t(LEVELS[said["level"]])
+    verdict = page.locator(".verdict")
+    expect(verdict.locator("h1")).to_have_text(f"{level}: {said['headline']}")
+    expect(verdict).to_have_class(re.compile(rf"\b{said['level']}\b"))
+    expect(verdict).to_contain_text(said.get("who", ""))
+    expect(verdict).to_contain_text(said.get("advice", ""))
+    if code == "zh":
+        assert latin_words(verdict.inner_text(), NAMES) == []
+    width = page.viewport_size["width"] if page.viewport_size else 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("tale", [leak_and_kill(), full_card_with_spill()], ids=["a leak", "a full card"])
+def test_the_banner_is_the_daemons_verdict_at_each_moment_in_both_languages_wide_and_narrow(
+    chromium: Browser, tale: Tale, tmp_path: Path
+) -> None:
+    with played(tale.script, tmp_path) as telling:
+        at = SimpleNamespace(url=telling.daemon.url)
+        telling.until(0)
+        looks = []
+        for width in (1280, NARROW):
+            context = chromium.new_context(viewport={"width": width, "height": 900}, locale="en-US")
+            looks.append(Look(context.new_page(), at))
+            looks[-1].go()
+        for moment in tale.moments.values():
+            telling.until(moment.second)
+            for code in ("en", "zh", "en"):
+                for look in looks:
+                    if look.page.locator("html").get_attribute("lang")[:2] != code:
+                        look.page.get_by_role("button", name=BUTTONS[code]).click()
+                    shows(look.page, surfaces.verdict(telling, code), code)
+        for look in looks:
+            assert look.complaints == []
+            look.page.context.close()

@@ -1,0 +1,170 @@
+"""What each surface tells its reader at one moment of a story: one small function for each."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import typer.main
+from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
+from textual.widgets import Static
+
+from tests.stories.machine import Played
+from wslgpud.cli import app
+from wslgpud.cli.live.app import Live
+from wslgpud.cli.live.looks import DaemonFeed
+from wslgpud.client import Daemon as Client
+from wslgpud.words import tongue, use
+from wslgpud.words.names import LEVELS
+
+ROOT = typer.main.get_command(app)
+LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}
+#: wide enough for the whole verdict on one line
+COLUMNS = 240
+_BADGE = re.compile(r"^ ?(?P<badge>\S+) +(?P<rest>.+?)$")
+
+
+class Told(NamedTuple):
+    """What one surface tells: the level by its name in JSON, and the words in which it tells it."""
+
+    level: str
+    text: str
+
+
+def get(played: Played, path: str) -> str:
+    """Return what the daemon's server answers."""
+    with urllib.request.urlopen(played.daemon.url + path) as answer:
+        return answer.read().decode()
+
+
+def ask(played: Played, path: str, code: str = "en") -> Any:
+    """Return what the API answers in a language."""
+    return json.loads(get(played, f"/api/v1/{path}{'&' if '?' in path else '?'}lang={code}"))
+
+
+def command(played: Played, code: str, *words: str, columns: int = COLUMNS) -> Result:
+    """Run a command of the daemon's user in this process."""
+    environment = {
+        "LC_ALL": LOCALES[code], "COLUMNS": str(columns), "HOME": str(played.folder), "TZ": "UTC",
+    }  # fmt: skip
+    try:
+        return CliRunner().invoke(ROOT, list(words), env=environment)
+    finally:
+        use("en")
+
+
+def verdict(played: Played, code: str) -> dict[str, Any]:
+    """Return the verdict itself."""
+    found: dict[str, Any] = ask(played, "status", code)["verdict"]
+    return found
+
+
+def api(played: Played, code: str) -> Told:
+    """``/api/v1/status``: its own level and headline, beside the verdict."""
+    document = ask(played, "status", code)
+    return Told(document["level"], f"{document['headline']} {document['verdict'].get('who', '')}")
+
+
+def page(played: Played, code: str) -> Told:
+    """``/api/v1/live``: what the page shows."""
+    said = ask(played, "live", code)["status"]["verdict"]
+    return Told(said["level"], f"{said['headline']} {said.get('who', '')}")
+
+
+def plain(played: Played, code: str) -> Told:
+    """``/plain``: the page without scripts."""
+    whole = get(played, f"/plain?lang={code}")
+    section = re.search(r'<section class="verdict">(.*?)</section>', whole, re.DOTALL)
+    assert section is not None
+    badge = re.search(r'<span class="(\w+)">(\S+)</span>', section[1])
+    assert badge is not None
+    assert badge[2] == tongue(code).t(LEVELS[badge[1]])
+    return Told(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))
+
+
+def plain_text(played: Played, code: str) -> str:
+    """Return all that a reader of ``/plain`` reads."""
+    body = get(played, f"/plain?lang={code}").partition("<body>")[2]
+    return html.unescape(re.sub(r"<[^>]+>", " ", body))
+
+
+def systemd(played: Played, code: str) -> Told:
+    """The line of ``systemctl status``: it is in the daemon's own language."""
+    assert code == played.language
+    line = next(line for line in played.notified.splitlines() if line.startswith("STATUS="))
+    badge, _, text = line.removeprefix("STATUS=").partition(": ")
+    return Told(_level(badge, code), text)
+
+
+def status(played: Played, code: str) -> Told:
+    """``wslgpud status``: the first line of its screen."""
+    return _first_line(command(played, code, "status", "--state", str(played.state)), code)
+
+
+def monitor(played: Played, code: str) -> Told:
+    """``wslgpud monitor --once``: the first line of its screen."""
+    return _first_line(command(played, code, "monitor", "--once", "--url", played.daemon.url), code)
+
+
+def live(played: Played, code: str, size: tuple[int, int] = (COLUMNS, 36)) -> str:
+    """Return the screen of ``wslgpud monitor`` as somebody sees it who has just started it."""
+
+    async def looked() -> str:
+        screen = Live(DaemonFeed(Client(played.daemon.url)), 0.2)
+        async with screen.run_test(size=size) as pilot:
+            while screen._look is None or not screen._trail.known():
+                await pilot.pause()
+            await pilot.pause()
+            view = screen.query_one("#view", Static)
+            return "\n".join(view.render_line(y).text.rstrip() for y in range(view.size.height))
+
+    use(code)
+    try:
+        return asyncio.run(looked())
+    finally:
+        use("en")
+
+
+def check(played: Played, code: str) -> Told:
+    """``wslgpud status --check``: a line, and an exit status that says the same."""
+    done = command(played, code, "status", "--check", "--state", str(played.state))
+    told = _first_line(done, code)
+    assert done.exit_code == {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}[told.level]
+    return told
+
+
+#: those that say at every moment how things stand, in the language of their reader
+SURFACES: tuple[Callable[[Played, str], Told], ...] = (api, page, plain, systemd, status, check, monitor)
+
+
+def texts(played: Played) -> Iterator[str]:
+    """Yield all that is on Chinese pages and screens."""
+    yield plain_text(played, "zh")
+    for words in (("status",), ("incidents", "--since", "2023-01-01"), ("alerts", "list")):
+        yield command(played, "zh", *words, "--state", str(played.state), columns=100).output
+
+
+def metrics(played: Played) -> tuple[int, dict[str, str]]:
+    """Return ``wslgpud_verdict_level`` and the labels of ``wslgpud_verdict_info``, as Prometheus has them."""
+    families = {f.name: f.samples for f in text_string_to_metric_families(get(played, "/metrics"))}
+    (level,), (told,) = families["wslgpud_verdict_level"], families["wslgpud_verdict_info"]
+    assert told.value == 1
+    return int(level.value), told.labels
+
+
+def _first_line(done: Result, code: str) -> Told:
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    found = _BADGE.match(done.stdout.splitlines()[0])
+    assert found is not None, done.output
+    return Told(_level(found["badge"], code), found["rest"])
+
+
+def _level(badge: str, code: str) -> str:
+    """Return the level that a badge names."""
+    return next(name for name, word in LEVELS.items() if tongue(code).t(word).upper() == badge.upper())
