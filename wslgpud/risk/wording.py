@@ -261,7 +261,7 @@ def _facts(forecast: Forecast) -> dict[str, Fact]:
         facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
     if isinstance(forecast.who, str) and forecast.who_share_ratio:
         facts["share_ratio"] = round(forecast.who_share_ratio, 2)
-    if (step := forecast.next_step_bytes or 0) >= forecast.headroom_bytes:
+    if (step := forecast.next_step_bytes) and step >= forecast.headroom_bytes:
         facts["step_bytes"] = step
     if cause == "expected":  # what grows now may be something else
         facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
