@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import documents, outgoing
-from wslgpud.words import current, t
+from wslgpud.words import cause, current, t
 
 #: what a running daemon keeps in its state folder
 NOTE = "daemon.json"
@@ -58,7 +58,7 @@ class Daemon:
             if isinstance(error.__cause__, PermissionError):
                 why = t("the daemon at {url} is another user's: ask it with sudo", url=self.url)
             else:
-                why = t("the daemon at {url} does not answer: {why}", url=self.url, why=str(error))
+                why = t("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error))
             raise Unanswered(why) from error
         try:
             return documents.parsed(answer)
@@ -67,7 +67,7 @@ class Daemon:
 
     def stranger(self, error: Exception) -> Unanswered:
         """Return what to raise where the answer makes no sense."""
-        return Unanswered(t("what answers at {url} is not wslgpud: {why}", url=self.url, why=str(error)))
+        return Unanswered(t("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error)))
 
     def _address(self, target: str) -> outgoing.Address:
         if self.socket is not None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wslgpud.units import one_line
+from wslgpud.words import Said, cause, say
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -39,9 +40,13 @@ class Unreachable(Exception):  # noqa: N818 - a state of the network
 class Refused(Exception):  # noqa: N818 - the server's answer
     """The server answered with a status that is no success."""
 
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, status: int, said: Said) -> None:
         """Keep the status, and what the server said as one line."""
-        super().__init__(f"answered {status}: {said}" if said else f"answered {status}")
+        super().__init__(
+            say("answered {status}: {told}", status=status, told=said)
+            if said
+            else say("answered {status}", status=status)
+        )
         self.status = status
 
 
@@ -72,7 +77,7 @@ def parsed(url: str) -> Address:
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ValueError("not an address like http://127.0.0.1:9093")
+        raise ValueError(say("not an address like http://127.0.0.1:9093"))
     authorization = ""
     if parts.username is not None:
         pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
@@ -118,23 +123,23 @@ def exchange(
         if not 200 <= answer.status < 300:
             raise Refused(answer.status, _said(answer.status, body, sent))
         if len(body) > most_bytes:
-            raise Unreachable(f"answers more than {most_bytes} bytes")
+            raise Unreachable(say("it answered more than {most_bytes}", most_bytes=most_bytes))
         if answer.length:
-            raise Unreachable("ended amid its answer")
+            raise Unreachable(say("its answer breaks off"))
     except TimeoutError as error:
-        raise Unreachable(f"no whole answer within {deadline_seconds:g} s") from error
+        late = say("no whole answer within {limit_seconds}", limit_seconds=deadline_seconds)
+        raise Unreachable(late) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Unreachable(one_line(why)) from error
+        raise Unreachable(cause(error) or type(error).__name__) from error
     finally:
         wire.hang_up()
     return body
 
 
-def _said(status: int, body: bytes, sent: Mapping[str, str]) -> str:
+def _said(status: int, body: bytes, sent: Mapping[str, str]) -> Said:
     """Return what a refusal says, without what we sent in confidence: some servers send it back."""
     if 300 <= status < 400:
-        return "it redirects, which is not followed; configure the address that it leads to"
+        return say("it redirects, which is not followed; configure the address that it leads to")
     said = body[: 8 * _SAID_CHARACTERS].decode("utf-8", "replace")
     for name, value in sent.items():
         if name.lower() not in _PUBLIC:
@@ -158,7 +163,7 @@ class _Wire(io.RawIOBase):
             self._socket.connect(address.socket)
             return
         port = address.port or _DEFAULT_PORTS[address.scheme]
-        failure = OSError("has no address")
+        failure = OSError(say("has no address"))
         for family, kind, protocol, _, place in socket.getaddrinfo(address.host, port, 0, socket.SOCK_STREAM):
             plain = socket.socket(family, kind, protocol)
             try:
@@ -195,7 +200,7 @@ class _Wire(io.RawIOBase):
         count = self._ready().recv_into(buffer)
         self._bytes_left -= count
         if self._bytes_left < 0:
-            raise OSError("sends too much")
+            raise OSError(say("it sends too much"))
         return count
 
     def makefile(self, *_: object) -> io.BufferedReader:

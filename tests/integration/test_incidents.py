@@ -122,7 +122,7 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     wrong = wslgpud("alerts", "silence", "swap_trash", *state, home=tmp_path)
     nobody = wslgpud("alerts", "ack", "77777", *state, home=tmp_path)
 
-    assert said.stdout == "unclean_end of daemon: silent for 2h\n"
+    assert said.stdout == "unclean_end of daemon: silent for 2 h\n"
     assert acknowledged.stdout.startswith(f"incident {number} is acknowledged: wslgpud was killed at ")
     (silence,) = listed["silences"]
     assert (silence["rule"], silence["resource"]) == ("unclean_end", "daemon")

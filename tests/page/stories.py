@@ -76,7 +76,8 @@ def kernel_kill(group: str, wall: float) -> Event:
         "victim": "python3", "pid": PIDS[group], "size_bytes": 29 * GIB // 10, "anon_bytes": 29 * GIB // 10,
         "shmem_bytes": 0, "constraint": "CONSTRAINT_MEMCG", "cgroup": group, "past": 0,
     }  # fmt: skip
-    return Event("oom_kill", wall, "the kernel killed {victim} (pid {pid}): {cgroup} was used up", fields)
+    text = "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
+    return Event("oom_kill", wall, text, fields)
 
 
 def three_groups(stage: Stage, folder: Path) -> Desk:

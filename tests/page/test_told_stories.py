@@ -1,4 +1,4 @@
-"""Whole stories on the page of a real daemon: its banner is the verdict, live, in both languages, wide and narrow."""
+"""Whole stories on the page of a real daemon: the banner is the verdict, in both languages and widths."""
 
 from __future__ import annotations
 

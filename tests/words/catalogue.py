@@ -29,34 +29,6 @@ from wslgpud.words.tongue import TRANSLATIONS
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None, "Fault": None, "warn": None}
 OPTIONS = {"**.js": {"parse_template_string": True}}
-#: what is said most often by the C library, and by ``wslgpud.documents``, which knows no messages
-FAILURES = (
-    "Address already in use",
-    "Cannot allocate memory",
-    "Connection refused",
-    "Connection timed out",
-    "Exec format error",
-    "File exists",
-    "File name too long",
-    "Input/output error",
-    "Invalid argument",
-    "Is a directory",
-    "No space left on device",
-    "No such device",
-    "No such file or directory",
-    "Not a directory",
-    "Operation not permitted",
-    "Permission denied",
-    "Read-only file system",
-    "Too many levels of symbolic links",
-    "its owner holds a lease on it",
-    "larger than any such file may be",
-    "this is a FIFO, not a plain file",
-    "this is a device, not a plain file",
-    "this is a folder, not a plain file",
-    "this is a link, not a plain file",
-    "this is a socket, not a plain file",
-)
 
 
 def in_python(
@@ -84,8 +56,6 @@ def templates() -> dict[str, tuple[str, set[str]]]:
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)
-    for failure in FAILURES:
-        found.setdefault(failure, ("", set()))[1].add("words/failure.py")
     for key in declared_keys():
         found.setdefault(key.help, ("", set()))[1].add("config.py")
     for text in "\n\n".join(runbook.sections().values()).split("\n\n"):

@@ -27,7 +27,7 @@ from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
 from wslgpud.units import one_line
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, tongue
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, Said, say, tongue
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class Desk:
         for delivery in store.unsent():
             back = delivery.channel in build.sometimes(settings) and delivery.created_wall >= oldest
             if delivery.channel not in self._levels and not back:
-                store.abandon(delivery.id, "the channel is not configured any more")
+                store.abandon(delivery.id, say("the channel is not configured any more"))
         self._reports: deque[Transition] = deque()
         self._lately: deque[Transition] = deque(maxlen=MOST_LATELY)
         self._processes: Sequence[ProcessSample] = ()
@@ -175,8 +175,8 @@ class Desk:
         snapshot: Snapshot,
         forecasts: Iterable[Forecast],
         transitions: Iterable[Transition],
-        store_error: str = "",
-        store_damage: str = "",
+        store_error: Said = "",
+        store_damage: Said = "",
     ) -> None:
         """Announce what a tick found: memory first, which cannot wait."""
         forecasts = list(forecasts)
@@ -199,7 +199,7 @@ class Desk:
             self._store.flush(SYNC_SECONDS)
 
     def _found(
-        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: str, store_damage: str
+        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: Said, store_damage: Said
     ) -> Iterator[Transition]:
         """Yield what a tick found: ends of exhaustions after the kills, as they say how they ended."""
         yield from (transition for transition in transitions if transition.new > Level.OK)
@@ -362,6 +362,10 @@ class Desk:
     def _log(self, row: Transition) -> None:
         levels = {"level": row.new.label, "previous_level": row.old.label}
         fields = {"rule": row.rule, "resource": row.resource, **levels}
-        line = f"{row.new.label}: {one_line(str(row.message), HEADLINE_CHARACTERS)}"
+        # The line is the alert, for people who look into the journal: in their language, unlike other logs.
+        spoken = tongue(self._place.language)
+        level = spoken.template(row.new.label)
+        text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
+        line = spoken.t("{title}: {text}", title=level, text=text)
         if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)

@@ -15,7 +15,7 @@ from wslgpud.alerts.message import Message, digest, level_of, numbered, worded
 from wslgpud.alerts.policy import Manners
 from wslgpud.host import Clock
 from wslgpud.model import Level
-from wslgpud.words import ENGLISH, Tongue
+from wslgpud.words import ENGLISH, Said, Tongue, cause, say
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +62,10 @@ class Outbox(Protocol):
     def mark_sent(self, delivery_id: int) -> None:
         """Note that the channel took it."""
 
-    def mark_failed(self, delivery_id: int, error: str) -> None:
+    def mark_failed(self, delivery_id: int, error: Said) -> None:
         """Note a failed try; it goes on waiting."""
 
-    def abandon(self, delivery_id: int, error: str) -> None:
+    def abandon(self, delivery_id: int, error: Said) -> None:
         """Give it up, with the reason."""
 
 
@@ -184,7 +184,9 @@ class _Line:
             return self._refresh()
         wall = self._clock.wall()
         if wall - waiting[0].created_wall > self._expiry:
-            self._done(waiting[:1], "expired", f"older than {self._expiry / 3600:g} h")
+            self._done(
+                waiting[:1], "expired", say("older than {expiry_seconds}", expiry_seconds=self._expiry)
+            )
             return 0.0
         batch = waiting[:1]
         if self._manners is not None:
@@ -208,7 +210,7 @@ class _Line:
                 "%s: more than %d messages wait; those that matter least are given up", self.channel.name,
                 MOST_WAITING,
             )  # fmt: skip
-        self._done(least, "dropped", f"more than {MOST_WAITING} messages were waiting")
+        self._done(least, "dropped", say("more than {count} messages were waiting", count=MOST_WAITING))
         gone = {delivery.id for delivery in least}
         return [delivery for delivery in waiting if delivery.id not in gone]
 
@@ -218,18 +220,20 @@ class _Line:
             self.channel.send(digest(messages, self._tongue))
         except DeliveryError as error:
             log.warning("alert not sent by %s: %s", self.channel.name, error)
-            return self._failed(batch, str(error), permanent=error.permanent)
+            return self._failed(batch, cause(error), permanent=error.permanent)
         except Exception as bug:
             # A bug in one channel must not end its line for good, nor repeat every second.
             log.exception("channel %s failed; please report this", self.channel.name)
-            return self._failed(batch, f"internal error: {type(bug).__name__}", permanent=False)
+            return self._failed(
+                batch, say("internal error: {error}", error=type(bug).__name__), permanent=False
+            )
         self._done(batch, "sent", "")
         self._failures = 0
         if self._manners is not None:
             self._manners.sent(self._clock.mono())
         return 0.0
 
-    def _failed(self, batch: Sequence[Delivery], error: str, *, permanent: bool) -> float:
+    def _failed(self, batch: Sequence[Delivery], error: Said, *, permanent: bool) -> float:
         if permanent:
             self._done(batch, "refused", error)
             return 0.0
@@ -240,7 +244,7 @@ class _Line:
         self._not_before = self._clock.mono() + pause
         return pause
 
-    def _done(self, batch: Sequence[Delivery], outcome: str, error: str) -> None:
+    def _done(self, batch: Sequence[Delivery], outcome: str, error: Said) -> None:
         for delivery in batch:
             if outcome == "sent":
                 self.outbox.mark_sent(delivery.id)

@@ -13,7 +13,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Event, ProcessSample, Reading, Snapshot, SourceReport
 from wslgpud.risk.spill import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
-from wslgpud.words import Fact
+from wslgpud.words import Fact, Said
 
 #: without PSI: bytes a second that must go both into and out of swap, all the time, to be called thrashing.
 #: A tenth of what a slow SSD moves; either direction alone is a program that starts or one that sleeps.
@@ -87,8 +87,8 @@ class Look:
 
     snapshot: Snapshot
     remembered: Remembered
-    store_error: str = ""
-    store_damage: str = ""
+    store_error: Said = ""
+    store_damage: Said = ""
     #: by resource, whom the forecast sees growing
     growing: Mapping[str, int] = field(default_factory=dict)
 

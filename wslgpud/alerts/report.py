@@ -160,7 +160,13 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
             "trouble": told.get("trouble"),
             "growing": _growing(history, incident, start, moment, own.values()),
             "levels": [_step(t, tongue) for _, t in _by_time(own)],
-            "messages": _messages(history, own, incident, start, end),
+            "messages": _messages(
+                history,
+                own,
+                min(start, incident.opened_wall) - 1.0,
+                max(end, incident.changed_wall) + AFTER_SECONDS[1],
+                tongue,
+            ),
             "events": _events(history, incident, start, end, tongue),
             "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
             "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
@@ -323,19 +329,18 @@ def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
 
 
 def _messages(
-    history: History, about: Container[int], incident: Incident, start: float, end: float
+    history: History, about: Container[int], since_wall: float, until_wall: float, tongue: Tongue
 ) -> list[dict[str, Any]]:
     """Return what was sent of all that was going on, and what was not."""
-    last = max(end, incident.changed_wall) + AFTER_SECONDS[1]
     found = []
-    for d in history.deliveries(min(start, incident.opened_wall) - 1.0, last):
+    for d in history.deliveries(since_wall, until_wall):
         if d.transition_id in about:
             facts = {
                 "channel": d.channel,
                 "at": iso(d.created_wall),
                 "sent": iso(d.done_wall) if d.done_wall is not None and not d.error else None,
                 "attempts": d.attempts,
-                "error": d.error or None,
+                "error": tongue.text(d.error) or None,
             }
             found.append({name: value for name, value in facts.items() if value is not None})
     return found

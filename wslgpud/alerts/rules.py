@@ -22,7 +22,7 @@ from wslgpud.alerts.measures import Look, Measure, Signal
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Level, Snapshot
 from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
-from wslgpud.words import Fact
+from wslgpud.words import Fact, Said
 
 #: the rule of the risk engine, whose levels come from forecasts and not from here
 MEMORY = "memory_exhaustion"
@@ -190,8 +190,8 @@ class RuleEngine:
         self,
         snapshot: Snapshot,
         *,
-        store_error: str = "",
-        store_damage: str = "",
+        store_error: Said = "",
+        store_damage: Said = "",
         growing: Mapping[str, int] = MappingProxyType({}),
     ) -> list[Change]:
         """Take the next snapshot; return the changes of level it leads to.

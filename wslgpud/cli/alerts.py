@@ -203,7 +203,7 @@ def silence(
 
     _write(ControlFile(data_folder(state)), change)
     if span:
-        print(t("{rule} of {name}: silent for {time}", rule=rule, name=resource, time=lasting))
+        print(t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span))
     else:
         print(t("{rule} of {name}: not silent any more", rule=rule, name=resource))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from rich.text import Text
 
+from wslgpud.cli.help import flush
 from wslgpud.model import Level
 from wslgpud.palette import TERMINAL_LINES
 from wslgpud.units import size
@@ -25,7 +26,7 @@ DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: of a picture of headroom
 _ROWS, _COLUMNS = 10, 72
-_LEVEL_MARKS = {
+LEVEL_MARKS = {
     Level.OK: " ", Level.INFO: "-", Level.WARNING: "\N{LIGHT SHADE}",
     Level.CRITICAL: "\N{DARK SHADE}", Level.EMERGENCY: "\N{FULL BLOCK}",
 }  # fmt: skip
@@ -180,16 +181,20 @@ def headroom(
         bars = [EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights]
         drawn = (foretold.get((n, row), bar) if bar == " " else bar for n, bar in enumerate(bars))
         lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
-    lines.append(f"{t('level'):>9} |" + "".join(_LEVEL_MARKS[level] for level in levels).rstrip())
+    lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
     lines.append(f"{'':11}{_clock(start)}{_clock(end):>{_COLUMNS - 8}}")
-    shown = sorted({level for level in levels if level > Level.OK})
-    key = [f"{_LEVEL_MARKS[level]} {t(level.label)}" for level in shown]
+    key = key_of(levels)
     key += [t("\N{MIDDLE DOT} above the bars: forecast when the warning left")] if foretold else []
     lines += [" " * 11 + "  ".join(key)] if key else []
     for wall, name in marks:
         place = _column(wall, start, span)
-        lines.append(" " * 11 + (f"{' ' * place}^ {name}" if place < 40 else f"{name} ^".rjust(place + 1)))
+        lines.append(" " * 11 + (f"{' ' * place}^ {name}" if place < 40 else flush(f"{name} ^", place + 1)))
     return lines
+
+
+def key_of(levels: Iterable[Level]) -> list[str]:
+    """Return what the marks of levels mean, of those that there are."""
+    return [f"{LEVEL_MARKS[level]} {t(level.label)}" for level in sorted({*levels} - {Level.OK})]
 
 
 def _column(wall: float, start: float, span: float) -> int:

@@ -25,7 +25,7 @@ from wslgpud.cli.common import (
 from wslgpud.cli.help import padded
 from wslgpud.cli.progress import bar
 from wslgpud.units import size
-from wslgpud.words import cause, t
+from wslgpud.words import cause, current, t
 
 app = App(help="Inspect, check, back up or compact the history's database.")
 _DAY = 86400.0
@@ -142,9 +142,10 @@ def check(config: ConfigOption = None, as_json: JsonOption = False, state: State
     with _explained(), Reader(target) as reader, bar(t("checking"), silent=as_json) as progress:
         findings = audit(reader, progress)
     if as_json:
-        print(json.dumps({"database": shown(target), "findings": findings}))
+        print(json.dumps({"database": shown(target), "findings": list(map(str, findings))}))
     else:
-        print("\n".join(findings) if findings else t("{database}: nothing wrong", database=shown(target)))
+        told = map(current().text, findings)
+        print("\n".join(told) if findings else t("{database}: nothing wrong", database=shown(target)))
     if findings:
         raise typer.Exit(1)
 
@@ -172,7 +173,7 @@ def backup(
         raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
     with _explained(), bar(t("copying")) as progress:
         taken = maintenance.backup(target, file, progress)
-    print(f"{file}: {size(taken)}")
+    print(t("{title}: {text}", title=str(file), text=size(taken)))
 
 
 @app.command()

@@ -269,7 +269,9 @@ def _print(
     bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
     console.print(Text(bad, "bold red"))
     for turn, changed in help_:
-        console.print(f"  → {current().text(turn)}: {size(estimate(shape, changed).total_bytes)}")
+        console.print(
+            "  → " + t("{title}: {text}", title=turn, text=size(estimate(shape, changed).total_bytes))
+        )
     if not help_:
         console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
     _say_how_sure(console, shape, plan)

@@ -104,6 +104,11 @@ def padded(text: str, columns: int) -> str:
     return text + " " * max(0, columns - cells(text))
 
 
+def flush(text: str, columns: int) -> str:
+    """Return a text with spaces before it up to so many columns."""
+    return " " * max(0, columns - cells(text)) + text
+
+
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
     left = min(max(cells(name) for name, _ in rows), _NAME_COLUMNS) + 4
     for name, meaning in rows:

@@ -24,7 +24,7 @@ from wslgpud.cli.common import (
     open_reader,
     picture,
 )
-from wslgpud.cli.help import cells, padded
+from wslgpud.cli.help import cells, flush, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
@@ -102,19 +102,18 @@ def _list(found: list[dict[str, Any]]) -> str:
     if not found:
         return t("nothing went wrong")
     subjects = [_cut(i["name"]) for i in found]
-    wide = max(map(cells, (t("subject"), *subjects)))
-    number = " " * max(0, 6 - cells(t("ID"))) + t("ID")
-    head = f"{number}  {padded(t('when'), 16)}  {padded(t('level'), 9)}  {padded(t('subject'), wide)}  "
+    wide = max(cells(t("subject")), *map(cells, subjects))
+    head = _row(flush(t("ID"), 6), padded(t("when"), 16), t("level"), padded(t("subject"), wide))
     lines = [head + t("story")]
     for i, subject in zip(found, subjects, strict=True):
-        when, level = local(i["opened"], 16), _level(i["worst_level"])
-        lines.append(f"{i['id']:>6}  {when}  {level}  {padded(subject, wide)}  {i['headline']}")
+        row = _row(f"{i['id']:>6}", local(i["opened"], 16), t(i["worst_level"]), padded(subject, wide))
+        lines.append(row + i["headline"])
         lines += [" " * cells(head) + i["outcome"]] if "outcome" in i else []
     return "\n".join(lines)
 
 
-def _level(name: str) -> str:
-    return padded(t(LEVELS[name]), 9)
+def _row(number: str, when: str, level: str, subject: str) -> str:
+    return f"{number}  {when}  {padded(level, 9)}  {subject}  "
 
 
 def _cut(subject: str) -> str:
@@ -133,7 +132,7 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
         began=local(d["opened"]),
     )
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]
-    lines.append(f"{about}; {d['outcome']}" if "outcome" in d else about)
+    lines.append(t("{first}; {rest}", first=about, rest=d["outcome"]) if "outcome" in d else about)
     if d["rule"] == "unclean_end":
         lines.append(t("Last sample before the end: {when}", when=local(d["moment"])))
     if "trouble" in d:
@@ -145,7 +144,8 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     lines += _curves(shown) if charts else []
     lines += _section(t("Growing"), (_grown(g) for g in d["growing"]))
     lines += _section(
-        t("Levels"), (f"{local(s['at'])}  {_level(s['level'])}  {s['headline']}" for s in d["levels"])
+        t("Levels"),
+        (f"{local(s['at'])}  {padded(t(s['level']), 9)}  {s['headline']}" for s in d["levels"]),
     )
     lines += _section(t("Messages"), (_message(m) for m in d["messages"]))
     lines += _section(t("Events"), (f"{local(e['at'])}  {e['text']}" for e in d["events"]))
@@ -205,7 +205,7 @@ def _foretold(shown: Report) -> list[tuple[float, float]]:
 
 def _section(title: str, entries: Iterable[str]) -> list[str]:
     found = list(entries)
-    return ["", f"{title}:", *(f"  {entry}" for entry in found)] if found else []
+    return ["", t("{title}:", title=title), *(f"  {entry}" for entry in found)] if found else []
 
 
 def _grown(growth: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from wslgpud.cli.common import (
     warn,
 )
 from wslgpud.cli.moments import seconds
+from wslgpud.words import cause
 
 if TYPE_CHECKING:
     from wslgpud.cli.live.looks import Feed
@@ -58,7 +59,7 @@ def monitor(
         try:
             daemon.status()
         except Unanswered as error:
-            raise Fault(str(error)) from error
+            raise Fault(cause(error)) from error
     else:
         recorded = host_at(host_root) if host_root else None
         feed = feed_of(settings, daemon_folders(state), recorded, warn)
@@ -84,7 +85,7 @@ def _print_once(feed: Feed) -> None:
     try:
         look = looked(feed, trail)
     except Unanswered as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
     past = feed.past(trail)
     with contextlib.closing(past), contextlib.suppress(NoPastError):  # then sparklines begin with this look
         for key, points in before(past, look):

@@ -24,7 +24,7 @@ from wslgpud.cli.common import (
     picture,
     warn,
 )
-from wslgpud.cli.help import cells, padded
+from wslgpud.cli.help import cells, flush, listed, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level, Observation
 from wslgpud.plots import PlotError, plot_replays
@@ -37,7 +37,6 @@ from wslgpud.words import cause, current, failure, say, t
 
 COLUMNS = 72
 RELIABILITY_SECONDS = (60, 300)
-MARKS = {Level.OK: "·", Level.INFO: "i", Level.WARNING: "W", Level.CRITICAL: "C", Level.EMERGENCY: "E"}
 
 
 def replay_command(
@@ -187,9 +186,11 @@ def change_row(trace: str, change: LevelChange) -> dict[str, object]:
 
 
 def _print_timeline(result: Replay, truth: Truth | None) -> None:
+    from wslgpud.cli.chart import key_of  # noqa: PLC0415 - rich only when somebody looks
+
     told = t(
         "{name}: {count} samples, {span_seconds}",
-        name=result.name,
+        name=result.name if result.start_wall is None else t("history"),
         count=result.samples,
         span_seconds=result.seconds,
     )
@@ -202,11 +203,11 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
         start, end = points[0][0], points[-1][0]
         used, marks = _strips(points, start, end)
         event = truth.events.get(resource) if truth is not None else None
-        margin = " " * (max(6, len(resource)) + 2)
-        used_name, level_name = t("used"), t("level")
-        wide = max(cells(used_name), cells(level_name))
-        print(f"  {resource:>6}  {used_name}{' ' * (wide - cells(used_name))}  {used}")
-        print(f"{margin}  {level_name}{' ' * (wide - cells(level_name))}  {marks}")
+        subject = flush(current().resource(resource), 6)
+        margin = " " * (cells(subject) + 2)
+        wide = max(cells(t("used")), cells(t("level")))
+        print(f"  {subject}  {padded(t('used'), wide)}  {used}")
+        print(f"{margin}  {padded(t('level'), wide)}  {marks}".rstrip())
         if event is not None:
             column = min(COLUMNS - 1, max(0, int((event - start) / max(1e-9, end - start) * COLUMNS)))
             told = t("out of memory at {time} s", time=f"{event:.1f}")
@@ -214,7 +215,7 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
         for change in result.changes:
             if change.resource == resource:
                 text = current().text(change.message) if change.new >= Level.WARNING else ""
-                when = f"{change.t:9.1f} s"
+                when = flush(t("{number} s", number=f"{change.t:.1f}"), 11)
                 if result.start_wall is not None:
                     when = _clock(result.start_wall + change.t)
                 print(f"    {when}  {padded(t(change.new.label), 9)}  {text}".rstrip())
@@ -222,6 +223,8 @@ def _print_timeline(result: Replay, truth: Truth | None) -> None:
                     print(
                         f"    {' ' * len(when)}             {current().text(wording.reason(change.forecast))}"
                     )
+    if key := key_of(change.new for change in result.changes):
+        print("  " + "  ".join(key))
     print()
 
 
@@ -233,14 +236,14 @@ def _strips(
     points: Sequence[tuple[float, float, float | None, Level]], start: float, end: float
 ) -> tuple[str, str]:
     """Squeeze a series into one line of bars (most used per column) and one of levels (worst per column)."""
-    from wslgpud.cli.chart import strip  # noqa: PLC0415 - rich only when somebody looks
+    from wslgpud.cli.chart import LEVEL_MARKS, strip  # noqa: PLC0415 - rich only when somebody looks
 
     used, worst = [0.0] * COLUMNS, [Level.OK] * COLUMNS
     for at, share, _, level in points:
         column = min(COLUMNS - 1, int((at - start) / max(1e-9, end - start) * COLUMNS))
         used[column] = max(used[column], 1.0 - share)
         worst[column] = max(worst[column], level)
-    return strip(used), "".join(MARKS[level] for level in worst)
+    return strip(used), "".join(LEVEL_MARKS[level] for level in worst)
 
 
 def _percent(share: float | None) -> str:
@@ -248,12 +251,12 @@ def _percent(share: float | None) -> str:
 
 
 def _row(name: str, score: Score) -> str:
-    events = len(score.leads)
+    events, lead = len(score.leads), score.median_lead
     shares = "".join(f" {_percent(score.share_at(seconds)):>6}" for seconds in (5, 15, 30))
     return (
         f"{padded(name, 42)} {_percent(score.in_time / events if events else None):>7}"
         f"{shares}"
-        f" {'-' if score.median_lead is None else f'{score.median_lead:.0f} s':>6}"
+        f" {flush('-' if lead is None else t('{number} s', number=round(lead)), 6)}"
         f" {score.quiet_with_alarm:>4}/{score.quiet_traces:<3}"
         f" {score.tolerated_with_alarm:>4}/{score.tolerated_traces:<3}"
         f" {score.alarms_before_events / events if events else 0.0:>8.2f}"
@@ -279,12 +282,12 @@ def _print_scores(paths: Sequence[Path]) -> None:
     )
     print(f"{told}\n")
     heads = [
-        (t("in time"), 7), (">= 5 s", 6), (">= 15", 6), (">= 30", 6), (t("median"), 6), (t("silent"), 8),
-        (t("tolerated"), 8), (t("alarms"), 8),
+        (t("in time"), 7), (">= " + t("{number} s", number=5), 6), (">= 15", 6), (">= 30", 6),
+        (t("median"), 6), (t("silent"), 8), (t("tolerated"), 8), (t("alarms"), 8),
     ]  # fmt: skip
-    print(" ".join([" " * 42, *(f"{' ' * (wide - cells(head))}{head}" for head, wide in heads)]))
+    print(" ".join([" " * 42, *(flush(head, wide) for head, wide in heads)]))
     for line in lines:
-        print(_row(line.name, line.warning))
+        print(_row(t(line.name), line.warning))
         if line.critical.leads or line.critical.quiet_traces:
             print(_row(f"   {t('critical')}", line.critical))
     engine = lines[0]
@@ -293,20 +296,20 @@ def _print_scores(paths: Sequence[Path]) -> None:
     _print_names(t("false criticals"), engine.critical.noisy)
     print("\n" + t("Brier score of the probabilities (0 is best, a coin's is 0.25):"))
     for line in lines[:2]:
-        errors = ", ".join(
-            f"{current().duration(horizon)}: {error:.3f}" for horizon, error in line.calibration.items()
+        errors = listed(
+            t("{title}: {text}", title=current().duration(horizon), text=f"{error:.3f}")
+            for horizon, error in line.calibration.items()
         )
-        print(f"  {line.name:<20} {errors}")
+        print(f"  {padded(t(line.name), 20)} {errors}")
     print(
         "\n" + t("Forecast probability of exhaustion within this time -> how often it came true (samples):")
     )
-    never = t("never")
     for horizon in RELIABILITY_SECONDS:
         parts = [
             f"{_percent(said)} -> {_percent(came)} ({count})"
             for said, came, count in engine.reliability.get(horizon, ())
         ]
-        print(f"  {padded(current().duration(horizon), 6)} {', '.join(parts) or never}")
+        print(f"  {padded(current().duration(horizon), 6)} {listed(parts) or t('never')}")
     notes = (
         t("silent: recordings with a false alarm, of those that call for silence"),
         t("tolerated: the same, of those where a warning is fair"),
@@ -316,4 +319,4 @@ def _print_scores(paths: Sequence[Path]) -> None:
 
 
 def _print_names(what: str, names: Sequence[str]) -> None:
-    print(f"  {what}: {', '.join(names) or t('none')}")
+    print("  " + t("{title}: {text}", title=what, text=listed(names) or t("none")))

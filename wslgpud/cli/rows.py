@@ -179,7 +179,11 @@ def verdict(view: View) -> Iterator[Text]:
     if view.shown.trouble or look.stale:
         badge = t("no answer") if view.shown.trouble else t("stale")
         why = view.shown.trouble or t("the daemon answers but takes no samples")
-        yield words((f" {badge.upper()} ", "bold reverse yellow"), f" {current().duration(age)}: {why}")
+        yield words(
+            (f" {badge.upper()} ", "bold reverse yellow"),
+            " ",
+            t("{title}: {text}", title=current().duration(age), text=why),
+        )
         yield words((t("what follows is old:"), "yellow"), " ", line)
         return
     line.append(in_one_line(said).removeprefix(said["headline"]))
@@ -229,7 +233,7 @@ def incidents(view: View) -> Iterator[RenderableType]:
         table.add_row(
             Text(f" {t(LEVELS[item['level']])}", TERMINAL_LEVELS[item["level"]]),
             _dim(moment(item["since"], view.document["at"])),
-            words(item["headline"], (f"  ({', '.join(notes)})", "bright_black")),
+            words(item["headline"], (f"  ({current().listed(notes)})", "bright_black")),
         )
     if others:
         yield table
@@ -305,7 +309,11 @@ def below(view: View) -> Iterator[RenderableType]:
         if source["health"] in ("failed", "late"):
             table.add_row(
                 " !",
-                f"{source['name']}: {source.get('error') or t(HEALTHS[source['health']])}",
+                t(
+                    "{title}: {text}",
+                    title=source["name"],
+                    text=source.get("error") or t(HEALTHS[source["health"]]),
+                ),
                 style="yellow",
             )
     order, recent = list(LEVELS), document.get("recent", ())

@@ -52,7 +52,7 @@ def gpus(view: View) -> Table:
             clock=None if hertz is None else f"{hertz / 1e9:.2f}", state=_round(state),
         )  # fmt: skip
         active = (labels["reason"] for labels, on in look.series("gpu_throttle_reason", gpu=gpu) if on)
-        brakes = ", ".join(t(_BRAKES[reason]) for reason in active if reason in _BRAKES)
+        brakes = current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
         told = words("  ".join(facts), (f"  {brakes}", "yellow"))

@@ -102,7 +102,7 @@ def answer(config: ConfigOption = None, state: StateOption = None) -> None:
             ),
         )
     except stress_unit.NoRequestError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _run(
@@ -187,7 +187,7 @@ def _runs(database: str, *, missing_ok: bool = False) -> list[tuple[int, StressR
     except StoreError as error:
         if missing_ok:
             return []
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
@@ -240,7 +240,7 @@ def history(
         try:
             plot_stress([run for _, run in runs], file)
         except PlotError as error:
-            raise Fault(str(error)) from error
+            raise Fault(cause(error)) from error
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
         print(json.dumps([_summary(*one) for one in runs], indent=2, ensure_ascii=False))

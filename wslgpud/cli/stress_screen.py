@@ -114,7 +114,7 @@ def print_run(run: StressResult, *, rows: bool = False, console: Console | None 
     """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
     out = console or Console()
     said = "\n".join(_said(run))
-    title = Text(f"GPU {run.gpu} {run.name}: {_word(VERDICTS[run.verdict])}")
+    title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
     colour = TERMINAL_VERDICTS[run.verdict]
     out.print(Panel(said or t("every byte kept what was written"), title=title, border_style=colour))
     values = run.values
@@ -231,7 +231,7 @@ COLUMNS = (
 
 def _bits(counts: Mapping[str, int]) -> str:
     """Name the bits that were wrong, when they are few."""
-    return ", ".join(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
+    return current().listed(map(str, counts)) if len(counts) <= 4 else t("{count} of 64", count=len(counts))
 
 
 def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | None = None) -> None:
@@ -280,7 +280,7 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
         if len(mine) < 2 or not curves:
             continue
         words = [_word(name.partition("_")[0]) for name in curves]
-        head = Text(f" GPU {mine[0].gpu} {mine[0].name}: {title}  ")
+        head = Text(" " + t("{title}: {text}", title=f"GPU {mine[0].gpu} {mine[0].name}", text=title) + "  ")
         for word, colour in zip(words, TERMINAL_LINES, strict=False):
             head.append(f"━ {word}  " * (len(words) > 1), colour)
         out.print(head)

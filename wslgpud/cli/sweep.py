@@ -26,7 +26,7 @@ from wslgpud.cli.common import (
 from wslgpud.cli.moments import seconds
 from wslgpud.host import Host
 from wslgpud.units import size
-from wslgpud.words import current, t
+from wslgpud.words import cause, current, t
 
 if TYPE_CHECKING:
     from wslgpud.advise.guard.watch import VramWatch
@@ -122,7 +122,7 @@ def _draw(command: str, steps: list[Step], file: Path) -> None:
     try:
         plot_sweep(command[:90], trials, file)
     except PlotError as error:
-        raise Fault(str(error)) from error
+        raise Fault(cause(error)) from error
 
 
 def _tail(log: BinaryIO) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from wslgpud.foreign.accounts import known_members
 from wslgpud.foreign.rule import Refused, owner
 from wslgpud.foreign.survey import way
+from wslgpud.words import Said, cause, failure, say
 
 
-def replaceable(path: Path) -> str:
+def replaceable(path: Path) -> Said:
     """Return who else could replace a file (``/home/bob belongs to uid 1001``); empty when nobody could.
 
     Only root and we ourselves may own, or be able to write, the file and each folder and link on its path. A
@@ -21,12 +22,12 @@ def replaceable(path: Path) -> str:
         chain = way(path)
         for component in chain:
             if component.uid not in (0, os.geteuid()):
-                return f"{component.path} belongs to uid {component.uid}"
+                return say("{path} belongs to uid {uid}", path=str(component.path), uid=component.uid)
         owner(chain, known_members(chain))
     except OSError as error:
-        return f"{error.filename}: {error.strerror}"
+        return say("{path}: {why}", path=str(error.filename), why=failure(error))
     except Refused as refused:
-        return str(refused)
+        return cause(refused)
     return ""
 
 

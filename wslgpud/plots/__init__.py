@@ -7,6 +7,7 @@ import html
 import io
 import os
 import re
+import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wslgpud import documents, extras
 from wslgpud.model import Level, StressResult
 from wslgpud.palette import INKS, LEVELS, LINES
-from wslgpud.words import cause, failure, say
+from wslgpud.plots import fonts
+from wslgpud.words import cause, current, failure, say, t
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,15 +80,15 @@ def plot_replays(
                 [t for t, _ in etas], [eta for _, eta in etas], ".", color=INKS["eta"].light, markersize=2
             )
             right.set_yscale("log")
-            right.set_ylabel("seconds left (forecast)", color=INKS["eta"].light)
+            right.set_ylabel(t("seconds left (forecast)"), color=INKS["eta"].light)
         event = events.get(name, {}).get(resource)
         if event is not None:
             axes.axvline(event / unit, **MOMENT)
-        axes.set_title(f"{name}: {resource}", fontsize=10)
+        axes.set_title(t("{title}: {text}", title=name, text=current().resource(resource)), fontsize=10)
         axes.set_ylim(0, 100)
-        axes.set_ylabel("headroom (%)")
+        axes.set_ylabel(t("headroom (%)"))
         axes.set_xlabel(name_of_unit)
-    legend_of_levels(figure, LEVELS, [{"label": "out of memory", **MOMENT}])
+    legend_of_levels(figure, LEVELS, [{"label": t("out of memory"), **MOMENT}])
     save(figure, path)
 
 
@@ -112,7 +114,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
             name_of = f"{kind}_median"
             rates = [(days(run.wall), run.values[name_of] / 1e9) for run in mine if name_of in run.values]
             if rates:
-                label = kind if len(cards) == 1 else f"{name} {kind}"
+                label = t(kind) if len(cards) == 1 else f"{name} {t(kind)}"
                 speed.plot([t for t, _ in rates], [rate for _, rate in rates], "o-", label=label)
         errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
         drivers = [run.key.get("driver", "") for run in mine]
@@ -124,7 +126,7 @@ def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
                     f" {drivers[number - 1]} → {drivers[number]}", (times[number], 1),
                     xycoords=("data", "axes fraction"), fontsize=8, va="bottom",
                 )  # fmt: skip
-    for axes, label in ((usable, "usable VRAM (GiB)"), (speed, "GB/s"), (errors, "wrong words")):
+    for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
         axes.set_ylabel(label)
         _finish(axes)
     errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
@@ -193,8 +195,8 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
     figure = figure_of(8, 5.6)
     memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
     for label, held in (
-        ("peak RAM", [trial.ram_bytes for trial in trials]),
-        ("peak VRAM", [trial.vram_bytes for trial in trials]),
+        (t("peak RAM"), [trial.ram_bytes for trial in trials]),
+        (t("peak VRAM"), [trial.vram_bytes for trial in trials]),
     ):
         known = [(x, size / 2**30) for x, size in zip(places, held, strict=True) if size is not None]
         if known:
@@ -205,7 +207,7 @@ def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
             for axes in (memory, time):
                 axes.axvline(x, color=LEVELS[Level.EMERGENCY].fill, linestyle="--", linewidth=1)
     memory.set_ylabel("GiB")
-    time.set_ylabel("seconds")
+    time.set_ylabel(t("time (s)"))
     time.set_xticks(places, [trial.value for trial in trials])
     for axes in (memory, time):
         axes.set_ylim(bottom=0)
@@ -227,6 +229,7 @@ def figure_of(width: float, height: float) -> Figure:
             from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=extras.remedy("plots"))) from error
+    fonts.choose()
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
     mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
     return Figure(figsize=(width, height), layout="constrained")
@@ -312,18 +315,18 @@ def _with_gaps(
 def _time_unit(seconds: float) -> tuple[float, str]:
     """Return the length in seconds, and the name, of the unit that suits a span."""
     if seconds <= 600.0:
-        return 1.0, "seconds"
-    return (60.0, "minutes") if seconds <= 4 * 3600.0 else (3600.0, "hours")
+        return 1.0, t("time (s)")
+    return (60.0, t("time (min)")) if seconds <= 4 * 3600.0 else (3600.0, t("time (h)"))
 
 
 def shade_levels(axes: Axes, series: Sequence[RiskPoint]) -> None:
     """Colour the time spent at each level."""
     start, level = series[0][0], series[0][3]
-    for t, _, _, now in [*series, (series[-1][0], 0.0, None, Level.OK)]:
+    for at, _, _, now in [*series, (series[-1][0], 0.0, None, Level.OK)]:
         if now != level:
             if fill := LEVELS[level].fill:
-                axes.axvspan(start, t, color=fill, linewidth=0)
-            start, level = t, now
+                axes.axvspan(start, at, color=fill, linewidth=0)
+            start, level = at, now
 
 
 def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[Line]) -> None:
@@ -332,7 +335,7 @@ def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[L
     from matplotlib.patches import Patch  # noqa: PLC0415
 
     marks: list[Patch | Line2D] = [
-        Patch(color=shade.fill, label=level.label)
+        Patch(color=shade.fill, label=t(level.label))
         for level, shade in LEVELS.items()
         if shade.fill and level in levels
     ]
@@ -351,8 +354,11 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
         raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
+    if (why := fonts.trouble(kind)) is not None:
+        raise PlotError(why)
     try:
-        with documents.draft(path) as draft:
+        with warnings.catch_warnings(), documents.draft(path) as draft:
+            warnings.filterwarnings("ignore", "Glyph")  # whoever looks at an SVG has it
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
                 figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
@@ -377,7 +383,7 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
 def _page(title: str, drawing: str, text: str) -> str:
     ink, back, rule = (INKS[name].light for name in ("ink", "back", "rule"))
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<html lang="{current().code}"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>{html.escape(title)}</title>
 <style>

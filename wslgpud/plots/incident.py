@@ -20,7 +20,7 @@ from wslgpud.plots import (
     save,
     shade_levels,
 )
-from wslgpud.words import t
+from wslgpud.words import say, t
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str,
         PlotError: there is nothing to draw, matplotlib is missing, or the file cannot be written.
     """
     if not panels:
-        raise PlotError("nothing to draw: no headroom was recorded around it")
+        raise PlotError(say("nothing to draw: no headroom was recorded around it"))
     figure = figure_of(10, 4.4 + 1.3 * (len(panels) - 1))
     ratios = [3.0] + [1.0] * (len(panels) - 1)
     grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from wslgpud.model import Level, Observation
 from wslgpud.risk.headroom import rooms
 from wslgpud.risk.pressure import PressureMeter
+from wslgpud.words import template
 
 Change = tuple[float, str, Level]
 Rule = Callable[[float, float, float], bool]
@@ -69,14 +70,14 @@ def _predict_linear(window: float, ahead: float, below: float) -> Callable[[], R
 
 
 BASELINES: dict[str, Callable[[], Rule]] = {
-    "always": lambda: lambda _t, _share, _full: True,
-    "never": lambda: lambda _t, _share, _full: False,
-    "used > 90 %": _used_above(0.90),
-    "used > 95 %": _used_above(0.95),
-    "PSI full 60 % for 30 s": _psi_full(0.60, 30.0),
-    "predict_linear 1 min -> 2 min": _predict_linear(60.0, 120.0, 1.1),
-    "predict_linear 5 min -> 10 min": _predict_linear(300.0, 600.0, 1.1),
-    "predict_linear 30 s -> 60 s, < 30 % free": _predict_linear(30.0, 60.0, 0.3),
+    template("always"): lambda: lambda _t, _share, _full: True,
+    template("never"): lambda: lambda _t, _share, _full: False,
+    template("used > 90 %"): _used_above(0.90),
+    template("used > 95 %"): _used_above(0.95),
+    template("PSI full 60 % for 30 s"): _psi_full(0.60, 30.0),
+    template("predict_linear 1 min -> 2 min"): _predict_linear(60.0, 120.0, 1.1),
+    template("predict_linear 5 min -> 10 min"): _predict_linear(300.0, 600.0, 1.1),
+    template("predict_linear 30 s -> 60 s, < 30 % free"): _predict_linear(30.0, 60.0, 0.3),
 }
 
 
@@ -109,5 +110,5 @@ def run_baseline(name: str, observations: Iterator[Observation]) -> list[Change]
     return changes
 
 
-EARLYOOM = "earlyoom's 10 % / 10 %"
+EARLYOOM = template("earlyoom's 10 % / 10 %")
 BASELINE_NAMES = (*list(BASELINES)[:4], EARLYOOM, *list(BASELINES)[4:])

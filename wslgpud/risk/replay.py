@@ -12,6 +12,7 @@ from wslgpud.risk.engine import HORIZONS, LevelChange, RiskEngine
 from wslgpud.risk.score import Said, Score, Truth, brier, read_truth, reliability
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.trace import read_trace
+from wslgpud.words import template
 
 Points = list[tuple[float, float, float | None, Level]]
 
@@ -126,7 +127,7 @@ def score_all(
             "wslgpud", ((truth, replay(truth.name, read(path), settings)) for path, truth in traces)
         ),
         score_engine(
-            "wslgpud without PSI",
+            template("wslgpud without PSI"),
             ((truth, replay(truth.name, without_psi(read(path)), settings)) for path, truth in traces),
         ),
     ]

@@ -18,6 +18,7 @@ from wslgpud.model import (
     SwapState,
     VmState,
 )
+from wslgpud.words import say
 
 
 def section(row: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
@@ -31,7 +32,7 @@ def section(row: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
         return None
     if not isinstance(value, dict):
         kind = type(value).__name__
-        raise ValueError(f"{key!r} must be an object, not {kind}")  # noqa: TRY004 - a file's content
+        raise ValueError(say("{key} must be an object, not {kind}", key=repr(key), kind=kind))  # noqa: TRY004 - a file's content
     return value
 
 
@@ -40,7 +41,7 @@ def _items(row: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError(f"{key!r} must be a list of objects")
+        raise ValueError(say("{key} must be a list of objects", key=repr(key)))
     return value
 
 
@@ -49,7 +50,7 @@ def _names(row: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{key!r} must be a list of names")
+        raise ValueError(say("{key} must be a list of names", key=repr(key)))
     return tuple(value)
 
 
@@ -59,7 +60,8 @@ def _number(row: Mapping[str, Any], key: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{key!r} must be a number, not {value!r}")  # noqa: TRY004 - a file's content
+        told = say("{key} must be a number, not {value}", key=repr(key), value=repr(value))
+        raise ValueError(told)  # noqa: TRY004 - a file's content
     return value if math.isfinite(value) else None
 
 
@@ -198,7 +200,7 @@ def observation_from_row(row: Mapping[str, Any], *, wsl: bool = False) -> Observ
     """
     t = _float(row, "t")
     if t is None:
-        raise ValueError("'t' is missing, or no finite number")
+        raise ValueError(say("'t' is missing, or no finite number"))
     return Observation(
         t=t,
         ram=_ram(row),

@@ -46,18 +46,22 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _check_size(line: bytes) -> None:
     if not line:
-        raise ValueError(f"a trace has at most {MOST_BYTES:,} bytes once it is inflated")
+        raise ValueError(
+            say("a trace has at most {number} bytes once it is inflated", number=f"{MOST_BYTES:,}")
+        )
     if len(line) > MOST_LINE_BYTES:
-        raise ValueError(f"a line has at most {MOST_LINE_BYTES:,} bytes, and this one goes on")
+        raise ValueError(
+            say("a line has at most {number} bytes, and this one goes on", number=f"{MOST_LINE_BYTES:,}")
+        )
 
 
 def _row(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({error})") from error
+        raise ValueError(say("not JSON ({error})", error=str(error))) from error
     if not isinstance(row, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - the content of a file, not a caller's type
+        raise ValueError(say("not a JSON object"))  # noqa: TRY004 - the content of a file, not a caller's type
     return row
 
 
@@ -73,8 +77,11 @@ def _says_wsl(row: Mapping[str, Any]) -> bool:
     """Check a header; tell whether the trace was recorded under WSL2."""
     if row.get("trace") != VERSION:
         raise ValueError(
-            f"not a trace of version {VERSION}: the first line must be "
-            f'a header like {{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}'
+            say(
+                "not a trace of version {version}: the first line must be a header like {header}",
+                version=VERSION,
+                header=f'{{"trace": {VERSION}, "interval_s": 1.0, "host": {{}}}}',
+            )
         )
     return bool((section(row, "host") or {}).get("wsl", False))
 
@@ -82,7 +89,7 @@ def _says_wsl(row: Mapping[str, Any]) -> bool:
 def _next(row: Mapping[str, Any], last: float, *, wsl: bool) -> Observation:
     observation = observation_from_row(row, wsl=wsl)
     if observation.t < last:
-        raise ValueError(f"time goes back from {last} to {observation.t} s")
+        raise ValueError(say("time goes back from {last} to {now} s", last=str(last), now=str(observation.t)))
     return observation
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from wslgpud import documents
 from wslgpud.config_key import ConfigError
+from wslgpud.words import Said, cause, failure, say
 
 KEYS = (
     "cert",
@@ -81,7 +82,7 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
     Raises:
         ConfigError: a value is not what it may be, or a certificate cannot be used.
     """
-    words = _Words(section, f"{path}: tls_server_config", path.parent)
+    words = _Words(section, say("{title}: {text}", title=str(path), text="tls_server_config"), path.parent)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could have us do handshakes without end
@@ -91,8 +92,10 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
     allowed = tuple(words.texts("client_allowed_sans"))
     if allowed and context.verify_mode is not ssl.CERT_REQUIRED:
         raise words.error(
-            "client_allowed_sans lets in who brings no certificate; set client_auth_type "
-            "RequireAndVerifyClientCert with client_ca_file"
+            say(
+                "client_allowed_sans lets in who brings no certificate; set client_auth_type "
+                "RequireAndVerifyClientCert with client_ca_file"
+            )
         )
     return TlsServer(context, allowed, files)
 
@@ -100,28 +103,28 @@ def load(section: Mapping[str, Any], path: Path) -> TlsServer:
 class _Words:
     """The section's values by type, and the names of its files relative to the folder it lies in."""
 
-    def __init__(self, section: Mapping[str, Any], where: str, folder: Path) -> None:
+    def __init__(self, section: Mapping[str, Any], where: Said, folder: Path) -> None:
         self.section, self.where, self.folder = section, where, folder
 
-    def error(self, message: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {message}")
+    def error(self, message: Said) -> ConfigError:
+        return ConfigError(say("{path}: {why}", path=self.where, why=message))
 
     def text(self, name: str) -> str:
         value = self.section.get(name) or ""
         if not isinstance(value, str):
-            raise self.error(f"{name} must be text")
+            raise self.error(say("{name} must be {form}", name=name, form=say("text")))
         return value
 
     def texts(self, name: str) -> list[str]:
         value = self.section.get(name) or []
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-            raise self.error(f"{name} must be a list of texts")
+            raise self.error(say("{name} must be {form}", name=name, form=say("a list of strings")))
         return value
 
     def flag(self, name: str, default: bool) -> bool:  # noqa: FBT001 - a value, not a switch
         value = self.section.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self.error(f"{name} must be true or false")
+            raise self.error(say("{name} must be {form}", name=name, form=say("true or false")))
         return default if value is None else value
 
     def choice(self, name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
@@ -129,7 +132,12 @@ class _Words:
 
     def known(self, name: str, value: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
         if value not in known:
-            raise self.error(f"{name}: {value} is unknown; it may be {', '.join(k for k in known if k)}")
+            raise self.error(
+                say(
+                    "{name}: {value} is unknown; it may be {known}",
+                    name=name, value=value, known=tuple(k for k in known if k),
+                )
+            )  # fmt: skip
         return value
 
     def file(self, name: str) -> Path | None:
@@ -143,7 +151,12 @@ def _set_versions(context: ssl.SSLContext, words: _Words) -> None:
     if lowest in ("TLS10", "TLS11"):
         _log.warning("%s: min_version %s: nothing older than TLS12 is spoken here", words.where, lowest)
     if highest in ("TLS10", "TLS11") or _VERSIONS[lowest] > _VERSIONS[highest]:
-        raise words.error(f"nothing can be spoken between min_version {lowest} and max_version {highest}")
+        raise words.error(
+            say(
+                "nothing can be spoken between min_version {lowest} and max_version {highest}",
+                lowest=lowest, highest=highest,
+            )
+        )  # fmt: skip
     context.minimum_version, context.maximum_version = _VERSIONS[lowest], _VERSIONS[highest]
 
 
@@ -155,7 +168,7 @@ def _set_ciphers(context: ssl.SSLContext, words: _Words) -> None:
         try:
             context.set_ciphers(":".join(chosen))
         except ssl.SSLError as error:
-            raise words.error("this machine's OpenSSL has none of the cipher_suites") from error
+            raise words.error(say("this machine's OpenSSL has none of the cipher_suites")) from error
     if not words.flag("prefer_server_cipher_suites", default=True):
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     curves = words.texts("curve_preferences")
@@ -172,7 +185,7 @@ def _load_certificate(context: ssl.SSLContext, words: _Words) -> tuple[Path, ...
         for name in ("cert", "key"):
             inline, file = words.text(name), words.file(f"{name}_file")
             if bool(inline) == bool(file):
-                raise words.error(f"give either {name}_file or {name}")
+                raise words.error(say("give either {file} or {name}", file=f"{name}_file", name=name))
             if file:
                 _readable(file, f"{name}_file", words)
                 files.append(file)
@@ -181,8 +194,8 @@ def _load_certificate(context: ssl.SSLContext, words: _Words) -> tuple[Path, ...
             # A callable that fails keeps OpenSSL from asking for a pass phrase on the terminal.
             context.load_cert_chain(sources[0], sources[1], password=_no_pass_phrase)
         except (ssl.SSLError, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise words.error(f"certificate and key cannot be used: {reason}") from error
+            why = getattr(error, "reason", None) or cause(error)
+            raise words.error(say("certificate and key cannot be used: {why}", why=why)) from error
     return tuple(files)
 
 
@@ -190,25 +203,28 @@ def _set_client_auth(context: ssl.SSLContext, words: _Words) -> tuple[Path, ...]
     policy = words.text("client_auth_type")
     if policy in _UNVERIFIED:
         raise words.error(
-            f"client_auth_type {policy} takes certificates that anybody can make; "
-            "use RequireAndVerifyClientCert with client_ca_file"
+            say(
+                "client_auth_type {policy} takes certificates that anybody can make; "
+                "use RequireAndVerifyClientCert with client_ca_file",
+                policy=policy,
+            )
         )
     context.verify_mode = _VERIFY[words.known("client_auth_type", policy, _VERIFY)]
     inline, file = words.text("client_ca"), words.file("client_ca_file")
     if inline and file:
-        raise words.error("give either client_ca_file or client_ca")
+        raise words.error(say("give either {file} or {name}", file="client_ca_file", name="client_ca"))
     if not inline and not file:
         if context.verify_mode is not ssl.CERT_NONE:
-            raise words.error(f"client_auth_type {policy} needs client_ca_file")
+            raise words.error(say("client_auth_type {policy} needs client_ca_file", policy=policy))
         return ()
     if policy in ("", "NoClientCert"):
-        raise words.error("client_ca_file without client_auth_type; set RequireAndVerifyClientCert")
+        raise words.error(say("client_ca_file without client_auth_type; set RequireAndVerifyClientCert"))
     data = _readable(file, "client_ca_file", words) if file else inline
     try:
         context.load_verify_locations(cadata=data)
     except (ssl.SSLError, ValueError) as error:
         raise words.error(
-            f"client_ca_file holds no certificates: {getattr(error, 'reason', None)}"
+            say("client_ca_file holds no certificates: {why}", why=str(getattr(error, "reason", None)))
         ) from error
     return (file,) if file else ()
 
@@ -217,11 +233,13 @@ def _readable(file: Path, name: str, words: _Words) -> str:
     try:
         return documents.contents(file, FILE_BYTES, follow=True).decode("ascii", "replace")
     except OSError as error:
-        raise words.error(f"{name}: {file}: {error.strerror}") from error
+        raise words.error(
+            say("{name}: {path}: {why}", name=name, path=str(file), why=failure(error))
+        ) from error
 
 
 def _no_pass_phrase() -> str:
-    raise ValueError("the key has a pass phrase; give one without")
+    raise ValueError(say("the key has a pass phrase; give one without"))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from wslgpud.probes.supervisor import ProbeDown, Supervisor
 from wslgpud.sources import Source
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
-from wslgpud.words import Message, Said, say
+from wslgpud.words import Message, Said, cause, say
 
 #: a busy Windows answers in a second; the first answer takes the start of PowerShell and of WMI as well
 TIMEOUT_SECONDS, START_TIMEOUT_SECONDS = 15.0, 45.0
@@ -184,16 +184,13 @@ class WindowsSource(Source):
             )
         try:
             page = outgoing.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
-        except outgoing.Unreachable as error:
+        except (outgoing.Unreachable, outgoing.Refused) as error:
+            # A server may say the address back, with a secret in it.
             told = without(str(error), parts(url))
+            why = cause(error) if told == str(error) else told
             raise SourceError(
-                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=told)
+                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=why)
             ) from error
-        except outgoing.Refused as refused:
-            told = without(str(refused), parts(url))
-            raise SourceError(
-                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=told)
-            ) from refused
         text = page.decode("utf-8", "replace")
         facts = from_exporter(text)
         if facts == Facts():

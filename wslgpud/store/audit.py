@@ -16,19 +16,20 @@ from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import Summary, summarise
 from wslgpud.store.sheet import Block
 from wslgpud.store.tiers import MINUTE, MINUTE_PART, minute_rows
+from wslgpud.words import Said, cause, say
 
 #: findings told at most; a damaged page makes hundreds
 MOST = 20
 _Minutes = dict[tuple[int, int], Summary]
 
 
-def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[str]:
+def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[Said]:
     """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
     findings = reader.check()
     if findings:
         # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
-        return findings[:MOST]
-    found = []
+        return [*findings[:MOST]]
+    found: list[Said] = []
     with reader.connected() as connection:
         for finding in _chunks(connection, progress):
             found.append(finding)
@@ -37,14 +38,14 @@ def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[str]:
     return found
 
 
-def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[str]:
+def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[Said]:
     chunk, block, series = schema.chunk, schema.block, schema.series
     whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
     numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
     known = {host for (host,) in connection.execute(select(schema.host.c.id))}
     orphans = {number >> schema.SERIES_BITS for number in whole} - known
     if orphans:
-        yield f"series of {len(orphans)} hosts that are not known"
+        yield say("series of {count} hosts that are not known", count=len(orphans))
     for done, number in enumerate(numbers):
         progress(done, len(numbers))
         row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
@@ -52,7 +53,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
         try:
             times, blocks = times_of(row), blocks_of(connection, number)
         except DAMAGE as error:
-            yield f"chunk {number}: {error}"
+            yield say("chunk {number}: {why}", number=number, why=cause(error))
             continue
         minutes: _Minutes = {}
         for own, part in blocks.items():
@@ -60,13 +61,19 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
             try:
                 minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
             except KeyError:
-                yield f"chunk {number}: belongs to a series {series_id} that is not known"
+                yield say(
+                    "chunk {number}: belongs to a series {series} that is not known",
+                    number=number, series=series_id,
+                )  # fmt: skip
             except DAMAGE as error:
-                yield f"chunk {number}, series {series_id}: {error}"
+                yield say(
+                    "chunk {number}, series {series}: {why}",
+                    number=number, series=series_id, why=cause(error),
+                )  # fmt: skip
         yield from _compare(connection, number, minutes)
     progress(len(numbers), len(numbers))
     if not numbers and connection.scalar(select(func.count()).select_from(block)):
-        yield "blocks without their chunks"
+        yield say("blocks without their chunks")
 
 
 def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
@@ -76,7 +83,7 @@ def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, w
     return {(ms // 1000, series_id): known for ms, known in summaries.items()}
 
 
-def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[str]:
+def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[Said]:
     """Hold the samples of a chunk against the minutes made of them and, perhaps, of other chunks."""
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
@@ -96,7 +103,10 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
         and not _holds(kept.get((time, series_id)), seen)
     ]
     if wrong:
-        yield f"chunk {number}: {len(wrong)} of its minutes do not hold what their samples say"
+        yield say(
+            "chunk {number}: {count} of its minutes do not hold what their samples say",
+            number=number, count=len(wrong),
+        )  # fmt: skip
 
 
 def _holds(kept: Summary | None, seen: Summary) -> bool:

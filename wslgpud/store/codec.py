@@ -22,6 +22,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from wslgpud.model import Number
 from wslgpud.store.limits import MOST_TICKS
+from wslgpud.words import cause, say
 
 _A = TypeVar("_A", "array[int]", "array[float]")
 _N = TypeVar("_N", int, float)
@@ -72,16 +73,23 @@ def decode(block: bytes, count: int, last: Number, *, whole: bool, divisor: int 
         ValueError: the block is damaged.
     """
     if not 0 <= count <= MOST_TICKS:
-        raise ValueError(f"damaged block: {count} values, at most {MOST_TICKS} are possible")
+        raise ValueError(
+            say("damaged block: {count} values, at most {most} are possible", count=count, most=MOST_TICKS)
+        )
     wanted = last / divisor if divisor > 1 else last
     if not block:
         return [wanted] * count
     try:
         values = _decode(block, count, divisor)
     except (zlib.error, LookupError, ArithmeticError, ValueError) as error:
-        raise ValueError(f"damaged block: {error}") from error
+        raise ValueError(say("damaged block: {why}", why=cause(error))) from error
     if len(values) != count or values[-1] != wanted or whole == (block[0] == _DOUBLES):
-        raise ValueError(f"damaged block: {len(values)} values instead of {count}, or not its own")
+        raise ValueError(
+            say(
+                "damaged block: {number} values instead of {count}, or not its own",
+                number=len(values), count=count,
+            )
+        )  # fmt: skip
     return values
 
 
@@ -224,7 +232,7 @@ def inflate(data: bytes, most: int, *, raw: bool = False) -> bytes:
     engine = zlib.decompressobj(-15 if raw else 15)
     found = engine.decompress(data, most + 1)
     if len(found) > most:
-        raise ValueError(f"inflates to more than {most} bytes")
+        raise ValueError(say("it inflates to more than {most_bytes}", most_bytes=most))
     if not engine.eof:
-        raise zlib.error("cut short")
+        raise zlib.error(say("cut short"))
     return found

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from wslgpud.masking import parts, without
 from wslgpud.store.engine import is_url, shown
 from wslgpud.store.errors import LockedError, NotADatabaseError, StoreError, UnwritableError
-from wslgpud.words import say
+from wslgpud.words import known, say
 
 _REMEDIES = (
     ("full", say("free some space or name another folder in store.path")),
@@ -46,12 +46,12 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
             say(
                 "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
                 name=name,
-                text=text,
+                text=known(text),
             )
         )
     if "locked" in text:
         return LockedError(
-            say("{name}: held by another process ({text}); close that one", name=name, text=text)
+            say("{name}: held by another process ({text}); close that one", name=name, text=known(text))
         )
     if "readonly" in text or "unable to open" in text:
         remedy = say("check the owner of the file and of its folder")
@@ -59,11 +59,11 @@ def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
             remedy = say(
                 "you may not read it: use sudo, or log in anew if you have just joined the group wslgpud"
             )
-        return UnwritableError(say("{name}: {text}; {remedy}", name=name, text=text, remedy=remedy))
+        return UnwritableError(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))
     for word, remedy in _REMEDIES:
         if word in text:
-            return StoreError(say("{name}: {text}; {remedy}", name=name, text=text, remedy=remedy))
-    return StoreError(say("{name}: {text}", name=name, text=text))
+            return StoreError(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))
+    return StoreError(say("{name}: {text}", name=name, text=known(text)))
 
 
 def _forbidden(target: str) -> bool:

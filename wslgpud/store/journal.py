@@ -21,7 +21,7 @@ from wslgpud.store.backlog import Backlog
 from wslgpud.store.damage import gap
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
-from wslgpud.words import from_json, to_json
+from wslgpud.words import Said, from_json, from_text, to_json, to_text
 
 Write = Callable[[Connection], object]
 
@@ -83,7 +83,7 @@ class Journal:
             with gap("delivery %d", row.id):
                 earlier[row.id] = Delivery(
                     row.id, row.channel, row.transition, documents.parsed(row.payload),
-                    row.created_ms / 1000, row.attempts, row.error,
+                    row.created_ms / 1000, row.attempts, from_text(row.error),
                 )  # fmt: skip
         with self._lock:
             self._unsent = earlier | self._unsent
@@ -145,11 +145,11 @@ class Journal:
         """Mark a delivery as taken by its channel (or given up for good)."""
         self._change(delivery_id, done=True, error="")
 
-    def failed(self, delivery_id: int, error: str) -> None:
+    def failed(self, delivery_id: int, error: Said) -> None:
         """Note an attempt that failed; the delivery goes on waiting."""
         self._change(delivery_id, done=False, error=error)
 
-    def abandoned(self, delivery_id: int, error: str) -> None:
+    def abandoned(self, delivery_id: int, error: Said) -> None:
         """Give a delivery up for good; the row keeps why."""
         self._change(delivery_id, done=True, error=error)
 
@@ -180,7 +180,7 @@ class Journal:
         with self._lock:
             self._writes.again()
 
-    def _change(self, delivery_id: int, *, done: bool, error: str) -> None:
+    def _change(self, delivery_id: int, *, done: bool, error: Said) -> None:
         with self._lock:
             delivery = self._unsent.get(delivery_id)
             if delivery is None:
@@ -191,7 +191,7 @@ class Journal:
                 del self._unsent[delivery_id]
         values = {
             "attempts": delivery.attempts,
-            "error": error,
+            "error": to_text(error),
             "done_ms": round(self._wall() * 1000) if done else None,
         }
         box = schema.outbox

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import LockedError, StoreError, UnwritableError
 from wslgpud.store.explain import explain
-from wslgpud.words import cause, failure, say
+from wslgpud.words import cause, say
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -85,7 +85,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             os.fsync(written.fileno())
         part.rename(copy)
     except (sqlite3.Error, OSError) as error:
-        why = failure(error) if isinstance(error, OSError) else str(error)
+        why = cause(error)
         raise UnwritableError(
             say("{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why)
         ) from error

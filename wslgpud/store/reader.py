@@ -34,6 +34,7 @@ from wslgpud.store.records import (
 )
 from wslgpud.store.rollup import Steps
 from wslgpud.store.select import matcher
+from wslgpud.words import from_text
 
 #: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
 LATEST_MS = 65_000
@@ -314,7 +315,12 @@ class Reader:
             for row in connection.execute(query.where(self._ours(connection, schema.outbox))):
                 done = None if row.done_ms is None else row.done_ms / 1000
                 yield DeliveryRecord(
-                    row.channel, row.transition, row.created_ms / 1000, done, row.attempts, row.error
+                    row.channel,
+                    row.transition,
+                    row.created_ms / 1000,
+                    done,
+                    row.attempts,
+                    from_text(row.error),
                 )
 
     def transitions(

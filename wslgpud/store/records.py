@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from wslgpud.model import Number
+from wslgpud.words import Said, say
 
 
 class SeriesRef(NamedTuple):
@@ -98,7 +99,7 @@ class Delivery(NamedTuple):
     payload: dict[str, object]
     created_wall: float
     attempts: int = 0
-    error: str = ""
+    error: Said = ""
 
 
 class DeliveryRecord(NamedTuple):
@@ -109,7 +110,7 @@ class DeliveryRecord(NamedTuple):
     created_wall: float
     done_wall: float | None
     attempts: int
-    error: str
+    error: Said
 
 
 class Run(NamedTuple):
@@ -136,7 +137,7 @@ class StoreStats:
     dropped_records_total: int
     rejected_values_total: int
     write_errors_total: int
-    error: str
+    error: Said
     last_commit_age_seconds: float | None
     last_commit_seconds: float | None
     last_purge_wall: float | None
@@ -147,10 +148,12 @@ class StoreStats:
     written_bytes_total: int | None = None
 
     @property
-    def damage(self) -> str:
+    def damage(self) -> Said:
         """What is or was wrong with the file, in a few words; empty when nothing is known."""
         if self.check_findings:
             return self.check_findings[0]
         # a look that found nothing since then was at the new file
         recovered = self.check_findings is not None and self.set_aside
-        return f"damaged, and set aside as {self.set_aside}" if self.set_aside and not recovered else ""
+        if not self.set_aside or recovered:
+            return ""
+        return say("damaged, and set aside as {path}", path=self.set_aside)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from wslgpud.model import Number
 from wslgpud.store.codec import pack_numbers, unpack_numbers
+from wslgpud.words import cause, say
 
 
 class Block(NamedTuple):
@@ -64,7 +65,7 @@ def _directory(sheet: bytes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         words = f"<{count}H{count}I"
         both = struct.unpack_from(words, sheet, 2)
     except struct.error as error:
-        raise ValueError(f"damaged sheet: {error}") from error
+        raise ValueError(say("damaged sheet: {why}", why=cause(error))) from error
     return both[:count], both[count:], 2 + struct.calcsize(words)
 
 
@@ -80,6 +81,6 @@ def _block(body: bytes) -> Block:
         (head, last), begin = unpack_numbers(body, 2)
         bits = struct.pack("<q", last)  # whole or not, a value has 64
     except (IndexError, struct.error) as error:
-        raise ValueError(f"damaged sheet: {error}") from error
+        raise ValueError(say("damaged sheet: {why}", why=cause(error))) from error
     mask, double = divmod(head, 2)
     return Block(mask, struct.unpack("<d", bits)[0] if double else last, body[begin:])

@@ -31,7 +31,7 @@ from wslgpud.store.sql import insert_new
 from wslgpud.store.timescale import make_hypertables
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
-from wslgpud.words import say
+from wslgpud.words import Said, say
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -193,11 +193,11 @@ class Store:
         self._journal.sent(delivery_id)
         self._writer.wake()
 
-    def mark_failed(self, delivery_id: int, error: str) -> None:
+    def mark_failed(self, delivery_id: int, error: Said) -> None:
         """Note a failed attempt; the delivery stays unsent."""
         self._journal.failed(delivery_id, error)
 
-    def abandon(self, delivery_id: int, error: str) -> None:
+    def abandon(self, delivery_id: int, error: Said) -> None:
         """Give a delivery up for good, with the reason."""
         self._journal.abandoned(delivery_id, error)
 

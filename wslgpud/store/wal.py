@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import UnkeptError
+from wslgpud.words import Said, cause, failure, say
 
 #: the log is copied into the database when it has about so many pages
 CHECKPOINT_PAGES = 32
@@ -25,10 +26,10 @@ PAGE = 4096
 #: pages a commit changes beside those its rows fill
 _COMMIT_PAGES = 2
 _REMEDIES = {
-    errno.EDQUOT: "delete files of this user, or raise its quota",
-    errno.ENOSPC: "free some space or name another folder in store.path",
-    errno.EROFS: "mount the file system writable again; the kernel log (dmesg) tells why it is not",
-    errno.EIO: "the disk fails: see the kernel log (dmesg), and name another folder in store.path",
+    errno.EDQUOT: say("delete files of this user, or raise its quota"),
+    errno.ENOSPC: say("free some space or name another folder in store.path"),
+    errno.EROFS: say("mount the file system writable again; the kernel log (dmesg) tells why it is not"),
+    errno.EIO: say("the disk fails: see the kernel log (dmesg), and name another folder in store.path"),
 }
 
 
@@ -94,7 +95,7 @@ class Wal:
             os.close(self._descriptor)
 
 
-def refusal(path: Path) -> tuple[str, str]:
+def refusal(path: Path) -> tuple[Said, Said]:
     """Return why the system takes no write beside the database ``path`` and the remedy, as far as known.
 
     SQLite calls a quota that is used up a "disk I/O error", as it does a broken disk.
@@ -109,7 +110,7 @@ def refusal(path: Path) -> tuple[str, str]:
             os.ftruncate(descriptor, 0)
             os.close(descriptor)
     except OSError as error:
-        return str(error.strerror), _REMEDIES.get(error.errno or 0, "")
+        return failure(error), _REMEDIES.get(error.errno or 0, "")
     return "", ""
 
 
@@ -148,5 +149,6 @@ def write_again(path: Path) -> None:
 
 
 def _unkept(path: Path | None, error: OSError | sqlite3.Error) -> UnkeptError:
-    reason = error.strerror if isinstance(error, OSError) else error
-    return UnkeptError(f"{path}: the disk does not keep what it took ({reason})")
+    return UnkeptError(
+        say("{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error))
+    )

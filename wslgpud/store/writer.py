@@ -29,7 +29,7 @@ from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
 from wslgpud.store.pending import Batch
 from wslgpud.store.sql import insert_new
-from wslgpud.words import say
+from wslgpud.words import Said, cause, clauses, say
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Writer:
         self._unsynced = False
         self._suspect = False
         self._damage: tuple[str, tuple[int, int] | None] = ("", None)
-        self.error = ""
+        self.error: Said = ""
         self.set_aside = ""
         self.last_commit_mono: float | None = None
         self.last_commit_seconds: float | None = None
@@ -277,18 +277,20 @@ class Writer:
     def _failed(self, error: Exception) -> None:
         self.write_errors += 1
         self._failures_in_a_row += 1
-        text = str(explain(error, self._target) if isinstance(error, DBAPIError) else error)
-        unkept = isinstance(error, UnkeptError) or "I/O error" in text
+        why = cause(explain(error, self._target) if isinstance(error, DBAPIError) else error)
+        unkept = isinstance(error, UnkeptError) or "I/O error" in str(why)
         # what SQLite was told of the disk nobody tells us again
         self._suspect = self._suspect or unkept
         # before the error is known: with it, what is to be written again waits
         self._close_connection()
         if self._path is not None and unkept:
             reason, remedy = wal.refusal(self._path)
-            text += (f" ({reason})" if reason and reason not in text else "") + (remedy and f"; {remedy}")
-        if text != self.error:
-            log.error("history is kept in memory: %s", text)
-        self.error = text
+            if reason and str(reason) not in str(why):
+                why = say("{what} ({why})", what=why, why=reason)
+            why = clauses((why, remedy))
+        if str(why) != str(self.error):
+            log.error("history is kept in memory: %s", why)
+        self.error = why
         # the driver's own words: SQLAlchemy adds what was to be written, and an event may speak of damage
         said = str(error.orig if isinstance(error, DBAPIError) else error)
         if self._path is not None and recovery.is_damage(said):

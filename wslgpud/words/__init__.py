@@ -6,7 +6,7 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 
 from __future__ import annotations
 
-from wslgpud.words.failure import Told, cause, failure
+from wslgpud.words.failure import Told, cause, failure, known
 from wslgpud.words.message import (
     Fact,
     Message,
@@ -16,11 +16,13 @@ from wslgpud.words.message import (
     facts_from_json,
     filled,
     from_json,
+    from_text,
     say,
     says,
     sentences,
     template,
     to_json,
+    to_text,
 )
 from wslgpud.words.tongue import (
     ENGLISH,
@@ -35,7 +37,8 @@ from wslgpud.words.tongue import (
 __all__ = [
     "ENGLISH", "HEADLINE_CHARACTERS", "LANGUAGES", "MOST_CHARACTERS", "Fact", "Message", "Said", "Told",
     "Tongue", "all_of", "cause", "chosen", "clauses", "current", "facts_from_json", "failure", "filled",
-    "from_json", "say", "says", "sentences", "t", "template", "to_json", "tongue", "use",
+    "from_json", "from_text", "known", "say", "says", "sentences", "t", "template", "to_json", "to_text",
+    "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

@@ -12,6 +12,7 @@ alone, or around none, are brackets: ``[{section}]``, ``[wsl2]``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -107,6 +108,21 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: to_json(fact) for name, fact in value.items()}
     return list(map(to_json, value)) if isinstance(value, tuple) else value
+
+
+def to_text(said: Said) -> str:
+    """Return a message as a column of text can hold it; what is no message stays as it is."""
+    return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
+
+
+def from_text(text: str) -> Said:
+    """Return what ``to_text`` has written, or else the text, such as an earlier version's."""
+    if not text.startswith('{"template": '):
+        return text
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
 
 
 def from_json(document: Any) -> Said:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from wslgpud.masking import MaskedError
 from wslgpud.units import one_line
+from wslgpud.words import Said
 
 _MOST_CHARACTERS = 300
 
@@ -14,12 +15,12 @@ _MOST_CHARACTERS = 300
 class DeliveryError(MaskedError):
     """The channel did not take the warning; it is tried again later unless ``permanent``."""
 
-    def __init__(self, text: str, *, permanent: bool = False) -> None:
+    def __init__(self, said: Said, *, permanent: bool = False) -> None:
         """Say what went wrong and whether another try could help.
 
-        Much of ``text`` may be the server's or program's own: it goes to the log and into the database.
+        Much of it may be the server's or program's own: it goes to the log and into the database.
         """
-        super().__init__(one_line(text, _MOST_CHARACTERS))
+        super().__init__(one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said)
         self.permanent = permanent
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.config_key import ConfigError
-from wslgpud.words import say
+from wslgpud.words import cause, say
 
 TIMEOUT_SECONDS = 10.0
 #: it answers a post with nothing, or with a sentence
@@ -113,6 +113,6 @@ class AlertmanagerChannel:
             )
         except outgoing.Refused as refused:
             # 400 is about this very message; all else may be mended at the other end
-            raise DeliveryError(str(refused), permanent=refused.status == 400) from refused
+            raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused
         except outgoing.Unreachable as error:
-            raise DeliveryError(f"cannot be reached: {error}") from error
+            raise DeliveryError(say("cannot be reached: {why}", why=cause(error))) from error

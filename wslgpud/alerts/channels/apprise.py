@@ -45,6 +45,16 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
 
+_PROBLEMS = {
+    postman.REFUSED: say("the service cannot be reached or refused it"),
+    postman.UNKNOWN_URL: say("Apprise does not know the URL"),
+    postman.REDIRECTED: say(
+        "the service redirects, which is not followed; configure the address that it leads to"
+    ),
+    postman.TOO_LARGE: say("the service answers more than fits into memory"),
+}
+
+
 class AppriseChannel:
     """One URL: each has a line of its own, so that a dead one delays no other."""
 
@@ -72,9 +82,9 @@ class AppriseChannel:
         }
         status = OFFICE.ask(letter, self._timeout)
         if status is None:
-            raise DeliveryError(f"no answer within {self._timeout:g} s")
+            raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=self._timeout))
         if status:  # no word of the child's is passed on
-            raise DeliveryError(postman.PROBLEMS.get(status, postman.PROBLEMS[postman.REFUSED]))
+            raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[postman.REFUSED]))
 
     def stand_by(self, *, needed: bool) -> None:
         """Be ready to send at once."""

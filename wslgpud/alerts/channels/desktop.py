@@ -13,6 +13,7 @@ from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
 from wslgpud.foreign.accounts import account_of
 from wslgpud.foreign.rule import Account
+from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
 RUNTIME_FOLDERS = Path("/run/user")
@@ -59,7 +60,7 @@ class DesktopChannel:
         """
         sessions = self._sessions()
         if not sessions:
-            raise DeliveryError("nobody has a desktop session now")
+            raise DeliveryError(say("nobody has a desktop session now"))
         urgency = _URGENCY.get(str(message.get("level")), "critical")
         # The body may hold markup, the summary may not; -- ends the options: texts begin with anything.
         text = body(message).replace("&", "&amp;").replace("<", "&lt;")

@@ -20,12 +20,6 @@ from typing import Any, NoReturn
 _MOST_BYTES = 112 << 20
 
 TAKEN, REFUSED, UNKNOWN_URL, REDIRECTED, TOO_LARGE = range(5)
-PROBLEMS = {
-    REFUSED: "the service cannot be reached or refused it",
-    UNKNOWN_URL: "Apprise does not know the URL",
-    REDIRECTED: "the service redirects, which is not followed; configure the address that it leads to",
-    TOO_LARGE: "the service answers more than fits into memory",
-}
 
 
 def limited(seconds: float) -> None:

@@ -24,6 +24,7 @@ from typing import IO, Any
 from wslgpud.alerts.channels import DeliveryError, postman
 from wslgpud.host import unprotected
 from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.words import failure, say
 
 #: how a network is reached is a matter of the machine; the rest of our environment is none of the child's
 _PASSED = frozenset(
@@ -88,7 +89,7 @@ class PostOffice:
             with self._lock:
                 here.forget(number)
         if status is None:
-            raise DeliveryError("the process that sends has died")
+            raise DeliveryError(say("the process that sends has died"))
         return status
 
 
@@ -109,7 +110,9 @@ class _Round:
                 start_new_session=True,
             )
         except OSError as error:
-            raise DeliveryError(f"cannot start {command[0]}: {error.strerror}") from error
+            raise DeliveryError(
+                say("cannot start {program}: {why}", program=command[0], why=failure(error))
+            ) from error
         self.over = self._kept = False
         self._lock = lock
         self._numbers = count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ from wslgpud.foreign.programs import program, replaceable
 from wslgpud.foreign.rule import Account
 from wslgpud.host import unprotected
 from wslgpud.masking import parts, without
+from wslgpud.words import Said, failure, say
 
 #: of what a program says, its end is kept
 _KEPT_BYTES = 4096
@@ -72,11 +74,20 @@ def run(
     found = _found(name, setting.environment, guarded=guarded)
     how = ended([found, *command[1:]], text, timeout_seconds, setting)
     if how.status is None:
-        raise DeliveryError(f"{name} did not end within {timeout_seconds:g} s and was stopped")
+        raise DeliveryError(
+            say(
+                "{program} did not end within {limit_seconds} and was stopped",
+                program=name, limit_seconds=timeout_seconds,
+            )
+        )  # fmt: skip
     if how.status:
         # It may quote its arguments, and a token among them.
         told = without(how.said, (part for word in command[1:] for part in parts(word)))
-        raise DeliveryError(f"{name} ended with {how.status}: {told}")
+        if not told:
+            raise DeliveryError(say("{probe} ended with status {status}", probe=name, status=how.status))
+        raise DeliveryError(
+            say("{program} failed ({status}): {told}", program=name, status=how.status, told=told)
+        )
 
 
 def ended(command: Sequence[str], text: str, timeout_seconds: float, setting: Setting = OURS) -> Ended:
@@ -102,7 +113,9 @@ def ended(command: Sequence[str], text: str, timeout_seconds: float, setting: Se
             extra_groups=setting.account.groups if setting.account else None,
         )
     except OSError as error:
-        raise DeliveryError(f"cannot start {command[0]}: {error.strerror}") from error
+        raise DeliveryError(
+            say("cannot start {program}: {why}", program=command[0], why=failure(error))
+        ) from error
     said = _Words()
     try:
         in_time = _converse(process, text.encode(), said, time.monotonic() + timeout_seconds)
@@ -124,9 +137,15 @@ def _found(name: str, environment: Mapping[str, str] | None, *, guarded: bool) -
     place = program(name, path) or shutil.which(name, path=path)
     if place is None:
         # Not for good: its drive may be away for a while, as that of Windows after sleep.
-        raise DeliveryError(f"cannot start {name}: {_why_not(name)}")
+        raise DeliveryError(say("cannot start {program}: {why}", program=name, why=_why_not(name)))
     if guarded and (problem := replaceable(Path(place))):
-        raise DeliveryError(f"{name} is not started, for others could replace it: {problem}")
+        raise DeliveryError(
+            say(
+                "{program} is not started, for others could replace it: {problem}",
+                program=name,
+                problem=problem,
+            )
+        )
     return place
 
 
@@ -188,5 +207,6 @@ def _written(pipe: IO[bytes], data: bytes) -> bytes:
         return b""
 
 
-def _why_not(name: str) -> str:
-    return "Permission denied" if Path(name).is_file() else "No such file or directory"
+def _why_not(name: str) -> Said:
+    number = errno.EACCES if Path(name).is_file() else errno.ENOENT
+    return failure(OSError(number, os.strerror(number)))

@@ -18,6 +18,7 @@ from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.sources.wsl import generation
 from wslgpud.units import one_line
+from wslgpud.words import Message as Words
 
 #: a start of PowerShell takes half a second, with a cold disk several; a dead interop never answers
 TIMEOUT_SECONDS = 20.0
@@ -70,7 +71,7 @@ class ToastChannel:
             DeliveryError: Windows cannot be reached, or PowerShell failed or did not end.
         """
         if self._host.live and not interop.works(self._host):
-            raise DeliveryError(interop.OFF)
+            raise DeliveryError(Words(interop.OFF))
         level = str(message.get("level"))
         alert = {
             "title": one_line(str(message.get("headline", "")), _TITLE_CHARACTERS),

@@ -21,7 +21,7 @@ from wslgpud.cli.history_screen import legend
 from wslgpud.cli.live.past import Drawn, NoPastError, Past
 from wslgpud.cli.series import amount
 from wslgpud.palette import TERMINAL_LINES
-from wslgpud.words import t
+from wslgpud.words import current, t
 
 DAY_SECONDS = 86400
 #: name and length of the times that can be looked at
@@ -113,7 +113,7 @@ def history(
         *head,
         *lines,
         legend(shown[:room], write),
-        Text(", ".join([note, *more, where]), "bright_black", no_wrap=True, overflow="ellipsis"),
+        Text(current().listed([note, *more, where]), "bright_black", no_wrap=True, overflow="ellipsis"),
     )
 
 
