@@ -22,6 +22,10 @@ _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", "，。：；！？、）》”」】…"
 #: what is not parted: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
+#: between columns of a table, and before the first
+_GAP = re.compile(r"(?:^| ) +(?=\S)")
+#: columns of the last one below which it has lines of its own, and how far in these begin
+_LEAST_BODY, _BODY_MARGIN = 24, 8
 _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
@@ -92,6 +96,24 @@ def wrapped(text: str, columns: int, margin: str = "") -> str:
         else:
             line, space = line + (space if line else "") + piece, ""
     return "\n".join(margin + one for one in [*lines, line])
+
+
+def hanging(line: str, columns: int) -> str:
+    """Return a line of a table in lines of so many columns: its last column goes on below itself."""
+    if cells(line) <= columns:
+        return line
+    ends = [0, *(gap.end() for gap in _GAP.finditer(line) if cells(line[: gap.end()]) < columns)]
+    head, body = line[: ends[-1]], line[ends[-1] :]
+    margin = margin_of(cells(head), columns)
+    below = wrapped(body, columns - margin, " " * margin)
+    if margin == cells(head):
+        return head + below[margin:]
+    return f"{head.rstrip()}\n{below}" if head.strip() else below
+
+
+def margin_of(head: int, columns: int) -> int:
+    """Return where the last column begins: behind ``head``, or near the edge where that leaves too little."""
+    return head if columns - head >= _LEAST_BODY else _BODY_MARGIN
 
 
 def cells(text: str) -> int:

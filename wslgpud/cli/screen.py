@@ -122,6 +122,7 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
         Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
     ]
     yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
-    for line in chart(curves, start, now + span, step, size, width=view.width, height=height - 2):
+    odd = (height - 3) | 1  # so that the mark beside the middle is half of the whole
+    for line in chart(curves, start, now + span, step, size, width=view.width, height=odd):
         line.end = ""
         yield line
