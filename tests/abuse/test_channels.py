@@ -33,7 +33,7 @@ from tests.support.hostile import (
     says,
 )
 from tests.support.receivers import smtp, webhook
-from wslgpud.alerts.channels import DeliveryError, postman, programs
+from wslgpud.alerts.channels import DeliveryError, apprise, postman, programs
 from wslgpud.alerts.channels.apprise import AppriseChannel, inert, understood
 from wslgpud.alerts.channels.journal import Journal
 from wslgpud.alerts.channels.postoffice import PostOffice
@@ -144,14 +144,14 @@ class TestApprise:
             try:
                 AppriseChannel(webhook_url(server.place), PATIENCE_SECONDS).send(MESSAGE)
             except DeliveryError as error:
-                assert str(error) in postman.PROBLEMS.values()
+                assert str(error) in map(str, apprise._PROBLEMS.values())
 
     @picked(REFUSALS, "who are you", "escapes")
     def test_a_refusal_is_told_in_our_words(self, behaviour):
         with hostile(behaviour) as server:
             channel = AppriseChannel(webhook_url(server.place), PATIENCE_SECONDS)
 
-            assert failed(channel) == postman.PROBLEMS[postman.REFUSED]
+            assert failed(channel) == str(apprise._PROBLEMS[postman.REFUSED])
 
     @pytest.mark.parametrize(
         ("status", "place"), [("302 Found", "itself"), ("307 Temporary Redirect", "another host")]

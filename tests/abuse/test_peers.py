@@ -41,6 +41,7 @@ from wslgpud.model import Reading
 from wslgpud.serve import otlp
 from wslgpud.sources import windows, windows_facts
 from wslgpud.sources.windows import WindowsSource
+from wslgpud.words import ENGLISH
 
 #: short, for what never ends; nothing here waits for a good answer under it
 HASTY = 0.3
@@ -102,7 +103,7 @@ def failed(fetch: Fetch, url: str, seconds: float) -> str:
 @cases(ENDLESS)
 def test_what_never_ends_ends_at_the_deadline(fetch, behaviour):
     with hostile(behaviour) as server:
-        assert f"no whole answer within {HASTY:g} s" in failed(fetch, server.url, HASTY)
+        assert f"no whole answer within {ENGLISH.duration(HASTY)}" in failed(fetch, server.url, HASTY)
 
 
 @client

@@ -129,7 +129,7 @@ def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -
     outbox.wait_until_empty()
     dispatcher.close(5)
 
-    assert outbox.given_up == [(1, "older than 24 h"), (2, "down")]
+    assert [(n, str(why)) for n, why in outbox.given_up] == [(1, "older than 24 h"), (2, "down")]
     assert channel.took == ["taken"]
 
 
@@ -149,8 +149,8 @@ def test_the_command_gets_the_warning_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "seconds", "complaint"),
     [
-        (["sh", "-c", "echo no route >&2; exit 3"], 180, "sh ended with 3: no route"),
-        (["sh", "-c", "sleep 600 & wait"], 0.2, "sh did not end within 0.2 s and was stopped"),
+        (["sh", "-c", "echo no route >&2; exit 3"], 180, "sh failed (3): no route"),
+        (["sh", "-c", "sleep 600 & wait"], 0.2, "sh did not end within 1 s and was stopped"),
         (["/no/such/program"], 180, "cannot start /no/such/program: No such file or directory"),
     ],
 )

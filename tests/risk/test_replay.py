@@ -49,7 +49,7 @@ def test_a_timeline_shows_use_levels_the_event_and_what_the_warning_said(recordi
     out = run(recording["ram-staircase_oom-1"]).stdout
     assert "out of memory at 94.5 s" in out
     assert "RAM full in about " in out
-    assert "W" in out
+    assert "\N{LIGHT SHADE} warning" in out
     assert "█" in out
 
 

@@ -220,7 +220,7 @@ def test_what_is_wrong_is_named_in_one_line(error_of, text, message):
         ("cipher_suites: [TLS_RSA_WITH_RC4_128_SHA]", "cipher_suites: TLS_RSA_WITH_RC4_128_SHA is unknown"),
         ("curve_preferences: [P1]", "curve_preferences: P1 is unknown; it may be CurveP256, "),
         ("prefer_server_cipher_suites: often", "prefer_server_cipher_suites must be true or false"),
-        ("cipher_suites: ECDHE", "cipher_suites must be a list of texts"),
+        ("cipher_suites: ECDHE", "cipher_suites must be a list of strings"),
         ("min_version: 12", "min_version must be text"),
     ],
 )

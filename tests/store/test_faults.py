@@ -52,7 +52,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         _append(opened, made, range(20), clock)
-        made.until(lambda: "held by another process" in opened.stats().error)
+        made.until(lambda: "held by another process" in str(opened.stats().error))
         assert opened.stats().queue_ticks == 20
         transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, Message("full soon"))
         opened.record_transition(transition, {"command": {"text": "full"}})
@@ -254,7 +254,7 @@ def test_a_full_disk_loses_nothing_that_fits_into_memory(small_disk, settings, c
         _append(store, made, range(10, 2000), clock, urgent=False)
         assert not store.flush(0.5)
         made.until(lambda: store.stats().error)
-        assert "full" in store.stats().error or "I/O" in store.stats().error
+        assert "full" in str(store.stats().error) or "I/O" in str(store.stats().error)
         assert store.stats().queue_ticks > 1900
         ballast.unlink()
         assert store.flush()
@@ -269,7 +269,7 @@ def test_a_locked_file_does_not_keep_the_daemon_from_starting(file, settings, cl
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with Store(file, settings, host_name="pc", clock=clock) as store:
-            assert "held by another process" in store.stats().error
+            assert "held by another process" in str(store.stats().error)
             _append(store, made, range(5, 10), clock)
             other.execute("COMMIT")
             assert store.flush()

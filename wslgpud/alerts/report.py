@@ -142,6 +142,7 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
     first = incident.kill or incident.first
     text = compose(_telling(incident, warned))
     rule = RULES.get(incident.rule)
+    false = incident.rule == MEMORY and _false_alarm(history, incident)  # nothing is to be done about it
     told = shown(incident.first.facts, tongue)
     document = tongue.document(
         {
@@ -157,9 +158,9 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
             if warned is not None and warned.forecast is not None
             else None,
             "evidence": sentences(text.evidence) or None,
-            "advice": text.advice,
+            "advice": None if false else text.advice,
             "facts": shown(first.facts, tongue) or None,
-            "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
+            "false_alarm": false if incident.rule == MEMORY else None,
             "trouble": told.get("trouble"),
             "growing": _growing(history, incident, start, moment, own.values()),
             "levels": [_step(t, tongue) for _, t in _by_time(own)],

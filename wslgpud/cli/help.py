@@ -19,7 +19,7 @@ _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
 #: names wider than this stand on a line of their own
 _NAME_COLUMNS = 28
 _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
-_OPENING, _CLOSING = "（《“「【", "，。：；！？、）》”」】…"
+_OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
 #: what is not parted: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
 #: between columns of a table, and before the first
@@ -129,6 +129,14 @@ def padded(text: str, columns: int) -> str:
 def flush(text: str, columns: int) -> str:
     """Return a text with spaces before it up to so many columns."""
     return " " * max(0, columns - cells(text)) + text
+
+
+def brief(subject: str, columns: int) -> str:
+    """Return a subject in so many columns: of a group's path the end tells most, and that it is one."""
+    path = subject if cells(subject) <= columns else subject[max(0, subject.find("/")) :]
+    while cells(path) > columns and len(path) > 1:
+        path = f"…{path[1 + path.startswith('…') :]}"
+    return path
 
 
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:

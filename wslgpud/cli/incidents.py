@@ -25,7 +25,7 @@ from wslgpud.cli.common import (
     open_reader,
     picture,
 )
-from wslgpud.cli.help import cells, flush, hanging, margin_of, padded
+from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
@@ -123,7 +123,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     """Return a table: when, how bad, where, and below the first line of the story how it ended."""
     if not found:
         return t("nothing went wrong")
-    subjects = [_cut(i["name"]) for i in found]
+    subjects = [brief(i["name"], _SUBJECT) for i in found]
     wide = max(cells(t("subject")), *map(cells, subjects))
     head = _row(flush(t("ID"), 6), padded(t("when"), 16), t("level"), padded(t("subject"), wide))
     lines = [head + t("story")]
@@ -150,13 +150,6 @@ def _columns() -> int:
     return Console().width
 
 
-def _cut(subject: str) -> str:
-    """Shorten a name to what a column holds: of a path the end tells most."""
-    kind, space, path = subject.rpartition(" ")
-    spare = _SUBJECT - len(kind + space)
-    return subject if len(path) <= spare or spare < 2 else f"{kind}{space}…{path[1 - spare :]}"
-
-
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
     about = t(
@@ -172,7 +165,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     if "trouble" in d:
         lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
-        lines.append(d["evidence"])
+        # Of one that goes on it is of its last change: the figures of now are in the headline.
+        going_on = shown.incident.closed_wall is None and shown.incident.kill is None
+        lines.append(f"{local(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
     if d.get("false_alarm"):
         lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
     lines += _curves(shown) if charts else []

@@ -15,12 +15,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.status import in_one_line
-from wslgpud.units import resource_path
 from wslgpud.words import Fact, current, filled, says, t, template
 from wslgpud.words.names import HEALTHS, LEVELS
 
@@ -250,7 +250,7 @@ def memory(view: View) -> Table:
     # In a narrow terminal what is used is left out: what is left says the same.
     broad = view.width >= BARS
     table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~")
-    table.columns[0].max_width = _NAME if view.width < WIDE else view.width // 5
+    most = _NAME if view.width < WIDE else view.width // 5
 
     def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
         used = 1 - left / whole if whole else 0.0
@@ -258,12 +258,12 @@ def memory(view: View) -> Table:
         taken: list[str | Text] = [bar(used, bars, colour, ahead), t("{used_ratio} used", used_ratio=used)]
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
         room = t("{room_bytes} left", room_bytes=(left, whole))
-        table.add_row(Text(name, "bold"), *taken * broad, room, *curve, outlook)
+        table.add_row(Text(brief(name, most), "bold"), *taken * broad, room, *curve, outlook)
 
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
         resource, end = forecast["resource"], forecast.get("eta_seconds")
-        name = _name(forecast, view.width)
+        name = forecast.get("name") or current().resource(resource)  # an older daemon tells no names
         age = forecast.get("age_seconds", 0.0)
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
         if age > OLD_SECONDS:
@@ -282,16 +282,6 @@ def memory(view: View) -> Table:
         reads = t("reads back {back_bytes} a second", back_bytes=back) if back > 1 << 20 else ""
         row(t("swap"), "swap", swap["free"], swap["total"], "cyan", words((reads, "yellow")))
     return table
-
-
-def _name(forecast: Mapping[str, Any], width: int) -> str:
-    """Return what a memory is called; where there is little room only the end of a cgroup's path."""
-    resource = forecast["resource"]
-    path = resource.removeprefix("cgroup:")
-    if width >= WIDE or path == resource:
-        return forecast.get("name") or current().resource(resource)  # an older daemon tells no names
-    path = resource_path(path)
-    return path if len(path) <= _NAME else f"…{path[1 - _NAME :]}"
 
 
 def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

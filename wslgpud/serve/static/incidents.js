@@ -90,7 +90,8 @@ function marksOf(d) {
 function report(d, open) {
   const [own, ...others] = curvesOf(d);
   const told = [
-    d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence,
+    // Of one that goes on it is of its last change: the figures of now are in the headline.
+    d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence && [open && d.levels?.length ? [h("span", { class: "dim" }, at(d.levels[d.levels.length - 1].at)), " "] : null, d.evidence],
     d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
@@ -134,7 +135,8 @@ const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent after {waited_seconds}", { waited_seconds: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  const waited = message.sent ? wallOf(message.sent) - wallOf(message.at) : 0;
+  if (message.sent) return waited < 1.5 ? t("sent at once") : t("sent after {waited_seconds}", { waited_seconds: duration(waited) });
   return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 

@@ -32,7 +32,9 @@ export const overview = {
     const open = (ctx.sample.status.incidents ?? []).map((i) => `${i.id} ${i.level}`).join();
     if (open !== this.open) {
       this.open = open;
-      get("incidents", { limit: 6, least: "warning", lang: ctx.lang }).then(({ document }) => {
+      const { lang } = ctx;
+      get("incidents", { limit: 6, least: "warning", lang }).then(({ document }) => {
+        if (lang !== ctx.lang) return; // the page has changed its language meanwhile, and asks anew
         this.incidents = document.incidents;
         ctx.render();
       }, () => { this.open = null; });
@@ -63,7 +65,7 @@ export const overview = {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
     const entries = [
-      ...open.map((i) => [i.id, i.level, i.headline, [t("still open"), " · ", at(i.since)]]),
+      ...open.map((i) => [i.id, i.level, i.headline, i.level === "ok" ? at(i.since) : [t("still open"), " · ", at(i.since)]]),
       ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
     if (!entries.length) return empty(t("Nothing has gone wrong so far."));
