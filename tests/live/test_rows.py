@@ -31,6 +31,7 @@ from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
 from wslgpud.host import RecordedHost
+from wslgpud.words import ENGLISH
 from wslgpud.words.names import LEVELS
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -392,7 +393,8 @@ def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
 def test_groups_are_told_apart_however_narrow_it_is(width: int) -> None:
     look = seen("two-gpus")
     paths = [f"/system.slice/build/kernel-{letter}.scope" for letter in "ab"]
-    groups = [{**look.document["forecasts"][0], "resource": f"cgroup:{path}"} for path in paths]
+    named = [{"resource": f"cgroup:{path}", "name": ENGLISH.resource(f"cgroup:{path}")} for path in paths]
+    groups = [{**look.document["forecasts"][0], **one} for one in named]
     text = drawn(replace(look, document={**look.document, "forecasts": groups}), size=(width, 40))
 
     assert [len(re.findall(rf"/kernel-{letter}\.scope ", text)) for letter in "ab"] == [1, 1]
