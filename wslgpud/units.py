@@ -65,6 +65,9 @@ def resource_name(resource: str) -> str:
 
 
 def resource_path(path: str) -> str:
-    """Return a cgroup's path, or the end of a long one."""
+    """Return a cgroup's path; of a long one its own name, which tells most and leaves room for the rest."""
     path = printable(path)
-    return path if len(path) <= LONGEST_PATH else f"…{path[1 - LONGEST_PATH :]}"
+    if len(path) <= LONGEST_PATH:
+        return path
+    name = path[path.rstrip("/").rfind("/") :]
+    return f"…{name[1 - LONGEST_PATH :]}"

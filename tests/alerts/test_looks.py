@@ -15,15 +15,16 @@ from tests.alerts.ticks import START, tick, transition
 from wslgpud.alerts.report import Curve
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
+from wslgpud.cli.help import cells
 from wslgpud.cli.screen import print_status
 from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.observe import observe
-from wslgpud.plots import PlotError
+from wslgpud.plots import PlotError, fonts
 from wslgpud.plots.incident import Panel, Story, plot_incident
 from wslgpud.sources import windows
 from wslgpud.status import State, status
 from wslgpud.verdict import decide
-from wslgpud.words import ENGLISH
+from wslgpud.words import ENGLISH, use
 
 ROOT = Path(__file__).parents[2]
 GIB = 1 << 30
@@ -173,3 +174,52 @@ def test_what_cannot_be_drawn_is_said_in_one_line(
 ) -> None:
     with pytest.raises(PlotError, match=said):
         plot_incident(panels[:count], STORY, tmp_path / name, "t", "")
+
+
+def test_the_picture_is_of_the_terminals_width_and_its_edges_hold_in_chinese() -> None:
+    curve = Curve("ram", 64.0 * GIB, [(START + n, float((60 - n) * GIB), Level.WARNING) for n in range(60)])
+    marks = [(START + 20, "Warned 18:13:52"), (START + 55, "Killed 18:14:28")]
+    use("zh")
+    try:
+        lines = headroom(curve, START, START + 60, marks, [(START + 50, 60.0 * GIB)], width=60)
+    finally:
+        use("en")
+
+    assert max(map(cells, lines)) <= 60
+    assert {cells(line.partition("|")[0]) for line in lines if "|" in line} == {10}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_chinese_picture_has_a_font_or_says_what_to_install(
+    tmp_path: Path, panels: list[Panel], monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    monkeypatch.setattr(fonts, "_CHINESE", ("DejaVu Serif" if known else "no such font",))
+    monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", list)
+    use("zh")
+    try:
+        plot_incident(panels, STORY, tmp_path / "i.svg", "事件 12", "")
+        drawn_text = (tmp_path / "i.svg").read_text()
+        assert ("事件 12</text>" in drawn_text) != known, "letters for the browser, else curves"
+        if known:
+            plot_incident(panels, STORY, tmp_path / "i.png", "事件 12", "")
+        else:
+            with pytest.raises(PlotError, match="fonts-noto-cjk"):
+                plot_incident(panels, STORY, tmp_path / "i.png", "事件 12", "")
+    finally:
+        use("en")
+
+
+def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[Panel]) -> None:
+    for close in (0.5, 5.0):
+        story = STORY._replace(marks=[(START + 50 - close, "Warned"), (START + 50, "Killed")])
+        plot_incident(panels, story, tmp_path / "i.svg", "t", "")
+        places = figure_texts(tmp_path / "i.svg")
+        assert places["Warned"] != places["Killed"], "each in a row of its own"
+
+
+def figure_texts(path: Path) -> dict[str, str]:
+    """Return the height at which each name of a mark stands, by matplotlib's comments."""
+    found = re.findall(
+        r"<!--\s+(Warned|Killed) [\d:]+\s+-->\s*<g [^>]*translate\([\d.]+ ([\d.]+)", path.read_text()
+    )
+    return dict(found)

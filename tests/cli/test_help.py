@@ -221,3 +221,16 @@ def test_chinese_is_wrapped_between_any_two_characters_but_not_before_punctuatio
     lines = helps.wrapped("内存不足，程序停顿。请减少 batch size", 10).splitlines()
 
     assert lines == ["内存不足，", "程序停顿。", "请减少", "batch size"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_row_of_a_table_is_folded_in_its_last_column_and_no_word_is_cut(columns):
+    row = "     5  2026-11-22 18:13  warning    cgroup /train  cgroup /train full in about 36 s: 720 MiB left"
+    lines = helps.hanging(row, columns).splitlines()
+
+    assert " ".join(lines).split() == row.split()
+    assert all(helps.cells(line) <= columns for line in lines[1:])
+    assert lines[0].startswith("     5  2026-11-22 18:13  warning    cgroup /train")
+    (*_, indent) = (len(line) - len(line.lstrip()) for line in lines)
+    assert indent in ({8} if columns <= 60 else {52} if columns < 100 else {5, 52})
+    assert helps.hanging("   short", 60) == "   short"

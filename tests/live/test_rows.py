@@ -387,6 +387,17 @@ def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
     assert [line.split()[:2] for line in lines if "42 s old" in line] == [["GPU", "0"]]
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_groups_are_told_apart_however_narrow_it_is(width: int) -> None:
+    look = seen("two-gpus")
+    paths = [f"/system.slice/build/kernel-{letter}.scope" for letter in "ab"]
+    groups = [{**look.document["forecasts"][0], "resource": f"cgroup:{path}"} for path in paths]
+    text = drawn(replace(look, document={**look.document, "forecasts": groups}), size=(width, 40))
+
+    assert [len(re.findall(rf"/kernel-{letter}\.scope ", text)) for letter in "ab"] == [1, 1]
+    assert ("% used" in text) == (width > 60)
+
+
 def test_help_fits_the_smallest_terminal(language: str) -> None:
     # 80 columns, less a border and two of padding on each side
     assert max(map(cell_len, help_text().splitlines())) <= 74

@@ -114,7 +114,10 @@ def readme(browser: Browser, path: Path) -> None:
         page = browser.new_page(viewport={"width": 1120, "height": 760})
         page.goto(f"{stage.url}/")
         page.wait_for_timeout(SETTLE_MS)
-        page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 1120, "height": 560})
+        card = page.locator(".resource").first.bounding_box()
+        assert card is not None
+        height = card["y"] + card["height"] + 16
+        page.screenshot(path=path, clip={"x": 0, "y": 0, "width": 1120, "height": height})
         stage.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -11,6 +12,7 @@ from playwright.sync_api import expect
 
 from tests.page.stage import moved, nights, past_incidents, trace, year
 from tests.page.stories import three_groups
+from tests.page.test_api import ask
 from tests.words.latin import latin_words
 from wslgpud.catalogue import catalogue
 from wslgpud.model import (
@@ -112,6 +114,22 @@ def test_it_says_first_what_the_daemon_decided_in_its_words(stage, look):
     expect(verdict.get_by_role("link", name="Incident 7")).to_have_attribute("href", "#/incidents/7")
     expect(verdict.get_by_role("link", name="2 more")).to_have_attribute("href", "#/incidents")
     expect(page).to_have_title(re.compile("^critical . Overview . wslgpud"))
+
+
+def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
+    alarmed(stage)
+    for said in stage.verdict.values():
+        said["subject"] = "cgroup:/user.slice/user-1000.slice/train.scope"
+    known = stage.known
+    forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "age_seconds": 42.0}
+    many = [forecast | {"resource": f"cgroup:/other{n}"} for n in range(20)]
+    stage.known = lambda language: known(language) | {"forecasts": [*many, forecast]}
+    page = look().go()
+
+    card = page.locator(".grid .resource").first
+    expect(card.locator("h2")).to_have_text("cgroup …/train.scope")
+    expect(card).to_contain_text("42 s old")
+    expect(card.locator(".outlook")).to_have_count(0)
 
 
 def test_the_culprit_is_the_first_of_the_processes_and_marked(stage, look):
@@ -360,8 +378,8 @@ def test_an_incident_shows_the_minutes_before_it(stage, look):
     expect(page.locator("main")).to_contain_text("still open")
     expect(page.locator("main")).to_contain_text("Who grew")
     expect(page.locator("main")).to_contain_text("python3")
-    advice = page.get_by_role("link", name="memory_exhaustion")
-    expect(advice).to_have_attribute("href", "/runbook#memory_exhaustion")
+    advice = page.get_by_role("link", name="memory running out")
+    expect(advice).to_have_attribute("href", "/runbook?lang=en#memory_exhaustion")
     page.get_by_role("link", name="Back to the list").click()
     expect(page.get_by_role("columnheader", name="Story")).to_be_visible()
 
@@ -390,6 +408,27 @@ def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subjec
         box["x"] + box["width"] for box in (canvas.bounding_box() for canvas in main.locator("canvas").all())
     )
     assert abs(left - right) < 30, "one axis of time"
+
+
+def test_an_open_incident_says_what_is_so_now_and_how_it_was_foretold_to_go_on(stage, look):
+    stage.play(trace("ram-leak_linear-1"), 150)
+    number = min(i.id for i in stage.ledger.open.values())
+    known = stage.known
+    open_one = known("en")["incidents"][0] | {"id": number, "headline": "RAM is so now", "level": "info"}
+    stage.known = lambda language: known(language) | {"incidents": [open_one]}
+    looking = look()
+
+    page = looking.go(f"incidents/{number}")
+
+    expect(page.locator("main h1")).to_have_text("RAM is so now")
+    expect(page.locator("main .chip").first).to_have_text("info")
+    expect(page.locator("main")).to_contain_text("Probability that it runs out")
+    found = ask(stage, f"incidents/{number}")[2]
+    late = found["forecast"]["eta_seconds"]["late"]
+    seconds = [datetime.fromisoformat(found[key]).timestamp() for key in ("warned", "end", "start")]
+    assert seconds[1] >= seconds[0] + late - 1
+    assert seconds[2] == pytest.approx(found["headroom"][0]["points"][0][0], abs=0.01), "no empty beginning"
+    expect(looking.go("incidents").locator("tbody tr").filter(has_text="RAM is so now")).to_have_count(1)
 
 
 def test_it_speaks_chinese_to_who_reads_chinese_and_changes_while_one_looks(stage, look):

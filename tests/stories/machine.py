@@ -18,6 +18,7 @@ from wslgpud.host import RecordedHost
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
+from wslgpud.status import State
 from wslgpud.words import Said, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"
@@ -167,6 +168,8 @@ class Played:
         self.folder = self.state.parent
         #: by second of the story, the status document in the daemon's language
         self.documents: list[dict[str, Any]] = []
+        #: by second, what the daemon saw
+        self.states: list[State] = []
         #: what the service manager was told last
         self.notified = ""
         self._manager = manager
@@ -177,6 +180,8 @@ class Played:
             self.sensors.clock.mono_now += 1.0
             self.daemon._tick()
             self.sensors.second += 1
+            assert self.daemon._state is not None
+            self.states.append(self.daemon._state)
             self.documents.append(self.daemon.now(self.language))
             with suppress(BlockingIOError):
                 while True:

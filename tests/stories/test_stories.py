@@ -160,6 +160,18 @@ def test_three_kills_in_three_groups_are_three_incidents_and_none_is_filed_under
         assert incident["headline"].startswith("Killed for lack of memory: cc1plus kernel10")
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_groups_are_told_apart_by_their_names_on_a_narrow_terminal_too(columns: int, ended: Teller) -> None:
+    telling = ended(THREE)
+    screen = surfaces.command(telling, "en", "status", "--state", str(telling.state), columns=columns).stdout
+
+    assert re.findall(r"^(?:cgroup )?(/build-\w) ", screen, re.MULTILINE) == [
+        "/build-a",
+        "/build-b",
+        "/build-c",
+    ]
+
+
 def test_without_the_kernels_log_the_victim_is_inferred_and_marked_as_such(ended: Teller) -> None:
     telling = ended(NO_LOG)
     (incident,) = surfaces.ask(telling, "incidents")["incidents"]
@@ -249,3 +261,25 @@ def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_ou
     assert steps == ["info", "warning", "critical", "emergency", "critical", "ok"]
     if code == "zh":
         assert latin_words(screen, NAMES) == []
+
+
+@in_each_language
+def test_an_open_incident_is_told_as_it_is_now_and_a_false_alarm_asks_for_nothing(
+    code: str, tmp_path: Path
+) -> None:
+    with played(STORIES[STOPS]().script, tmp_path) as telling:
+        state = "--state", str(telling.state)
+        telling.until(170)
+        said = surfaces.verdict(telling, code)
+        number = said["incident"]
+        for words in ("incidents",), ("incidents", str(number)):
+            told = surfaces.command(telling, code, *words, *state).output
+            assert said["headline"] in told
+        assert re.search(r"(?m)^\d{4}-\d\d-\d\d [\d:]{8}  \S.*train\.py", told), "why, as of its last change"
+
+        telling.until(300)
+        report = surfaces.ask(telling, f"incidents/{number}", code)
+        told = surfaces.command(telling, code, "incidents", str(number), *state).output
+    assert report["false_alarm"]
+    assert "advice" not in report
+    assert said["headline"] not in told

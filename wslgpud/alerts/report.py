@@ -14,7 +14,7 @@ from wslgpud.alerts.message import forecast_payload, iso, shown
 from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm
-from wslgpud.alerts.texts import compose, first_line
+from wslgpud.alerts.texts import RULES, compose, first_line
 from wslgpud.event import Event
 from wslgpud.model import Level, Transition
 from wslgpud.risk.attribution import full_name
@@ -135,13 +135,17 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
     found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
     box = found[0] if incident.rule == UNCLEAN_END and found else None
     moment, start, end = _span(history, incident, box)
-    curves = _curves(history, start, end, incident.resource)
     warned = _warning(own.values()) if incident.warned_wall is not None else None
+    curves = _curves(history, start, end, incident.resource)
+    start, end = _framed(start, end, incident, curves, warned)
     first = incident.kill or incident.first
-    text = compose(first)
+    text = compose(_telling(incident, warned))
+    rule = RULES.get(incident.rule)
+    false = incident.rule == MEMORY and _false_alarm(history, incident)  # nothing is to be done about it
     told = shown(incident.first.facts, tongue)
     document = {
         **in_words(incident, own, tongue),
+        "title": tongue.t(rule.title) if rule is not None else None,
         "moment": iso(moment),
         "start": iso(start),
         "end": iso(end),
@@ -152,9 +156,9 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
         if warned is not None and warned.forecast is not None
         else None,
         "evidence": tongue.sentences(text.evidence) or None,
-        "advice": tongue.text(text.advice) or None,
+        "advice": (not false and tongue.text(text.advice)) or None,
         "facts": shown(first.facts, tongue) or None,
-        "false_alarm": _false_alarm(history, incident) if incident.rule == MEMORY else None,
+        "false_alarm": false if incident.rule == MEMORY else None,
         "trouble": told.get("trouble"),
         "growing": _growing(history, incident, start, moment, own.values()),
         "levels": [_step(t, tongue) for _, t in _by_time(own)],
@@ -201,6 +205,26 @@ def _span(history: History, incident: Incident, box: Event | None) -> tuple[floa
     more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
     moment = ended if story(incident.rule) == MEMORY else opened
     return moment, max(opened - before, ended - MOST_SECONDS), ended + more
+
+
+def _framed(
+    start: float, end: float, incident: Incident, curves: Sequence[Curve], warned: Transition | None
+) -> tuple[float, float]:
+    """Return from when to when curves are shown: from the first point; of an open one with its forecast."""
+    start = max(start, min((c.points[0][0] for c in curves), default=start))
+    forecast = warned.forecast if warned is not None else None
+    if incident.closed_wall is not None or incident.kill is not None or warned is None or forecast is None:
+        return start, end
+    late = max(forecast.eta_late_seconds or 0.0, forecast.eta_seconds or 0.0)
+    # As long as what was at most: what comes must not squeeze what was.
+    return start, max(end, min(warned.wall + late, end + (end - start)))
+
+
+def _telling(incident: Incident, warned: Transition | None) -> Transition:
+    """Return the row that says why and what to do: of an exhaustion the first knows the least."""
+    if incident.kill is not None or story(incident.rule) != MEMORY:
+        return incident.kill or incident.first
+    return incident.last if incident.closed_wall is None else warned or incident.first
 
 
 def _newest(history: History, incident: Incident) -> float:

@@ -24,8 +24,8 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
 DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
-#: of a picture of headroom
-_ROWS, _COLUMNS = 10, 72
+#: of a picture of headroom, what stands to its left, and the least of it in a narrow terminal
+_ROWS, _COLUMNS, _MARGIN, _LEAST_COLUMNS = 10, 72, 11, 30
 LEVEL_MARKS = {
     Level.OK: " ", Level.INFO: "-", Level.WARNING: "\N{LIGHT SHADE}",
     Level.CRITICAL: "\N{DARK SHADE}", Level.EMERGENCY: "\N{FULL BLOCK}",
@@ -138,7 +138,7 @@ class Left(Protocol):
 
 def headroom(
     curve: Left, start: float, end: float, marks: Sequence[tuple[float, str]] = (),
-    forecast: Sequence[tuple[float, float]] = (),
+    forecast: Sequence[tuple[float, float]] = (), width: int = _MARGIN + _COLUMNS,
 ) -> list[str]:  # fmt: skip
     """Draw what was left from ``start`` to ``end``, with block characters.
 
@@ -148,12 +148,14 @@ def headroom(
         end: where it ends.
         marks: moments that are marked below, and what they are called.
         forecast: (moment, bytes left) as it was foretold; dots where it lies above what came.
+        width: of the terminal.
     """
+    columns = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN))
     walls = [wall for wall, _, _ in curve.points]
     span = max(end - start, 1.0)
-    cells: list[list[tuple[float, Level]]] = [[] for _ in range(_COLUMNS)]
+    parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
     for wall, left, level in curve.points:
-        cells[_column(wall, start, span)].append((left, level))
+        parts[_column(wall, start, span, columns)].append((left, level))
     top = max(curve.capacity_bytes, 1.0)
     # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
     # it; a real gap, of a daemon that did not run, stays empty.
@@ -162,17 +164,17 @@ def headroom(
     gaps.append((walls[-1] + step, math.inf))
     heights: list[float] = []
     levels: list[Level] = []
-    for number, cell in enumerate(cells):
-        at = start + (number + 0.5) / _COLUMNS * span
+    for number, part in enumerate(parts):
+        at = start + (number + 0.5) / columns * span
         known = bool(heights) and not any(a < at < b for a, b in gaps)
-        if cell:
-            heights.append(8 * _ROWS * max(0.0, min(1.0, min(left for left, _ in cell) / top)))
-            levels.append(max(level for _, level in cell))
+        if part:
+            heights.append(8 * _ROWS * max(0.0, min(1.0, min(left for left, _ in part) / top)))
+            levels.append(max(level for _, level in part))
         else:
             heights.append(heights[-1] if known else 0.0)
             levels.append(levels[-1] if known else Level.OK)
     foretold = {
-        (_column(wall, start, span), int(_ROWS * max(0.0, left) / top)): "\N{MIDDLE DOT}"
+        (_column(wall, start, span, columns), int(_ROWS * max(0.0, left) / top)): "\N{MIDDLE DOT}"
         for wall, left in forecast
     }
     lines = [t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=top)]
@@ -182,13 +184,13 @@ def headroom(
         drawn = (foretold.get((n, row), bar) if bar == " " else bar for n, bar in enumerate(bars))
         lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
     lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
-    lines.append(f"{'':11}{_clock(start)}{_clock(end):>{_COLUMNS - 8}}")
-    key = key_of(levels)
-    key += [t("\N{MIDDLE DOT} above the bars: forecast when the warning left")] if foretold else []
-    lines += [" " * 11 + "  ".join(key)] if key else []
+    lines.append(f"{'':{_MARGIN}}{_clock(start)}{_clock(end):>{columns - 8}}")
+    of_dots = t("\N{MIDDLE DOT} above the bars: forecast when the warning left") if foretold else ""
+    lines += [" " * _MARGIN + line for line in ("  ".join(key_of(levels)), of_dots) if line]
     for wall, name in marks:
-        place = _column(wall, start, span)
-        lines.append(" " * 11 + (f"{' ' * place}^ {name}" if place < 40 else flush(f"{name} ^", place + 1)))
+        place = _column(wall, start, span, columns)
+        named = f"{' ' * place}^ {name}" if place < columns // 2 else flush(f"{name} ^", place + 1)
+        lines.append(" " * _MARGIN + named)
     return lines
 
 
@@ -197,8 +199,8 @@ def key_of(levels: Iterable[Level]) -> list[str]:
     return [f"{LEVEL_MARKS[level]} {t(level.label)}" for level in sorted({*levels} - {Level.OK})]
 
 
-def _column(wall: float, start: float, span: float) -> int:
-    return max(0, min(_COLUMNS - 1, int((wall - start) / span * _COLUMNS)))
+def _column(wall: float, start: float, span: float, columns: int) -> int:
+    return max(0, min(columns - 1, int((wall - start) / span * columns)))
 
 
 def strip(shares: Sequence[float]) -> str:

@@ -22,6 +22,10 @@ _WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _OPENING, _CLOSING = "（《“「【", r"，。：；！？、）》”」】…)\]"
 #: what is not parted: a word, or one Chinese character, with the punctuation that clings to it
 _PIECE = re.compile(rf"\s+|[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_CLOSING}]*|.")
+#: between columns of a table, and before the first
+_GAP = re.compile(r"(?:^| ) +(?=\S)")
+#: columns of the last one below which it has lines of its own, and how far in these begin
+_LEAST_BODY, _BODY_MARGIN = 24, 8
 _FIRST_SENTENCE = re.compile(r".*?(?:\.(?=\s|$)|。|$)")
 
 
@@ -94,6 +98,24 @@ def wrapped(text: str, columns: int, margin: str = "") -> str:
     return "\n".join(margin + one for one in [*lines, line])
 
 
+def hanging(line: str, columns: int) -> str:
+    """Return a line of a table in lines of so many columns: its last column goes on below itself."""
+    if cells(line) <= columns:
+        return line
+    ends = [0, *(gap.end() for gap in _GAP.finditer(line) if cells(line[: gap.end()]) < columns)]
+    head, body = line[: ends[-1]], line[ends[-1] :]
+    margin = margin_of(cells(head), columns)
+    below = wrapped(body, columns - margin, " " * margin)
+    if margin == cells(head):
+        return head + below[margin:]
+    return f"{head.rstrip()}\n{below}" if head.strip() else below
+
+
+def margin_of(head: int, columns: int) -> int:
+    """Return where the last column begins: behind ``head``, or near the edge where that leaves too little."""
+    return head if columns - head >= _LEAST_BODY else _BODY_MARGIN
+
+
 def cells(text: str) -> int:
     """Return how many columns a terminal takes for a text."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -107,6 +129,14 @@ def padded(text: str, columns: int) -> str:
 def flush(text: str, columns: int) -> str:
     """Return a text with spaces before it up to so many columns."""
     return " " * max(0, columns - cells(text)) + text
+
+
+def brief(subject: str, columns: int) -> str:
+    """Return a subject in so many columns: of a group's path the end tells most, and that it is one."""
+    path = subject if cells(subject) <= columns else subject[max(0, subject.find("/")) :]
+    while cells(path) > columns and len(path) > 1:
+        path = f"…{path[1 + path.startswith('…') :]}"
+    return path
 
 
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,10 +21,11 @@ from wslgpud.cli.common import (
     SinceOption,
     StateOption,
     UntilOption,
+    daemon_folders,
     open_reader,
     picture,
 )
-from wslgpud.cli.help import cells, flush, padded
+from wslgpud.cli.help import brief, cells, flush, hanging, margin_of, padded
 from wslgpud.cli.moments import span
 from wslgpud.model import Level
 from wslgpud.words import cause, t
@@ -71,14 +72,35 @@ def incidents(
             walls = span(since, until, time.time())
             chosen = [i for i in recent(reader, *walls) if all_ or _notable(i)]
             found = [in_words(i, reader.changes_numbered(rows_told(i)), words.current()) for i in chosen]
-            print(json.dumps(found, indent=2) if as_json else _list(found))
+            found = found if as_json else _as_of_now(found, chosen, state)
+            print(json.dumps(found, indent=2) if as_json else _fitted(_list(found)))
             return
         shown = report(reader, number, words.current())
     if shown is None:
         raise Fault("there is no incident {number}; 'wslgpud incidents' lists them", number=number)
+    if not as_json:
+        shown = shown._replace(document=_as_of_now([shown.document], [shown.incident], state)[0])
     if (file := picture(plot)) is not None:
         _draw(shown, file)
-    print(json.dumps(shown.document, indent=2) if as_json else _readable(shown))
+    print(json.dumps(shown.document, indent=2) if as_json else _fitted(_readable(shown)))
+
+
+def _as_of_now(
+    told: Sequence[dict[str, Any]], chosen: Sequence[Incident], state: Path | None
+) -> list[dict[str, Any]]:
+    """Return incidents with the headline that the running daemon has for those that go on.
+
+    Their rows tell how it was when they were written; one that has killed is told to its end, whatever comes.
+    """
+    from wslgpud import client  # noqa: PLC0415 - only while something is open
+
+    going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
+    found = client.answering(daemon_folders(state), lambda _: None) if going_on else None
+    known = {(o["id"], o["since"]): o["headline"] for o in found[1].get("incidents", ())} if found else {}
+    return [
+        {**d, "headline": known.get((d["id"], d["opened"]), d["headline"])} if d["id"] in going_on else d
+        for d in told
+    ]
 
 
 def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:
@@ -101,14 +123,14 @@ def _list(found: list[dict[str, Any]]) -> str:
     """Return a table: when, how bad, where, and below the first line of the story how it ended."""
     if not found:
         return t("nothing went wrong")
-    subjects = [_cut(words.current().resource(i["resource"])) for i in found]
+    subjects = [brief(words.current().resource(i["resource"]), _SUBJECT) for i in found]
     wide = max(cells(t("subject")), *map(cells, subjects))
     head = _row(flush(t("ID"), 6), padded(t("when"), 16), t("level"), padded(t("subject"), wide))
     lines = [head + t("story")]
     for i, subject in zip(found, subjects, strict=True):
         row = _row(f"{i['id']:>6}", local(i["opened"], 16), t(i["worst_level"]), padded(subject, wide))
         lines.append(row + i["headline"])
-        lines += [" " * cells(head) + i["outcome"]] if "outcome" in i else []
+        lines += [" " * margin_of(cells(head), _columns()) + i["outcome"]] if "outcome" in i else []
     return "\n".join(lines)
 
 
@@ -116,11 +138,16 @@ def _row(number: str, when: str, level: str, subject: str) -> str:
     return f"{number}  {when}  {padded(level, 9)}  {subject}  "
 
 
-def _cut(subject: str) -> str:
-    """Shorten a name to what a column holds: of a path the end tells most."""
-    kind, space, path = subject.rpartition(" ")
-    spare = _SUBJECT - len(kind + space)
-    return subject if len(path) <= spare or spare < 2 else f"{kind}{space}…{path[1 - spare :]}"
+def _fitted(text: str) -> str:
+    """Fold lines between words where they are wider than the terminal."""
+    columns = _columns()
+    return "\n".join(hanging(line, columns) for line in text.splitlines())
+
+
+def _columns() -> int:
+    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
+
+    return Console().width
 
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
@@ -139,7 +166,9 @@ def _readable(shown: Report, *, charts: bool = True) -> str:
     if "trouble" in d:
         lines.append(t("Probable cause: {trouble}", trouble=d["trouble"]))
     elif "evidence" in d:
-        lines.append(d["evidence"])
+        # Of one that goes on it is of its last change: the figures of now are in the headline.
+        going_on = shown.incident.closed_wall is None and shown.incident.kill is None
+        lines.append(f"{local(d['levels'][-1]['at'])}  " * going_on + d["evidence"])
     if d.get("false_alarm"):
         lines.append(t("Looks like a false alarm: nothing was killed and memory was never short."))
     lines += _curves(shown) if charts else []
@@ -167,7 +196,7 @@ def _curves(shown: Report) -> list[str]:
     marks = [
         (wall, f"{name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S}") for wall, name in _marks(shown)
     ]
-    lines = ["", *headroom(own, shown.start, shown.end, marks, _foretold(shown))]
+    lines = ["", *headroom(own, shown.start, shown.end, marks, _foretold(shown), _columns())]
     lowest = [
         t(
             "{resource}: at least {room_bytes} left", resource=c.resource,
@@ -181,7 +210,11 @@ def _curves(shown: Report) -> list[str]:
 def _marks(shown: Report) -> list[tuple[float, str]]:
     """Return the moments that are marked on the curves, and their names."""
     incident = shown.incident
-    found = [(incident.warned_wall, t("Warned"))] if incident.warned_wall is not None else []
+    found = []
+    if (
+        incident.warned_wall is not None and incident.rule == "memory_exhaustion"
+    ):  # else the row is the warning
+        found.append((incident.warned_wall, t("Warned")))
     if incident.killed_wall is not None:
         found.append((incident.killed_wall, t("Killed")))
     elif incident.closed_wall is not None and incident.rule == "memory_exhaustion":

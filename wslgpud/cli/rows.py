@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
@@ -31,6 +32,8 @@ MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
 OLD_SECONDS = 5.0
 #: columns from which on there is room for bars, and for sparklines
 BARS, WIDE = 76, 110
+#: of a memory's name where there is less
+_NAME = 16
 _CHINESE = re.compile("[\u2e80-\u9fff]")
 
 _SEEN_BY = {
@@ -243,17 +246,18 @@ def incidents(view: View) -> Iterator[RenderableType]:
 def memory(view: View) -> Table:
     """Show how full each memory is, when it will be full, and through whom."""
     bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
-    table = table_of("<", *["<"] * (view.width >= BARS), ">", ">", *["<"] * view.sparks, "~")
-    table.columns[0].max_width = max(10, view.width // 6)
+    # In a narrow terminal what is used is left out: what is left says the same.
+    broad = view.width >= BARS
+    table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~")
+    most = _NAME if view.width < WIDE else view.width // 5
 
     def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
         used = 1 - left / whole if whole else 0.0
         ahead = used + rate * AHEAD_SECONDS / whole if whole else 0.0
-        drawn = [bar(used, bars, colour, ahead)] * (view.width >= BARS)
+        taken: list[str | Text] = [bar(used, bars, colour, ahead), t("{used_ratio} used", used_ratio=used)]
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
-        taken = t("{used_ratio} used", used_ratio=used)
         room = t("{room_bytes} left", room_bytes=(left, whole))
-        table.add_row(Text(name, "bold"), *drawn, taken, room, *curve, outlook)
+        table.add_row(Text(brief(name, most), "bold"), *taken * broad, room, *curve, outlook)
 
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
@@ -318,7 +322,8 @@ def below(view: View) -> Iterator[RenderableType]:
     order, recent = list(LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MOST_RECENT]:
-        level = (f"{t(LEVELS[item['level']])}  ", TERMINAL_LEVELS[item["level"]])
+        # No background: it is over, and what is now must be what is seen first.
+        level = (f"{t(LEVELS[item['level']])}  ", ink(item["level"]))
         table.add_row(_dim(moment(item["at"], document["at"])), words(level, item["headline"]))
     for run in document.get("stress", ()):
         table.add_row("", words((run["headline"], TERMINAL_VERDICTS[run["verdict"]])))

@@ -22,7 +22,7 @@ _WIDEST, _USUAL = 200, 120
 #: programs on a screen without end; and at least, before other rows are left out
 _MOST_PROGRAMS, _LEAST_PROGRAMS = 8, 3
 #: lines of the curve of a forecast
-_CURVE_LINES = (8, 14)
+_CURVE_LINES = (7, 13)
 
 
 class Screen:
@@ -60,6 +60,7 @@ class Screen:
             wanted = max(_LEAST_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
             least, most = _CURVE_LINES
             tall = min(most, max(room - wanted, room // 2)) if self._height and view.growing else 0
+            tall -= (tall + 1) % 2  # an odd number has a line in its middle, which is half of the whole
             if tall >= least:
                 drawn += lines(_forecast(view, tall))
                 room -= tall
@@ -118,9 +119,13 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
         Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
     ]
     yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)
-    for line in chart(curves, start, now + span, step, size, width=view.width, height=height - 2):
+    for line in chart(curves, start, now + span, step, _amount, width=view.width, height=height - 2):
         line.end = ""
         yield line
+
+
+def _amount(used: float) -> str:
+    return size(used) if used else "0"
 
 
 def print_look(look: Look, console: Console | None = None) -> None:

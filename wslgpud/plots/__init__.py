@@ -7,7 +7,6 @@ import html
 import io
 import os
 import re
-import warnings
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -229,9 +228,9 @@ def figure_of(width: float, height: float) -> Figure:
             from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
         raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=extras.remedy("plots"))) from error
-    fonts.choose()
     mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
-    mpl.rcParams["svg.hashsalt"] = "wslgpud"  # the same data give the same file
+    # A salt, so that the same data give the same file.
+    mpl.rcParams.update({"svg.hashsalt": "wslgpud", **fonts.settings()})
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -354,11 +353,10 @@ def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> N
     known = (*ENDINGS, ".html") if report else ENDINGS
     if kind not in known:
         raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
-    if (why := fonts.trouble(kind)) is not None:
-        raise PlotError(why)
+    if kind == ".png" and fonts.families() is None:
+        raise PlotError(say(fonts.REMEDY, path=str(path)))
     try:
-        with warnings.catch_warnings(), documents.draft(path) as draft:
-            warnings.filterwarnings("ignore", "Glyph")  # whoever looks at an SVG has it
+        with documents.draft(path) as draft, fonts.unseen():
             if report is None or kind != ".html":
                 undated = {"Date": None} if kind == ".svg" else {}
                 figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)

@@ -1,39 +1,62 @@
-"""Fonts of pictures: that which matplotlib brings has no Chinese characters."""
+"""A font for pictures with Chinese words: matplotlib's own has none of their characters."""
 
 from __future__ import annotations
 
-from wslgpud.words import ENGLISH, Message, current, say
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-#: families with Chinese characters, as distributions, Windows and macOS bring them
+from wslgpud.words import current, template
+
+#: with Chinese characters, the better ones first
 _CHINESE = (
     "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN", "Microsoft YaHei",
-    "SimHei", "PingFang SC", "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback",
+    "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei", "SimSun", "Droid Sans Fallback", "Noto Sans CJK JP",
 )  # fmt: skip
-#: formats in which text stays text: whoever looks at it has the fonts
-_TEXT = (".svg", ".html")
+REMEDY = template(
+    "{path}: no font with Chinese characters was found; apt install fonts-noto-cjk, or choose .svg"
+)
 
 
-def choose() -> None:
-    """Have matplotlib write the language of this command."""
-    import matplotlib as mpl  # noqa: PLC0415 - 60 MB that only a picture needs
-
-    english = current() is ENGLISH
-    mpl.rcParams["font.family"] = ["DejaVu Sans", *([] if english else _installed())]
-    mpl.rcParams["svg.fonttype"] = "path" if english else "none"
-
-
-def trouble(kind: str) -> Message | None:
-    """Say why words cannot be drawn in a format, named by its ending; None where they can."""
-    if current() is ENGLISH or kind in _TEXT or _installed():
-        return None
-    return say(
-        "no font with Chinese characters is installed: {remedy}; or draw an .svg",
-        remedy="sudo apt install fonts-noto-cjk",
-    )
+def settings() -> dict[Any, Any]:
+    """Return matplotlib's settings for the language: where no font is found, the browser's own writes it."""
+    more = families()
+    return {
+        "font.family": ["sans-serif", *(more or ())],
+        "svg.fonttype": "none" if more is None else "path",
+    }
 
 
-def _installed() -> list[str]:
-    from matplotlib import font_manager  # noqa: PLC0415 - see above
+def families() -> list[str] | None:
+    """Return the fonts that the language needs beside the usual one; None where it has to do without."""
+    if current().code == "en":
+        return []
+    from matplotlib.font_manager import findSystemFonts, fontManager  # noqa: PLC0415 - see plots.figure_of
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    return [name for name in _CHINESE if name in known]
+    if found := _known():
+        return found
+    # What was installed after matplotlib noted what there is. Not what Windows has: under WSL2 every user may
+    # write there, and a file made to harm would be read by whoever draws.
+    noted = {Path(font.fname) for font in fontManager.ttflist}
+    for path in map(Path, findSystemFonts()):
+        if path not in noted and path.is_file():
+            with contextlib.suppress(OSError, RuntimeError):
+                fontManager.addfont(path)
+    return _known() or None
+
+
+def _known() -> list[str]:
+    from matplotlib.font_manager import fontManager  # noqa: PLC0415 - see plots.figure_of
+
+    names = {font.name for font in fontManager.ttflist}
+    return [name for name in _CHINESE if name in names][:1]
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Keep matplotlib from complaining of characters that the reader's browser is going to have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        yield

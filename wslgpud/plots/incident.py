@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = (0, (4, 2))
+#: share of the width that the name of a mark takes
+_ROOM = 0.16
 
 
 class Panel(NamedTuple):
@@ -74,14 +76,15 @@ def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str,
             shade_levels(axes, [(x, 0.0, None, p[2]) for x, p in zip(times, panel.points, strict=True)])
             _fan(axes, story, scale)
         draw_headroom(axes, times, [max(0.0, p[1]) / scale for p in panel.points], fill=number > 0)
-        for wall, name in story.marks:
+        for row, (wall, name) in enumerate(story.marks):
             axes.axvline(days(wall), **MOMENT)
             if number == 0:
-                late = wall > (story.start + story.end) / 2
+                # Of the last to the right, else to the left, where there is room; each in a row of its own.
+                place = (wall - story.start) / (story.end - story.start)
+                right = place < _ROOM or (row > 0 and row == len(story.marks) - 1 and place < 1 - _ROOM)
                 axes.annotate(
-                    f"{name} {_clock_of(wall)} " if late else f" {name} {_clock_of(wall)}",
-                    (days(wall), 0.97), xycoords=("data", "axes fraction"), fontsize=9, va="top",
-                    ha="right" if late else "left",
+                    f" {name} {_clock_of(wall)} ", (days(wall), 0.97 - 0.07 * row),
+                    xycoords=("data", "axes fraction"), fontsize=9, va="top", ha="left" if right else "right",
                 )  # fmt: skip
         left = t(
             "{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes

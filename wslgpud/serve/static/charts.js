@@ -13,6 +13,8 @@ const TIMES = [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 const RATIOS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1, 2, 5, 10];
 
 export const LINES = 8;
+/** Above, right, below, left: to the right half of the last time stands outside. */
+export const PADDING = [8, 26, 0, 0];
 
 /** The theme's colours as the stylesheet has them. */
 export function colours() {
@@ -47,7 +49,7 @@ export function axes(colour, unit, rate, width) {
     {
       ...line, size: width < 500 ? 54 : 64, space: 34,
       ...(bytes ? { incrs: POWERS } : unit === "ratio" ? { incrs: RATIOS } : unit === "seconds" && !rate ? { incrs: TIMES } : {}),
-      values: (_, splits, __, ___, finest) => splits.map((value) => (value === null ? "" : label(value, unit, rate, finest))),
+      values: (_, splits, __, ___, finest) => splits.map((value) => (value === null ? "" : value === 0 && bytes ? "0" : label(value, unit, rate, finest))),
     },
   ];
 }
@@ -121,11 +123,12 @@ export function fan(charts, key, { points, wall, forecast, past }) {
   const put = (at, ...values) => [at, ...values].forEach((value, n) => data[n].push(value));
   let before = null;
   for (const [at, value] of points) {
-    if (at >= now) break;
+    if (at >= now - (forecast.age_seconds ?? 0)) break;
     if (before !== null && at - before > gap) put(before + gap / 2, null, null, null, null);
     put((before = at), value, null, null, null);
   }
-  put(now, left, ...(eta ? [left, left, left] : [null, null, null]));
+  // What was last seen a while ago is not so now.
+  put(now - (forecast.age_seconds ?? 0), left, ...(eta ? [left, left, left] : [null, null, null]));
   if (eta) {
     const ends = [eta.early ?? eta.middle, eta.middle, eta.late ?? eta.middle];
     const stops = [...new Set([...ends, future])].filter((s) => s > 0 && s <= future).sort((a, b) => a - b);
@@ -136,7 +139,7 @@ export function fan(charts, key, { points, wall, forecast, past }) {
   const plot = charts.draw(key, shape, (width) => {
     const c = colours();
     return {
-      padding: [8, 8, 0, 0],
+      padding: PADDING,
       cursor: { show: false },
       frame,
       scales: { x: { range: (u) => [u.frame.from, u.frame.to] }, y: { range: (u) => [0, u.frame.top] } },
@@ -173,19 +176,27 @@ export function upright(u, at, colour) {
   ctx.restore();
 }
 
-/** The same with its name beside it, where there is room; of several each has a row of its own. */
-export function mark(u, at, name, colour, row) {
-  upright(u, at, colour);
+/** The same with its name beside it: of the last to the right, else to the left, where there is room. */
+export function mark(u, at, name, c, row, last) {
+  upright(u, at, c.ink);
   const x = u.valToPos(at, "x", true);
   const { ctx, bbox } = u;
   const text = `${name} ${clock(at)}`;
   ctx.save();
   ctx.font = FONT.replace(/^\d+/, (pixels) => Math.round(pixels * devicePixelRatio));
-  ctx.fillStyle = colour;
   ctx.textBaseline = "top";
-  const right = x + 6 * devicePixelRatio + ctx.measureText(text).width > bbox.left + bbox.width || x > bbox.left + bbox.width / 2;
-  ctx.textAlign = right ? "right" : "left";
-  ctx.fillText(text, x + (right ? -5 : 5) * devicePixelRatio, bbox.top + (5 + 14 * row) * devicePixelRatio);
+  const wide = ctx.measureText(text).width + 6 * devicePixelRatio;
+  const [before, after] = [x - wide > bbox.left, x + wide < bbox.left + bbox.width];
+  const right = after && (last || !before);
+  ctx.textAlign = right ? "left" : "right";
+  const place = [x + (right ? 5 : -5) * devicePixelRatio, bbox.top + (5 + 14 * row) * devicePixelRatio];
+  // Whatever lies behind it, a level or the line of another mark.
+  ctx.strokeStyle = faint(c.card, 0.8);
+  ctx.lineWidth = 4 * devicePixelRatio;
+  ctx.lineJoin = "round";
+  ctx.strokeText(text, ...place);
+  ctx.fillStyle = c.ink;
+  ctx.fillText(text, ...place);
   ctx.restore();
 }
 
@@ -255,14 +266,15 @@ function withGaps(times, values) {
 export function shadeLevels(u, times, levels, c) {
   const { ctx, bbox } = u;
   const shades = [null, c.info, c.warning, c.critical, c.emergency];
-  const alpha = document.documentElement.dataset.theme === "dark" ? 0.3 : 0.55;
+  // On black the palest of them would be the loudest.
+  const alphas = document.documentElement.dataset.theme === "dark" ? [0, 0.14, 0.26, 0.34, 0.5] : [0, 0.55, 0.55, 0.55, 0.55];
   ctx.save();
   for (let first = 0, next; first < times.length; first = next) {
     for (next = first + 1; next < times.length && levels[next] === levels[first];) next++;
     const shade = shades[levels[first]];
     if (!shade) continue;
     const [x, end] = [times[first], times[next] ?? times[next - 1]].map((at) => u.valToPos(at, "x", true));
-    ctx.fillStyle = faint(shade, alpha);
+    ctx.fillStyle = faint(shade, alphas[levels[first]]);
     ctx.fillRect(Math.max(x, bbox.left), bbox.top, Math.max(1, Math.min(end, bbox.left + bbox.width) - Math.max(x, bbox.left)), bbox.height);
   }
   ctx.restore();

@@ -11,7 +11,9 @@ export function size(bytes, finest = Infinity) {
   const [unit, scale] = SIZES.find(([, s]) => bytes >= s) ?? SIZES[3];
   const value = Math.max(0, bytes) / scale;
   const least = value < 10 && scale > 2 ** 20 ? 1 : 0;
-  const digits = Math.max(least, Math.min(3, Math.ceil(-Math.log10(finest / scale) - 0.01)));
+  let digits = Math.max(least, Math.min(3, Math.ceil(-Math.log10(finest / scale) - 0.01)));
+  // A quarter takes two digits: of one, steps of it would be of two lengths.
+  if (digits === 1 && (10 * finest / scale) % 1 > 0.01) digits = 2;
   return `${value.toFixed(digits)} ${unit}`;
 }
 
@@ -90,6 +92,6 @@ export function resourceName(resource) {
   if (/^gpu\d+$/.test(resource)) return `GPU ${resource.slice(3)}`;
   const [kind, ...rest] = resource.split(":");
   const name = rest.join(":");
-  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.slice(-23) });
+  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.replace(/^.*(?=\/[^/]+\/?$)/, "").slice(-23) });
   return Object.hasOwn(KINDS, kind) ? t(KINDS[kind], { name }).trim() : resource;
 }

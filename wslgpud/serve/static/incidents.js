@@ -1,9 +1,9 @@
 // What went wrong: the list, and each with its story: its subject over time, who grew, how it ended.
 
 import { get } from "./api.js";
-import { axes, colours, faint, foretold, mark, shadeLevels, upright } from "./charts.js";
+import { axes, colours, faint, foretold, mark, PADDING, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
-import { duration, resourceName, size, wallOf } from "./format.js";
+import { duration, moment, resourceName, size, wallOf } from "./format.js";
 import { lang, t } from "./i18n.js";
 import { label } from "./labels.js";
 import { at, card, chip, column, empty, keys, named, pending, table } from "./parts.js";
@@ -48,7 +48,7 @@ export const incidents = {
     const title = h("h1", { class: this.number === null ? "unseen" : null }, this.number === null ? t("Incidents") : t("Incident {id}", { id: this.number }));
     const back = this.number === null ? null : h("p", {}, h("a", { href: "#/incidents" }, "← ", t("Back to the list")));
     if (!this.found || this.found.error) return [title, h("div", { class: "stack" }, back, pending(this.found, () => this.load(ctx)))];
-    return this.number === null ? [title, this.list(ctx)] : h("div", { class: "stack" }, back, report(this.found.document));
+    return this.number === null ? [title, this.list(ctx)] : h("div", { class: "stack" }, back, report(this.found.document, this.found.document.killed ? null : now(ctx, this.number)));
   },
 
   list(ctx) {
@@ -56,7 +56,7 @@ export const incidents = {
     const choice = h("label", { class: "dim" }, t("At least"), " ", h("select", { value: this.least, id: "least",
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
       LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, label("level", level)))));
-    const rows = list.map((i) => h("tr", { "data-key": `i${i.id}` },
+    const rows = list.map((i) => ({ ...i, headline: now(ctx, i.id)?.headline ?? i.headline })).map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", { class: "wide" }, chip(i.worst_level)),
       h("td", { class: "wide" }, named(resourceName(i.resource))),
@@ -74,38 +74,51 @@ export const incidents = {
   },
 };
 
+/** What is true of an open one at this moment: its rows tell how it was when they were written. */
+const now = (ctx, id) => (ctx.state === "live" ? (ctx.sample?.status?.incidents ?? []).find((one) => one.id === id) : null);
+
 const curvesOf = (found) => (found.headroom ?? []).filter((c) => c.points.length > 1 && (c.resource === found.resource || !c.resource.startsWith("cgroup:"))).slice(0, 6);
 
 /** What is marked on the curves: [moment, name]. */
 function marksOf(d) {
   const end = d.killed ? [d.killed, t("Killed")] : d.closed && d.rule === "memory_exhaustion" ? [d.closed, t("Over")]
     : d.rule === "memory_exhaustion" ? null : [d.moment, t("Here")];
-  return [d.warned && [d.warned, t("Warned")], end].filter(Boolean).map(([iso, name]) => [wallOf(iso), name])
+  return [d.rule === "memory_exhaustion" && d.warned && [d.warned, t("Warned")], end].filter(Boolean).map(([iso, name]) => [wallOf(iso), name])
     .filter(([wall]) => wall >= wallOf(d.start) && wall <= wallOf(d.end));
 }
 
-function report(d) {
+function report(d, open) {
   const [own, ...others] = curvesOf(d);
   const told = [
-    d.trouble ? [t("Probable cause"), ": ", d.trouble] : null,
+    // Of one that goes on it is of its last change: the figures of now are in the headline.
+    d.trouble ? [t("Probable cause"), ": ", d.trouble] : d.evidence && [open && d.levels?.length ? [h("span", { class: "dim" }, at(d.levels[d.levels.length - 1].at)), " "] : null, d.evidence],
     d.false_alarm ? t("Looks like a false alarm: nothing was killed and memory was never short.") : null,
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, chip(d.worst_level), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, named(d.rule)), " · ", at(d.opened))),
-      h("h1", {}, d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
+      h("div", { class: "head" }, open ? chip(open.level) : chip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
+      h("h1", {}, open?.headline ?? d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),
     others.length ? h("details", { class: "card", "data-key": "others" }, h("summary", {}, t("Other resources meanwhile")),
       h("div", { class: "stack" }, others.map((c) => h("figure", {}, h("h3", {}, leftOf(c)), chart(c))))) : null,
-    h("div", { class: "grid" },
+    h("div", { class: "halves" },
+      h("div", { class: "stack" },
         part(t("Who grew"), d.growing, (g) => [h("strong", { translate: "no" }, g.who), " ", t("+{grown_bytes} in {over_seconds}", { grown_bytes: size(g.grown_bytes), over_seconds: duration(g.seconds) })]),
-        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline]),
+        part(t("Levels"), d.levels, (l) => [h("span", { class: "dim" }, at(l.at)), " ", chip(l.level), " ", l.headline])),
+      h("div", { class: "stack" },
         part(t("Events"), d.events, (e) => [h("span", { class: "dim" }, at(e.at)), " ", e.text]),
         part(t("Messages"), d.messages, (m) => [h("span", { class: "dim" }, at(m.at)), " ", named(m.channel), " ", h("span", { class: "dim" }, fate(m))]),
         d.kernel?.length ? card(t("Kernel, previous boot"), null, h("pre", { translate: "no" }, d.kernel.join("\n"))) : null,
-        part(t("Crash dumps of Windows"), d.crash_dumps, (line) => h("code", {}, line))),
+        part(t("Crash dumps of Windows"), d.crash_dumps, (line) => h("code", {}, line)))),
   ];
+}
+
+/** Since when, or from when to when; what only happens at a moment has no outcome. */
+function when(d) {
+  const end = d.killed ?? d.closed;
+  if (!d.outcome) return at(d.opened);
+  return end ? [at(d.opened), " – ", at(end)] : t("since {time}", { time: moment(wallOf(d.opened)) });
 }
 
 const leftOf = (curve) => t("{resource}: left of {capacity_bytes}", { resource: curve.name, capacity_bytes: size(curve.capacity_bytes) });
@@ -122,7 +135,8 @@ const part = (title, entries, line) => entries?.length
   ? card(title, null, h("ul", { class: "plain-list" }, entries.map((entry) => h("li", {}, line(entry))))) : null;
 
 function fate(message) {
-  if (message.sent) return t("sent after {waited_seconds}", { waited_seconds: duration(Math.max(0, wallOf(message.sent) - wallOf(message.at))) });
+  const waited = message.sent ? wallOf(message.sent) - wallOf(message.at) : 0;
+  if (message.sent) return waited < 1.5 ? t("sent at once") : t("sent after {waited_seconds}", { waited_seconds: duration(waited) });
   return message.error ? t("not sent: {error}", { error: message.error }) : t("not sent yet");
 }
 
@@ -140,7 +154,7 @@ function draw(charts, d, curve, own) {
   charts.draw(`bb-${curve.resource}`, `${times.length} ${d.end} ${d.outcome} ${document.documentElement.lang} ${document.documentElement.dataset.theme}`, (width) => {
     const c = colours();
     return {
-      padding: [8, 8, 0, 0],
+      padding: PADDING,
       cursor: { show: false },
       scales: { x: { range: [wallOf(d.start), wallOf(d.end)] }, y: { range: [0, curve.capacity_bytes] } },
       axes: axes(c, "bytes", false, width),
@@ -149,7 +163,7 @@ function draw(charts, d, curve, own) {
         drawClear: [(u) => own && shadeLevels(u, times, curve.levels ?? [], c)],
         draw: [(u) => {
           if (own && d.forecast) foretold(u, wallOf(d.forecast.at), d.forecast, c);
-          marks.forEach(([wall, name], n) => (own ? mark(u, wall, name, c.ink, n) : upright(u, wall, c.ink)));
+          marks.forEach(([wall, name], n) => (own ? mark(u, wall, name, c, n, n > 0 && n === marks.length - 1) : upright(u, wall, c.ink)));
         }],
       },
     };

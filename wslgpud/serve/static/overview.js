@@ -32,7 +32,9 @@ export const overview = {
     const open = (ctx.sample.status.incidents ?? []).map((i) => `${i.id} ${i.level}`).join();
     if (open !== this.open) {
       this.open = open;
-      get("incidents", { limit: 6, least: "warning", lang: ctx.lang }).then(({ document }) => {
+      const { lang } = ctx;
+      get("incidents", { limit: 6, least: "warning", lang }).then(({ document }) => {
+        if (lang !== ctx.lang) return; // the page has changed its language meanwhile, and asks anew
         this.incidents = document.incidents;
         ctx.render();
       }, () => { this.open = null; });
@@ -45,10 +47,14 @@ export const overview = {
     if (sample.waiting) return [banner(sample.status.verdict)];
     const { status } = sample;
     const forecasts = shownForecasts(status);
+    const memories = forecasts.map((f) => resource(ctx, f));
+    const missing = absent(sample);
+    // What is gone has no forecast, and may be what the verdict is about.
+    const first = status.verdict.subject && status.verdict.subject !== forecasts[0]?.resource;
     return [h("div", { class: "stack" },
       banner(ctx.state === "live" ? status.verdict : past(ctx)),
       work(status),
-      h("div", { class: "grid" }, forecasts.map((f) => resource(ctx, f)), windows(status), absent(sample)),
+      h("div", { class: "grid" }, first ? [missing, memories] : memories, windows(status), first ? null : missing),
       h("div", { class: "halves" },
         h("div", { class: "stack" }, liveCard(t("Vital signs"), h("span", { class: "dim small" }, t("last ten minutes")), tiles(ctx)),
           liveCard(t("Processes"), h("a", { href: "#/processes" }, t("All processes")), processTable(ctx, { most: 6 }))),
@@ -59,7 +65,7 @@ export const overview = {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
     const entries = [
-      ...open.map((i) => [i.id, i.level, i.headline, [t("still open"), " · ", at(i.since)]]),
+      ...open.map((i) => [i.id, i.level, i.headline, i.level === "ok" ? at(i.since) : [t("still open"), " · ", at(i.since)]]),
       ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
     if (!entries.length) return empty(t("Nothing has gone wrong so far."));
@@ -90,7 +96,11 @@ function nights({ stress }) {
     run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
 
-const shownForecasts = (status) => (status.forecasts ?? []).slice(0, MOST_RESOURCES);
+/** What the verdict is about comes first, and is never among those that are left out. */
+function shownForecasts({ forecasts = [], verdict }) {
+  const isSubject = (f) => f.resource === verdict?.subject;
+  return [...forecasts.filter(isSubject), ...forecasts.filter((f) => !isSubject(f))].slice(0, MOST_RESOURCES);
+}
 
 /** What was the verdict is none any more: it only says how things stood. */
 function past(ctx) {
@@ -124,17 +134,20 @@ function resource(ctx, f) {
   const gpu = (status.gpus ?? []).find((g) => `gpu${g.index}` === f.resource);
   const [left, all] = [size(f.headroom_bytes), size(f.capacity_bytes)];
   const rate = f.rate_bytes_per_second;
+  const full = status.verdict.subject === f.resource && status.verdict.cause === "full";
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
     h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
       held(f) ? chip("unknown", t("{time} old", { time: duration(f.age_seconds) })) : chip(f.level)),
-    h("p", { class: "big" }, h("strong", {}, left), h("span", { class: "dim" }, t("left of {all}", { all })), h("span", { class: "outlook" }, f.outlook)),
+    h("p", { class: "big" }, h("strong", {}, left), h("span", { class: "dim" }, t("left of {all}", { all })), held(f) ? null : h("span", { class: "outlook" }, f.outlook)),
     f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,
     bar(f, status, gpu),
     h("p", { class: "dim small axis" }, t("left, over time")),
     h("div", { class: "chart", "data-key": `fan-${f.resource}`, "data-keep": true, role: "img",
       "aria-label": t("{what}: {left} left of {all}. {outlook}", { what: name, left, all, outlook: f.outlook }) }),
     h("dl", { class: "facts" },
-      Math.abs(rate) >= 2 ** 20 / 60 ? fact(t("change of use"), speed(rate)) : null, chance(f),
+      // Where the outlook is a rate already, a second one, measured over another time, only puzzles.
+      Math.abs(rate) >= 2 ** 20 / 60 && !full && !/[+−]/.test(f.outlook) ? fact(t("change of use"), speed(rate)) : null,
+      full ? null : chance(f),
       f.capacity_learned ? fact(t("actual limit"), label("learned", f.capacity_learned)) : null),
     held(f) ? h("p", { class: "dim small" }, t("No new sample of this memory for {time}.", { time: duration(f.age_seconds) })) : null);
 }
@@ -226,7 +239,7 @@ const seriesOf = (sample, vital) => sample.all(vital.metric)
 
 /** Note what a sample says; `before` is the one before it. */
 export function remember(recent, sample, before) {
-  for (const f of shownForecasts(sample.status)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
+  for (const f of shownForecasts(sample.status)) if (!held(f)) recent.add(`headroom ${f.resource}`, sample.wall, f.headroom_bytes);
   for (const vital of VITAL) {
     const now = seriesOf(sample, vital);
     const seconds = before ? sample.wall - before.wall : 0;
