@@ -217,6 +217,9 @@ def test_a_silent_source_is_named_and_what_it_measured_is_called_old(ended: Tell
     assert document["headline"] == "The NVIDIA driver has stopped answering"
     assert (source["name"], source["error"]) == ("gpu", "NVML did not answer within 9 s and was killed")
     assert card["age_seconds"] == 71
+    (incident,) = surfaces.ask(ended(SILENT), "incidents")["incidents"]
+    curves = surfaces.ask(ended(SILENT), f"incidents/{incident['id']}")["headroom"]
+    assert [curve["resource"] for curve in curves] == ["gpu0", "ram"], "the cards are what a driver is about"
 
 
 @each_story

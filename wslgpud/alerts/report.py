@@ -15,7 +15,8 @@ from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm
 from wslgpud.alerts.texts import RULES, compose
-from wslgpud.model import Event, Level, Transition
+from wslgpud.event import Event
+from wslgpud.model import Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.words import Said, Tongue, sentences, to_json
 
@@ -392,4 +393,9 @@ def _curves(history: History, start: float, end: float, resource: str) -> list[C
                 [(p.wall, p.value, Level(min(4, round(known.get(p.wall, 0))))) for p in points],
             )
         )
-    return sorted(curves, key=lambda c: (c.resource != resource, c.resource != "ram", c.resource))
+
+    def place(curve: Curve) -> tuple[bool, bool, bool, str]:
+        of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # the cards are what it is about
+        return curve.resource != resource, not of_driver, curve.resource != "ram", curve.resource
+
+    return sorted(curves, key=place)

@@ -49,6 +49,7 @@ export const overview = {
     const forecasts = shownForecasts(status);
     const memories = forecasts.map((f) => resource(ctx, f));
     const missing = absent(sample);
+    const vitals = tiles(ctx);
     // What is gone has no forecast, and may be what the verdict is about.
     const first = status.verdict.subject && status.verdict.subject !== forecasts[0]?.resource;
     return [h("div", { class: "stack" },
@@ -56,7 +57,7 @@ export const overview = {
       work(status),
       h("div", { class: "grid" }, first ? [missing, memories] : memories, windows(status), first ? null : missing),
       h("div", { class: "halves" },
-        h("div", { class: "stack" }, liveCard(t("Vital signs"), h("span", { class: "dim small" }, t("last ten minutes")), tiles(ctx)),
+        h("div", { class: "stack" }, vitals.length ? liveCard(t("Vital signs"), h("span", { class: "dim small" }, t("last ten minutes")), h("div", { class: "tiles" }, vitals)) : null,
           liveCard(t("Processes"), h("a", { href: "#/processes" }, t("All processes")), processTable(ctx, { most: 6 }))),
         h("div", { class: "stack" }, card(t("Incidents"), h("a", { href: "#/incidents" }, t("All incidents")), this.list(status)), nights(status))))];
   },
@@ -283,15 +284,15 @@ function seed(ctx) {
 
 function tiles(ctx) {
   const { sample, recent } = ctx;
-  return h("div", { class: "tiles" }, VITAL.map((vital) => {
-    if (vital.key === "gpu_busy" && !sample.all(vital.metric).length) return null;
+  return VITAL.map((vital) => {
     const points = recent.points(vital.key, sample.wall - VITALS);
+    if (!points.length && !seriesOf(sample, vital).length) return null; // not on this machine
     const last = points[points.length - 1];
     const fresh = last && sample.wall - last[0] < 30;
     const name = t(vital.text);
     return h("a", { class: "tile", href: `#/history?board=${vital.board}`, "data-key": `v-${vital.key}` },
       h("span", {}, name), h("strong", {}, fresh ? amount(last[1], vital.unit) : h("span", { class: "dim" }, t("no data yet"))),
       sparkline(points, { from: sample.wall - VITALS, to: sample.wall, top: vital.top, label: `${name}: ${fresh ? amount(last[1], vital.unit) : t("no data yet")}` }));
-  }));
+  }).filter(Boolean);
 }
 
