@@ -102,18 +102,9 @@ def waiting(tongue: Tongue) -> dict[str, Any]:
 
 def judged(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict for a document: its message, and that as template and facts."""
-    return {
-        "level": verdict.label,
-        "subject": verdict.subject or None,
-        "cause": verdict.cause or None,
-        "incident": verdict.incident,
-        "headline": verdict.message,
-        "advice": verdict.advice,
-        "who": verdict.who or None,
-        "pid": verdict.pid,
-        "also": verdict.also or None,
-        "message": to_json(verdict.message),
-    }
+    told = {name: value or None for name, value in verdict._asdict().items()}
+    message = {"headline": verdict.message, "message": to_json(verdict.message)}
+    return {**told, **message, "level": verdict.label}
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
