@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "wslgpud"
 LAYERS = (
     ("metrics", "units", "steps", "documents", "extras", "patterns", "shapes", "__init__"),
     ("words",),
+    ("event",),
     ("model", "masking"),
     ("config_key",),
     ("config", "host", "outgoing", "palette", "foreign"),

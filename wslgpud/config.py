@@ -117,7 +117,11 @@ class Alerts:
     channel_levels: tuple[str, ...] = key(
         (), "lowest level of single channels, like windows_toast=critical (names: wslgpud alerts test)"
     )
-    language: str = key("", "language of alerts; empty means that of the locale", choices=("", "en", "zh"))
+    language: str = key(
+        "",
+        "language of alerts and commands (logs are English); empty means that of the locale",
+        choices=("", "en", "zh"),
+    )
     resolved: bool = key(True, "send a message when an incident is over")
     repeat: bool = key(True, "repeat a warning when the time left has halved since the last message")
     quiet_hours: str = key("", "local time without messages to people, like 22:00-07:00")

@@ -12,16 +12,14 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.words import Fact, Message, Said
 
 Number = int | float
 NOTHING_SAID = Message("")
-
-
-def _nothing() -> Mapping[Any, Any]:
-    # As a plain default, dataclasses of Python before 3.12 refuse it: it had no hash.
-    return MappingProxyType({})
+#: made by a factory in dataclasses: before Python 3.12 it had no hash, and they refuse it as a plain default
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Reading(NamedTuple):
@@ -30,23 +28,6 @@ class Reading(NamedTuple):
     spec: MetricSpec
     value: Number
     labels: tuple[str, ...] = ()
-
-
-class Event(NamedTuple):
-    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump).
-
-    ``text`` is a template whose blanks are ``fields``, or the kernel's own line.
-    """
-
-    kind: str
-    wall: float
-    text: str
-    fields: Mapping[str, str | Number] = MappingProxyType({})
-
-    @property
-    def message(self) -> Message:
-        """What happened, to be worded where somebody reads it."""
-        return Message(self.text, self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +73,7 @@ class GpuProcess:
 class GpuSample:
     """What the risk engine and the views need of one GPU at one moment.
 
-    Two are Windows' own: ``shared_bytes`` of its RAM in use for the card, and ``windows_ratio``, the share of
-    the card's memory that it counts as in use.
+    Of Windows are ``shared_bytes`` of its RAM in use for the card, and ``windows_ratio`` of its memory.
     """
 
     index: int
@@ -147,9 +127,6 @@ class SourceReport:
     fresh: bool = True
 
 
-_NO_VALUES: Mapping[tuple[str, ...], Number] = MappingProxyType({})
-
-
 def _by_family(readings: Iterable[Reading]) -> dict[str, dict[tuple[str, ...], Number]]:
     found: dict[str, dict[tuple[str, ...], Number]] = {}
     for spec, value, labels in readings:
@@ -191,7 +168,7 @@ class Snapshot:
         """Return the known values of one metric by their labels."""
         if not self._families:
             self._families.update(_by_family(self.readings()))
-        return self._families.get(spec.name, _NO_VALUES)
+        return self._families.get(spec.name, _NOTHING)
 
     def value(self, spec: MetricSpec, *labels: str) -> Number | None:
         """Return the value of one series, or None where it is not known."""
@@ -248,7 +225,7 @@ class Forecast:
     eta_early_seconds: float | None = None
     eta_seconds: float | None = None
     eta_late_seconds: float | None = None
-    probabilities: Mapping[int, float] = field(default_factory=_nothing)
+    probabilities: Mapping[int, float] = field(default_factory=lambda: _NOTHING)
     who: Said = ""
     cause: str = ""
     who_kind: str = ""
@@ -276,7 +253,7 @@ class Transition:
     new: Level
     message: Message = NOTHING_SAID
     forecast: Forecast | None = None
-    facts: Mapping[str, Fact] = field(default_factory=_nothing)
+    facts: Mapping[str, Fact] = field(default_factory=lambda: _NOTHING)
 
 
 # What the risk engine observes: the same record whether it comes from a live tick or a recorded trace
@@ -379,7 +356,7 @@ class Observation:
     ram: RamState | None = None
     swap: SwapState | None = None
     vm: VmState | None = None
-    psi: Mapping[str, PsiState] = field(default_factory=_nothing)
+    psi: Mapping[str, PsiState] = field(default_factory=lambda: _NOTHING)
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     cgroups: tuple[CgroupState, ...] = ()
@@ -418,9 +395,9 @@ class StressResult:
     verdict: StressVerdict
     reason: Said = ""
     findings: tuple[Finding, ...] = ()
-    key: Mapping[str, str] = field(default_factory=_nothing)
-    values: Mapping[str, Number] = field(default_factory=_nothing)
-    detail: Mapping[str, Any] = field(default_factory=_nothing)
+    key: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    values: Mapping[str, Number] = field(default_factory=lambda: _NOTHING)
+    detail: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     @property
     def complete(self) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 
 from wslgpud.admission import Admission
 from wslgpud.config import Config
+from wslgpud.event import Event
 from wslgpud.host import Host
-from wslgpud.model import Event, Health, Observation, Sample, SourceReport, StressResult, Transition
+from wslgpud.model import Health, Observation, Sample, SourceReport, StressResult, Transition
 from wslgpud.observe import observe
 from wslgpud.risk import metrics as risk_metrics
 from wslgpud.risk.ceilings import Failure

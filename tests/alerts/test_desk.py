@@ -82,14 +82,19 @@ class Life:
     """One run of the daemon's alerting half: a store, a desk, and channels that do not run by themselves."""
 
     def __init__(
-        self, folder: Path, *channels: Recorder, clock: Clock | None = None, **settings: Any
+        self,
+        folder: Path,
+        *channels: Recorder,
+        clock: Clock | None = None,
+        language: str = "en",
+        **settings: Any,
     ) -> None:
         self.clock, self.folder = clock or Clock(), folder
         self.channels = channels or (Recorder(),)
         self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
         run = self.store.previous_run
         self.desk = Desk(
-            Alerts(**settings), self.channels, self.store, self.clock, Place("pc", folder, folder, "en"),
+            Alerts(**settings), self.channels, self.store, self.clock, Place("pc", folder, folder, language),
             rows=self.store.transitions(),
             unseen_since_wall=float("inf") if run is None else run.stopped_wall or run.started_wall,
         )  # fmt: skip
@@ -654,3 +659,13 @@ def test_a_channel_that_is_slow_to_start_is_told_before_there_is_a_warning_to_se
     life.end()
 
     assert slow.needed == [False, True, True, False]
+
+
+def test_whoever_looks_into_the_log_reads_alerts_in_the_chosen_language(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(tmp_path, language="zh")
+    life.kill(1)
+    life.end()
+
+    assert "严重：内存不足，内核杀死了 python (pid 7)" in caplog.text

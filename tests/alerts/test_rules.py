@@ -14,9 +14,9 @@ from wslgpud.alerts import rules, runbook
 from wslgpud.alerts.rules import RULES, Change, RuleEngine
 from wslgpud.alerts.texts import compose
 from wslgpud.catalogue import catalogue
+from wslgpud.event import Event
 from wslgpud.model import (
     EMPTY,
-    Event,
     GpuSample,
     Health,
     Level,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from wslgpud.event import Event
 from wslgpud.model import (
-    Event,
     GpuSample,
     Health,
     Level,

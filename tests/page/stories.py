@@ -10,16 +10,8 @@ from tests.page.stage import Stage, snapshot_of
 from wslgpud.alerts.desk import Desk, Place
 from wslgpud.alerts.rules import MEMORY
 from wslgpud.config import Alerts
-from wslgpud.model import (
-    CgroupState,
-    Event,
-    Observation,
-    ProcessSample,
-    RamState,
-    Sample,
-    SourceReport,
-    Transition,
-)
+from wslgpud.event import Event
+from wslgpud.model import CgroupState, Observation, ProcessSample, RamState, Sample, SourceReport, Transition
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30

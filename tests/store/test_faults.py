@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.model import Event, Level, Transition
+from wslgpud.event import Event
+from wslgpud.model import Level, Transition
 from wslgpud.store import Reader, Store, StoreError, engine, intake, journal, metrics, upkeep, writer
 from wslgpud.words import Message
 

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud import __version__
+from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Forecast, Level, ProcessSample, Transition
+from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.store import LockedError, Point, Run, Store
 from wslgpud.store.intake import Intake
 from wslgpud.store.numbers import NOTHING, Found, Row

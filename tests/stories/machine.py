@@ -13,8 +13,9 @@ from typing import Any
 from tests.support.daemons import eventually
 from wslgpud import config as configuration
 from wslgpud.app import Daemon
+from wslgpud.event import Event
 from wslgpud.host import RecordedHost
-from wslgpud.model import Event, GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
 from wslgpud.status import State

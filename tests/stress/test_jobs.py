@@ -16,9 +16,10 @@ from tests.stress.support import gpu, night
 from wslgpud import jobs
 from wslgpud.config import Stress
 from wslgpud.config_key import ConfigError
+from wslgpud.event import Event
 from wslgpud.host import Host
 from wslgpud.jobs import Nightly, leave
-from wslgpud.model import Event, Level, Sample, Snapshot, SourceReport
+from wslgpud.model import Level, Sample, Snapshot, SourceReport
 from wslgpud.store import Store
 
 

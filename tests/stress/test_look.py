@@ -14,8 +14,8 @@ from tests.hosts.machines import HERE
 from tests.stress.support import gpu
 from tests.support.daemons import eventually
 from wslgpud.config import Config
+from wslgpud.event import Event
 from wslgpud.host import Host, RecordedHost
-from wslgpud.model import Event
 from wslgpud.sources.kernel_log import KernelLogSource
 from wslgpud.stress.lock import GpuLock
 from wslgpud.stress.look import HungNote, Recent, newcomers, on_battery, users

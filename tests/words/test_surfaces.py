@@ -195,3 +195,16 @@ def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
 
     for text in sections(tongue("zh")).values():
         chinese(text, "device not ready")
+
+
+def test_pictures_are_chinese_too(state: Path, shown: Shown) -> None:
+    pytest.importorskip("matplotlib", reason="needs wslgpud[plots]")
+    listed = json.loads(shown("incidents", "--json", "--state", state))
+    shown("incidents", listed[1]["id"], "--plot", "incident.svg", "--state", state)
+    shown("stress", "history", "--plot", "nights.svg", "--state", state)
+    shown("replay", TRACES / "vm/vm-leak_linear-1300s-4096-noswap.jsonl.gz", "--plot", "leak.svg")
+
+    for name in ("incident", "nights", "leak"):
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", Path(f"{name}.svg").read_text())
+        assert any(re.search("[\u4e00-\u9fff]", text) for text in texts), texts
+        chinese("\n".join(texts), "vm-leak_linear", "RTX 5070 Ti", "gpu0")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from wslgpud.words import ENGLISH, Message, chosen, from_json, say, says, to_json, tongue
+from wslgpud.words import ENGLISH, Message, chosen, from_json, from_text, say, says, to_json, to_text, tongue
 
 CHINESE = tongue("zh")
 
@@ -73,6 +73,13 @@ def test_a_fact_that_looks_like_a_template_is_no_template():
 )
 def test_messages_pass_through_json_as_they_are(said):
     assert from_json(json.loads(json.dumps(to_json(said)))) == said
+
+
+@pytest.mark.parametrize(
+    "said", ["no route", '{"template": 3}', '{"template": ', say("cannot be reached: {why}", why=say("RAM"))]
+)
+def test_messages_pass_through_a_column_of_text(said):
+    assert from_text(to_text(said)) == said
 
 
 @pytest.mark.parametrize("document", [None, 3, [], {"facts": {}}, {"template": 1}])

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Protocol
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
+from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.masking import masked
-from wslgpud.model import Event, Level, Number, Sample, Snapshot, SourceReport, Transition
+from wslgpud.model import Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
 from wslgpud.units import one_line

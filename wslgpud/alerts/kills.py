@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from wslgpud.alerts.measures import Look, Signal
 from wslgpud.alerts.victims import Counts, Unnamed, held, kills_by_group, victim
-from wslgpud.model import Event, Number, ProcessSample, Snapshot
+from wslgpud.event import Event
+from wslgpud.model import Number, ProcessSample, Snapshot
 from wslgpud.risk.attribution import full_name, short_name
 from wslgpud.sources import cgroups, memory
 from wslgpud.words import Fact, say

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from wslgpud.alerts.victims import Counted
+from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, ProcessSample, Reading, Snapshot, SourceReport
+from wslgpud.model import ProcessSample, Reading, Snapshot, SourceReport
 from wslgpud.risk.spill import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, Said

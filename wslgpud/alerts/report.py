@@ -15,7 +15,8 @@ from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm
 from wslgpud.alerts.texts import RULES, compose, first_line
-from wslgpud.model import Event, Level, Transition
+from wslgpud.event import Event
+from wslgpud.model import Level, Transition
 from wslgpud.risk.attribution import full_name
 from wslgpud.words import Said, Tongue, to_json
 

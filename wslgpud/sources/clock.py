@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import EMPTY, Event, Reading, Sample
+from wslgpud.model import EMPTY, Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.words import template
 

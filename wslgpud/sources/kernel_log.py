@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from wslgpud.config import Config
+from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import Event, Reading, Sample
+from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.kernel_lines import DxgError, Line, OomKill, Story, Xid, parse_line
 from wslgpud.words import failure, say

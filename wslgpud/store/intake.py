@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from wslgpud.model import Event, GpuSample, Number, ProcessSample, Reading, Snapshot
+from wslgpud.event import Event
+from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
 from wslgpud.store.backlog import Backlog
 from wslgpud.store.numbers import Found, SeriesKey

@@ -15,8 +15,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, false, or_, sel
 from sqlalchemy.exc import DBAPIError
 
 from wslgpud import documents
+from wslgpud.event import Event
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
-from wslgpud.model import Event, Number, StressResult, Transition
+from wslgpud.model import Number, StressResult, Transition
 from wslgpud.store import engine as engines
 from wslgpud.store import foreign, history, migrations, numbers, schema, stress_rows, transition_rows
 from wslgpud.store.damage import gap
@@ -314,14 +315,8 @@ class Reader:
         with self.connected() as connection:
             for row in connection.execute(query.where(self._ours(connection, schema.outbox))):
                 done = None if row.done_ms is None else row.done_ms / 1000
-                yield DeliveryRecord(
-                    row.channel,
-                    row.transition,
-                    row.created_ms / 1000,
-                    done,
-                    row.attempts,
-                    from_text(row.error),
-                )
+                made, error = row.created_ms / 1000, from_text(row.error)
+                yield DeliveryRecord(row.channel, row.transition, made, done, row.attempts, error)
 
     def transitions(
         self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS

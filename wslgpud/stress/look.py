@@ -12,8 +12,9 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from wslgpud import documents
+from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.model import Event, GpuSample, Number, Reading
+from wslgpud.model import GpuSample, Number, Reading
 from wslgpud.sources import gpu as gpu_source
 from wslgpud.sources.identity import identity
 from wslgpud.sources.roles import FRAMEWORK, MOST_FILES

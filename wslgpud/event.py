@@ -1,0 +1,26 @@
+"""What happened at a moment: a kill, a jump of the clock, the end of an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from wslgpud.words import Message
+
+
+class Event(NamedTuple):
+    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump).
+
+    ``text`` is a template whose blanks are ``fields``, or the kernel's own line.
+    """
+
+    kind: str
+    wall: float
+    text: str
+    fields: Mapping[str, str | int | float] = MappingProxyType({})
+
+    @property
+    def message(self) -> Message:
+        """What happened, to be worded where somebody reads it."""
+        return Message(self.text, self.fields)
