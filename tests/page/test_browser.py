@@ -123,7 +123,8 @@ def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
     known = stage.known
     name = ENGLISH.resource(said["subject"])
     forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "name": name, "age_seconds": 42.0}
-    many = [forecast | {"resource": f"cgroup:/other{n}"} for n in range(20)]
+    many = [forecast | {"resource": f"cgroup:/other{n}", "level": "ok"} for n in range(20)]
+    many[-1] |= {"level": "emergency", "resource": "cgroup:/worse", "name": "cgroup /worse"}
     stage.known = lambda language: known(language) | {"forecasts": [*many, forecast]}
     page = look().go()
 
@@ -131,6 +132,7 @@ def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
     expect(card.locator("h2")).to_have_text("cgroup …/train.scope")
     expect(card).to_contain_text("42 s old")
     expect(card.locator(".outlook")).to_have_count(0)
+    expect(page.locator(".grid .resource h2").nth(1)).to_have_text("cgroup /worse")
 
 
 def test_the_culprit_is_the_first_of_the_processes_and_marked(stage, look):
@@ -395,6 +397,7 @@ def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subjec
     )
     expect(rows.filter(has_text="load.py")).to_contain_text(re.compile(r"killed [\d:]+, not warned"))
     expect(rows.filter(has_text="load.py")).to_contain_text("cgroup /user.slice/load.scope")
+    expect(rows.filter(has_text="load.py").locator(".chip").first).to_have_class(re.compile("past"))
     page.get_by_role("link", name=re.compile("train.py")).click()
 
     main = page.locator("main")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,12 @@ REMEDY = template(
 
 
 def settings() -> dict[Any, Any]:
-    """Return matplotlib's settings for the language: where no font is found, the browser's own writes it."""
-    more = families()
+    """Return matplotlib's settings for the language: words in an SVG stay text, for the browser to write."""
+    # A font has no weight that another has: nothing that a reader could do about.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     return {
-        "font.family": ["sans-serif", *(more or ())],
-        "svg.fonttype": "none" if more is None else "path",
+        "font.family": ["sans-serif", *(families() or ())],
+        "svg.fonttype": "path" if current().code == "en" else "none",
     }
 
 

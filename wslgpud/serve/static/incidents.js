@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 import { duration, moment, size, wallOf } from "./format.js";
 import { lang, t } from "./i18n.js";
 import { label } from "./labels.js";
-import { at, card, chip, column, empty, keys, named, pending, table } from "./parts.js";
+import { at, card, chip, column, empty, keys, named, pastChip, pending, table } from "./parts.js";
 import { gapOf, LEVELS } from "./sample.js";
 
 const REFRESH_MS = 15_000;
@@ -56,11 +56,12 @@ export const incidents = {
     const choice = h("label", { class: "dim" }, t("At least"), " ", h("select", { value: this.least, id: "least",
       onchange: (event) => { this.least = event.target.value; this.found = null; ctx.render(); this.load(ctx); } },
       LEVELS.slice(1).map((level) => h("option", { value: level, selected: level === this.least }, label("level", level)))));
+    const markOf = (i) => (i.closed || now(ctx, i.id)?.level === "ok" ? pastChip : chip)(i.worst_level);
     const rows = list.map((i) => ({ ...i, headline: now(ctx, i.id)?.headline ?? i.headline })).map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
-      h("td", { class: "wide" }, chip(i.worst_level)),
+      h("td", { class: "wide" }, markOf(i)),
       h("td", { class: "wide" }, named(i.name)),
-      h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, chip(i.worst_level), " ", named(i.name)),
+      h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, markOf(i), " ", named(i.name)),
         h("a", { href: `#/incidents/${i.id}` }, i.headline), i.outcome ? h("p", { class: "outcome" }, i.outcome) : null)));
     return card(t("Incidents"), choice, rows.length
       ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
@@ -96,7 +97,7 @@ function report(d, open) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, open ? chip(open.level) : chip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
+      h("div", { class: "head" }, open ? chip(open.level) : pastChip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
       h("h1", {}, open?.headline ?? d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),

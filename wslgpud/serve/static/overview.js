@@ -6,9 +6,9 @@ import { h } from "./dom.js";
 import { amount, duration, percent, size, speed, wallOf } from "./format.js";
 import { t, template } from "./i18n.js";
 import { label } from "./labels.js";
-import { at, card, chip, empty, fact, keys, layers, liveCard, named, sign, work } from "./parts.js";
+import { at, card, chip, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
 import { processTable } from "./processes.js";
-import { rates } from "./sample.js";
+import { LEVELS, rates } from "./sample.js";
 import { NIGHT } from "./stress.js";
 
 const PAST = 900, VITALS = 600;
@@ -66,12 +66,12 @@ export const overview = {
     const open = status.incidents ?? [];
     const closed = (this.incidents ?? []).filter((i) => i.closed && !open.some((o) => o.id === i.id));
     const entries = [
-      ...open.map((i) => [i.id, i.level, i.headline, i.level === "ok" ? at(i.since) : [t("still open"), " · ", at(i.since)]]),
-      ...closed.map((i) => [i.id, i.worst_level, i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
+      ...open.map((i) => [i.id, chip(i.level), i.headline, i.level === "ok" ? at(i.since) : [t("still open"), " · ", at(i.since)]]),
+      ...closed.map((i) => [i.id, pastChip(i.worst_level), i.headline, [at(i.opened), " · ", duration(wallOf(i.closed) - wallOf(i.opened))]]),
     ].slice(0, 6);
     if (!entries.length) return empty(t("Nothing has gone wrong so far."));
-    return h("ul", { class: "plain-list" }, entries.map(([id, level, headline, when]) => h("li", { "data-key": `i${id}` },
-      h("div", {}, chip(level), " ", h("span", { class: "dim small" }, when)),
+    return h("ul", { class: "plain-list" }, entries.map(([id, mark, headline, when]) => h("li", { "data-key": `i${id}` },
+      h("div", {}, mark, " ", h("span", { class: "dim small" }, when)),
       h("a", { href: `#/incidents/${id}` }, headline))));
   },
 
@@ -97,10 +97,10 @@ function nights({ stress }) {
     run.note ? h("p", { class: "dim small" }, run.note) : null))));
 }
 
-/** What the verdict is about comes first, and is never among those that are left out. */
+/** What the verdict is about comes first, then what is worst: neither is among those that are left out. */
 function shownForecasts({ forecasts = [], verdict }) {
-  const isSubject = (f) => f.resource === verdict?.subject;
-  return [...forecasts.filter(isSubject), ...forecasts.filter((f) => !isSubject(f))].slice(0, MOST_RESOURCES);
+  const rank = (f) => (f.resource === verdict?.subject ? LEVELS.length : LEVELS.indexOf(f.level));
+  return [...forecasts].sort((a, b) => rank(b) - rank(a)).slice(0, MOST_RESOURCES);
 }
 
 /** What was the verdict is none any more: it only says how things stood. */

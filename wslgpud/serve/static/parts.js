@@ -26,6 +26,9 @@ export function sign(level) {
 
 export const chip = (level, text) => h("span", { class: ["chip", level] }, text ?? label("level", level));
 
+/** The same of what is over: nothing is filled with red while all is well. */
+export const pastChip = (level, text) => h("span", { class: ["chip past", level] }, text ?? label("level", level));
+
 /** A bar of layers; `parts` are [class, share]. */
 export function layers(parts, level, words) {
   let x = 0;
