@@ -108,9 +108,10 @@ def judged(verdict: Verdict) -> dict[str, Any]:
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
-    """Return what a verdict as JSON says: its headline, and the culprit where that has no room for them."""
+    """Return what a verdict as JSON says: its headline, and the culprit where that does not name them."""
     who = said.get("who", "")
-    return said["headline"] if who in said["headline"] else f"{said['headline']} · {who}"
+    named = who.partition(" (pid ")[0] in said["headline"]
+    return said["headline"] if named else f"{said['headline']} · {who}"
 
 
 def _forecast(forecast: Forecast, tongue: Tongue, *, swap: bool) -> dict[str, Any]:

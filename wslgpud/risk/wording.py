@@ -44,13 +44,12 @@ _STARTS: Final[Mapping[str, str]] = {
     "oom": template("{resource} ran out: {rest}"),
 }
 _REST: Final = template(
-    "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}], |{rate_bytes_per_second}, ]"
-    "{room_bytes} left"
+    "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}][, {room_bytes} left]"
+    "|[{rate_bytes_per_second}, ]{room_bytes} left]"
 )
-#: what a first line does without where it is too long, the least missed first
+#: what a first line does without where it is too long, the least missed first; who is kept longest
 _SPARED: Final = (
-    (), ("rate_bytes_per_second",), ("who",), ("who", "rate_bytes_per_second"),
-    ("who", "rate_bytes_per_second", "range"), ("who", "room_bytes"),
+    (), ("range",), ("range", "rate_bytes_per_second"), ("range", "rate_bytes_per_second", "room_bytes"),
 )  # fmt: skip
 
 #: why, by what points to exhaustion
@@ -140,17 +139,16 @@ def headline(forecast: Forecast) -> Message:
 def fitted(text: str, facts: Mapping[str, Fact]) -> Message:
     """Return a first line of that template that is short enough, an empty one where it needs what is unknown.
 
-    Who it is about is told more briefly first; figures stay whole.
+    Figures that rows and evidence tell as well go first; who it is about is told more briefly only then.
     """
-    message = NOTHING_SAID
-    for spared in _SPARED:
-        kept = {name: fact for name, fact in facts.items() if name not in spared}
-        who = kept.get("who", "")
-        for brief in briefer(who) if isinstance(who, (str, Message)) else ():
-            told = {**kept, "who": brief}
-            message = filled(text, {**told, "rest": filled(_REST, told)})
-            if len(str(message)) <= HEADLINE_CHARACTERS:
-                return message
+    message, who = NOTHING_SAID, facts.get("who", "")
+    for brief in (*briefer(who), "") if isinstance(who, (str, Message)) else ():
+        for spared in _SPARED:
+            told = {name: fact for name, fact in facts.items() if name not in spared} | {"who": brief}
+            found = filled(text, {**told, "rest": filled(_REST, told)})
+            message = found or message
+            if found and len(str(found)) <= HEADLINE_CHARACTERS:
+                return found
     return message
 
 
@@ -160,7 +158,7 @@ def outlook(forecast: Forecast) -> Message:  # noqa: PLR0911 - a line for each
         return say("full")
     eta, rate = forecast.eta_seconds, _rate(forecast)
     calm = rate is None or abs(rate) * 60.0 < STEADY * forecast.capacity_bytes
-    if forecast.cause in _ENDED and calm:
+    if forecast.cause in _ENDED and (rate is None or calm or rate < 0):
         return Message(_ENDED[forecast.cause], {"ago_seconds": round(forecast.window_seconds or 0.0, 1)})
     if _is_countdown(forecast) and eta is not None and forecast.level >= Level.WARNING:
         return say("~{eta_seconds} left", eta_seconds=round(eta, 1))
