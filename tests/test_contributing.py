@@ -94,7 +94,7 @@ def test_a_rule_speaks_waits_for_its_translation_is_explained_and_reaches_promet
     assert changed.python("-c", HANG, home=tmp_path) == (
         "[('programs_hang', 'WARNING', '30 programs wait for a disk')]\n"
     )
-    assert "11 without a translation" in changed.python("-m", "tests.words.catalogue", home=tmp_path)
+    assert "12 without a translation" in changed.python("-m", "tests.words.catalogue", home=tmp_path)
     assert "does not answer" in changed.python(
         "-m", "wslgpud", "alerts", "explain", "programs_hang", home=tmp_path
     )

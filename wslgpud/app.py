@@ -32,7 +32,7 @@ from wslgpud.model import Level, Transition
 from wslgpud.monitor import Monitor
 from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
 from wslgpud.serve import runbook as runbook_page
-from wslgpud.status import State, in_one_line, judged, status
+from wslgpud.status import State, in_one_line, judged, status, waiting
 from wslgpud.store import Store, StoreError, shown, sqlite_path
 from wslgpud.store import metrics as store_metrics
 from wslgpud.verdict import NEWS_SECONDS, WAITING, Told, Verdict, blindness, decide
@@ -283,7 +283,7 @@ class Daemon:
             self._systemd.send("READY=1", *systemd.watchdog_patience(self._environ, interval))
         # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
         alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
-        level, said = LEVELS[self._verdict.label], judged(self._verdict, self._tongue)
+        level, said = LEVELS[self._verdict.label], self._tongue.document(judged(self._verdict))
         self._systemd.send(*alive, f"STATUS={self._tongue.t(level)}: {in_one_line(said)}")
 
     def _decide(self, state: State) -> Verdict:
@@ -339,8 +339,7 @@ class Daemon:
         """Return the same without a look into the database, hence at once."""
         state = self._state
         if state is None:
-            verdict = judged(WAITING, tongue(language))
-            return {"version": __version__, "waiting": "for the first sample", "verdict": verdict}
+            return waiting(tongue(language))
         return self._status(state, language, ())
 
     def _status(self, state: State, language: str, recent: Sequence[Transition]) -> dict[str, Any]:

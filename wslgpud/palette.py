@@ -1,7 +1,7 @@
 """The colours of everything that is looked at: pictures, page, terminal, Grafana.
 
-The page's stylesheet (``serve/static/page.css``) repeats them, because a browser reads no Python; a test
-compares the two.
+The page's stylesheets (``page.css`` and ``dark.css`` in ``serve/static``) repeat them, because a browser
+reads no Python; a test compares them.
 """
 
 from __future__ import annotations
@@ -65,11 +65,3 @@ LINES: tuple[Ink, ...] = (
 )  # fmt: skip
 #: the same order on a terminal, whose background nobody knows
 TERMINAL_LINES = ("bright_blue", "yellow", "green", "magenta", "red", "white", "bright_black", "cyan")
-
-
-def stylesheet(theme: str) -> dict[str, str]:
-    """Return the custom properties of a stylesheet, for the theme ``light`` or ``dark``."""
-    inks = {name: getattr(ink, theme) for name, ink in INKS.items()}
-    lines = {f"line-{number}": getattr(ink, theme) for number, ink in enumerate(LINES, 1)}
-    fills = {level.label: shade.fill for level, shade in LEVELS.items() if shade.fill}
-    return {f"--{name}": value for name, value in (inks | lines | fills).items()}

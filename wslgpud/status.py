@@ -8,9 +8,9 @@ from typing import Any
 
 from wslgpud import __version__
 from wslgpud.alerts.incidents import Standing, story
-from wslgpud.alerts.message import forecast_payload, iso
+from wslgpud.alerts.message import forecast_facts, iso
 from wslgpud.alerts.rules import MEMORY
-from wslgpud.alerts.texts import first_line, text_now
+from wslgpud.alerts.texts import text_now
 from wslgpud.model import (
     Forecast,
     GpuSample,
@@ -26,7 +26,7 @@ from wslgpud.running.headline import headline as running_headline
 from wslgpud.sources import windows
 from wslgpud.stress import history
 from wslgpud.stress.tested import Held
-from wslgpud.verdict import Verdict
+from wslgpud.verdict import WAITING, Verdict
 from wslgpud.words import Tongue, to_json
 
 
@@ -57,36 +57,36 @@ def status(  # noqa: PLR0913 - what a document is made of
 
     ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
     """
-    snapshot, observation = state.snapshot, state.observation
+    snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
     now = {forecast.resource: forecast for forecast in state.forecasts}
-    return _known(
+    return tongue.document(
         {
             "version": __version__,
             "at": iso(snapshot.wall),
             "wsl": observation.wsl,
             "level": verdict.label,
-            "headline": tongue.text(verdict.message),
-            "verdict": judged(verdict, tongue),
+            "headline": verdict.message,
+            "verdict": judged(verdict),
             "lateness_seconds": round(snapshot.lateness_seconds, 3),
             "interval_seconds": round(snapshot.interval_seconds, 3),
-            "ram": _known(asdict(observation.ram)) if observation.ram else None,
-            "swap": _known(asdict(observation.swap)) if observation.swap else None,
+            "ram": asdict(observation.ram) if observation.ram else None,
+            "swap": asdict(swap) if swap else None,
             "gpus": [_gpu(g) for g in snapshot.gpus],
             "windows": _windows(snapshot) or None,
-            "forecasts": [_forecast(f, tongue) for f in state.forecasts],
+            "forecasts": [_forecast(f, tongue, swap=bool(swap and swap.total)) for f in state.forecasts],
             "processes": [_process(p) for p in snapshot.processes],
-            "sources": [_source(r, snapshot, tongue) for r in snapshot.reports],
-            "incidents": [standing(s, tongue, now.get(s.incident.resource)) for s in incidents],
+            "sources": [_source(r, snapshot) for r in snapshot.reports],
+            "incidents": [_standing(s, now.get(s.incident.resource)) for s in incidents],
             "running": [{**one, "headline": tongue.text(running_headline(one))} for one in state.running],
-            "locks": [{**asdict(held), "note": tongue.text(held.note)} for held in state.locks] or None,
-            "stress": [night(run, tongue) for run in {run.uuid: run for run in stress}.values()],
+            "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
+            "stress": [_night(run, tongue) for run in {run.uuid: run for run in stress}.values()],
             "recent": [
                 {
                     "at": iso(t.wall),
                     "resource": t.resource,
                     "level": t.new.label,
                     "previous_level": t.old.label,
-                    "headline": first_line(t.message, tongue),
+                    "headline": t.message,
                 }
                 for t in recent
             ],
@@ -94,22 +94,17 @@ def status(  # noqa: PLR0913 - what a document is made of
     )
 
 
-def judged(verdict: Verdict, tongue: Tongue) -> dict[str, Any]:
-    """Return the verdict as JSON: worded, and as template and facts."""
-    return _known(
-        {
-            "level": verdict.label,
-            "subject": verdict.subject or None,
-            "cause": verdict.cause or None,
-            "incident": verdict.incident,
-            "headline": tongue.text(verdict.message),
-            "advice": tongue.text(verdict.advice) or None,
-            "who": tongue.text(verdict.who) or None,
-            "pid": verdict.pid,
-            "also": verdict.also or None,
-            "message": to_json(verdict.message),
-        }
-    )
+def waiting(tongue: Tongue) -> dict[str, Any]:
+    """Return what is known before the first tick."""
+    told = {"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)}
+    return tongue.document(told)
+
+
+def judged(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict for a document: its message, and that as template and facts."""
+    told = {name: value or None for name, value in verdict._asdict().items()}
+    message = {"headline": verdict.message, "message": to_json(verdict.message)}
+    return {**told, **message, "level": verdict.label}
 
 
 def in_one_line(said: Mapping[str, Any]) -> str:
@@ -118,60 +113,56 @@ def in_one_line(said: Mapping[str, Any]) -> str:
     return said["headline"] if who in said["headline"] else f"{said['headline']} · {who}"
 
 
-def _forecast(forecast: Forecast, tongue: Tongue) -> dict[str, Any]:
-    facts = {
-        "resource": forecast.resource,
+def _forecast(forecast: Forecast, tongue: Tongue, *, swap: bool) -> dict[str, Any]:
+    resource = forecast.resource
+    return {
+        "resource": resource,
+        "name": tongue.t("RAM + swap") if swap and resource == "ram" else tongue.resource(resource),
         "level": forecast.level.label,
-        **forecast_payload(forecast, tongue),
+        "outlook": outlook(forecast),
+        "pid": forecast.who_pid,
+        **forecast_facts(forecast),
     }
-    return facts | _known({"outlook": tongue.text(outlook(forecast)) or None, "pid": forecast.who_pid})
 
 
-def standing(open_one: Standing, tongue: Tongue, now: Forecast | None = None) -> dict[str, Any]:
-    """Return an open incident as JSON; ``now`` is the forecast of its resource, which says what is so now."""
+def _standing(open_one: Standing, now: Forecast | None) -> dict[str, Any]:
+    """Return an open incident; ``now`` is the forecast of its resource, which says what is so now."""
     incident, until = open_one.incident, open_one.silenced_until_wall
     # A kill stays open for a while to keep a burst together; over free memory nothing is red.
     level = incident.level
     if now is not None and story(incident.rule) == MEMORY:
         level = min(level, now.level)
-    told = text_now(incident, now).headline or incident.message
-    return _known(
-        {
-            "id": incident.id,
-            "rule": incident.rule,
-            "resource": incident.resource,
-            "level": level.label,
-            "since": iso(incident.opened_wall),
-            "headline": first_line(told, tongue),
-            "acknowledged": open_one.acknowledged,
-            "silenced_until": None if until is None else iso(until),
-        }
-    )
+    return {
+        "id": incident.id,
+        "rule": incident.rule,
+        "resource": incident.resource,
+        "level": level.label,
+        "since": iso(incident.opened_wall),
+        "headline": text_now(incident, now).headline or incident.message,
+        "acknowledged": open_one.acknowledged,
+        "silenced_until": None if until is None else iso(until),
+    }
 
 
-def night(run: StressResult, tongue: Tongue) -> dict[str, Any]:
-    """Return a stress run in brief, as JSON."""
-    return _known(
-        {
-            "at": iso(run.wall),
-            "gpu": run.gpu,
-            "uuid": run.uuid,
-            "verdict": run.verdict,
-            "usable_bytes": run.values.get("usable_bytes"),
-            "headline": tongue.text(history.night(run)),
-            "note": tongue.text(history.note(run)) or None,
-        }
-    )
-
-
-def _known(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
+def _night(run: StressResult, tongue: Tongue) -> dict[str, Any]:
+    """Return a stress run in brief."""
+    return {
+        "at": iso(run.wall),
+        "gpu": run.gpu,
+        "uuid": run.uuid,
+        "verdict": run.verdict,
+        "usable_bytes": run.values.get("usable_bytes"),
+        "headline": tongue.text(history.night(run)),
+        "note": history.note(run) or None,
+    }
 
 
 def _gpu(gpu: GpuSample) -> dict[str, Any]:
-    facts = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name != "processes"}
-    processes = [_known({"pid": p.pid, "name": p.name, "used_bytes": p.used_bytes}) for p in gpu.processes]
-    return {**_known(facts), "processes": processes}
+    facts = {f.name: getattr(gpu, f.name) for f in fields(gpu)}
+    return {
+        **facts,
+        "processes": [{"pid": p.pid, "name": p.name, "used_bytes": p.used_bytes} for p in gpu.processes],
+    }
 
 
 #: what Windows tells, by the name under which it stands here
@@ -192,7 +183,8 @@ _WINDOWS_GPU = {
 
 def _windows(snapshot: Snapshot) -> dict[str, Any]:
     """Return what Windows tells of itself and of its GPUs; empty where it is not asked."""
-    facts: dict[str, Any] = _known({name: snapshot.value(spec) for name, spec in _WINDOWS.items()})
+    told = {name: snapshot.value(spec) for name, spec in _WINDOWS.items()}
+    facts: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
     adapters: dict[str, dict[str, Any]] = {}
     for reading in snapshot.readings():
         if (name := _WINDOWS_GPU.get(reading.spec.name)) is not None:
@@ -212,14 +204,13 @@ def _process(process: ProcessSample) -> dict[str, Any]:
     }
 
 
-def _source(report: SourceReport, snapshot: Snapshot, tongue: Tongue) -> dict[str, Any]:
-    return _known(
-        {
-            "name": report.name,
-            "health": report.health,
-            "error": tongue.text(report.error) or None,
-            "age_seconds": round(max(0.0, snapshot.mono - report.mono), 3) if report.health == "ok" else None,
-            "duration_seconds": round(report.duration_seconds, 6),
-            "failures_total": report.failures_total,
-        }
-    )
+def _source(report: SourceReport, snapshot: Snapshot) -> dict[str, Any]:
+    age = round(max(0.0, snapshot.mono - report.mono), 3)
+    return {
+        "name": report.name,
+        "health": report.health,
+        "error": report.error or None,
+        "age_seconds": age if report.health == "ok" else None,
+        "duration_seconds": round(report.duration_seconds, 6),
+        "failures_total": report.failures_total,
+    }

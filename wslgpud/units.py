@@ -1,4 +1,4 @@
-"""Figures as people write them: sizes, speeds, times, resources."""
+"""What is written the same in every language: sizes, and the names that others chose."""
 
 from __future__ import annotations
 
@@ -13,20 +13,6 @@ def size(count: float) -> str:
             value = count / scale
             return f"{value:.1f} {unit}" if value < 10 and unit != "MiB" else f"{value:.0f} {unit}"
     return f"{max(0.0, count) / 1024:.0f} KiB"
-
-
-def speed(rate: float) -> str:
-    """Write a rate so that it has a few digits before the point: ``+310 MiB/min``."""
-    return f"+{size(rate)}/s" if rate >= 50 << 20 else f"+{size(60 * rate)}/min"
-
-
-def duration(seconds: float) -> str:
-    """Write a time to come: ``8 s``, ``4 min``, ``2 h``."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 90 * 60:
-        return f"{round(seconds / 60)} min"
-    return f"{seconds / 3600:.0f} h"
 
 
 def printable(text: str, layout: str = "", instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
@@ -51,17 +37,6 @@ def one_line(text: str, most: int = 200) -> str:
     """
     line = " ".join(printable(text[: 4 * most], instead=" ").split())
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def resource_name(resource: str) -> str:
-    """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
-    if resource == "ram":
-        return "RAM"
-    if resource.startswith("gpu"):
-        return f"GPU {resource[3:].strip()}".strip()
-    if not resource.startswith("cgroup:"):
-        return resource
-    return f"cgroup {resource_path(resource.removeprefix('cgroup:'))}"
 
 
 def resource_path(path: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Key, Standing, story
+from wslgpud.alerts.incidents import Incident, Key, Standing, story
 from wslgpud.alerts.outcome import with_victim
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.texts import text_now
@@ -76,15 +76,19 @@ def decide(
     """
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
-    found = [_growing(f, numbers.get((MEMORY, f.resource))) for f in forecasts if f.level > Level.OK]
+    found = [
+        (_of(f, f.level)._replace(incident=numbers.get((MEMORY, f.resource))), f.eta_seconds)
+        for f in forecasts if f.level > Level.OK
+    ]  # fmt: skip
     # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
-    found += [_trouble(one) for one in known if story(one.incident.rule) != MEMORY and not one.acknowledged]
+    others = (o.incident for o in known if story(o.incident.rule) != MEMORY and not o.acknowledged)
+    found += [(_trouble(incident), None) for incident in others]
     if not forecasts and blind:
-        found.append(_Candidate(Verdict(None, say("The machine's memory cannot be read: {why}", why=blind))))
+        found.append((Verdict(None, say("The machine's memory cannot be read: {why}", why=blind)), None))
     if not found:
         return _calm(forecasts, list(lately), numbers)
-    worst = max(found, key=lambda one: one.rank)
-    return worst.verdict._replace(also=sum(one.is_trouble for one in found if one is not worst))
+    worst, _ = told = max(found, key=_rank)
+    return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
 
 
 def blindness(snapshot: Snapshot) -> Said:
@@ -93,41 +97,28 @@ def blindness(snapshot: Snapshot) -> Said:
     return "" if report is None or report.health == "ok" else report.error or report.health
 
 
-class _Candidate(NamedTuple):
-    """Something to say, and what decides whether it is the thing to say now."""
-
-    verdict: Verdict
-    eta_seconds: float | None = None
-    is_trouble: bool = True
-
-    @property
-    def rank(self) -> tuple[float, bool, float]:
-        """Return the order: by level, then a countdown before all else, the shortest first."""
-        # Not to see the memory is worse than any note, and no worse than a warning of what is seen.
-        level = Level.INFO + 0.5 if self.verdict.level is None else float(self.verdict.level)
-        return level, self.eta_seconds is not None, -(self.eta_seconds or 0.0)
+def _rank(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
+    """Return what decides whether it is the thing to say now: its level, then how soon it runs out."""
+    verdict, eta = told
+    # Not to see the memory is worse than any note, and no worse than a warning of what is seen.
+    level = Level.INFO + 0.5 if verdict.level is None else float(verdict.level)
+    return level, eta is not None, -(eta or 0.0)
 
 
-def _growing(forecast: Forecast, incident: int | None) -> _Candidate:
+def _of(forecast: Forecast, level: Level, cause: str | None = None) -> Verdict:
     """Return what a forecast has to say."""
-    verdict = Verdict(
-        forecast.level, wording.headline(forecast), wording.advice(forecast), forecast.resource,
-        forecast.cause, forecast.who, forecast.who_pid, incident,
+    return Verdict(
+        level, wording.headline(forecast), wording.advice(forecast), forecast.resource,
+        forecast.cause if cause is None else cause, forecast.who, forecast.who_pid,
     )  # fmt: skip
-    return _Candidate(verdict, forecast.eta_seconds)
 
 
-def _trouble(one: Standing) -> _Candidate:
+def _trouble(incident: Incident) -> Verdict:
     """Return what an open incident other than a memory's has to say."""
-    incident = one.incident
-    over = incident.rule in OVER
+    level = min(incident.level, Level.INFO) if incident.rule in OVER else incident.level
     text = text_now(incident, None)
-    verdict = Verdict(
-        min(incident.level, Level.INFO) if over else incident.level,
-        text.headline or incident.message, text.advice, incident.resource, incident.rule,
-        incident=incident.id,
-    )  # fmt: skip
-    return _Candidate(verdict, is_trouble=not over)
+    told = text.headline or incident.message
+    return Verdict(level, told, text.advice, incident.resource, incident.rule, incident=incident.id)
 
 
 def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
@@ -142,23 +133,18 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             told = with_victim(now, kill)
-            cause = told.cause if told.cause in ENDINGS else "over"
-            return Verdict(
-                Level.OK, wording.headline(told), subject=row.resource, cause=cause, who=told.who,
-                incident=numbers.get((MEMORY, row.resource)),
-            )  # fmt: skip
+            over = _of(told, Level.OK, told.cause if told.cause in ENDINGS else "over")
+            return over._replace(incident=numbers.get((MEMORY, row.resource)))
     # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
     if full is not None:
-        told = replace(full, level=Level.INFO, cause="full")
-        return Verdict(Level.INFO, wording.headline(told), wording.advice(told), full.resource, "full")
-    if not forecasts:
-        return Verdict(Level.OK, say("Nothing points to trouble"))
+        return _of(replace(full, level=Level.INFO, cause="full"), Level.INFO)
     rooms = tuple(
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
         for f in forecasts[:MOST_ROOMS]
     )
-    return Verdict(Level.OK, say("Memory is fine: {rooms} left", rooms=rooms))
+    calm = say("Memory is fine: {rooms} left", rooms=rooms) if rooms else say("Nothing points to trouble")
+    return Verdict(Level.OK, calm)
 
 
 LEVEL = MetricSpec(

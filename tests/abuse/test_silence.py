@@ -24,8 +24,8 @@ from tests.stress.test_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
+from tests.support.screens import print_status
 from tests.test_monitor import SteppingClock
-from wslgpud.cli.screen import print_status
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.alerts.ticks import START, tick, transition
+from tests.support.screens import print_status
 from wslgpud.alerts.report import Curve
 from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
-from wslgpud.cli.screen import print_status
 from wslgpud.model import Forecast, Level, Reading, Snapshot
 from wslgpud.observe import observe
 from wslgpud.plots import PlotError, fonts

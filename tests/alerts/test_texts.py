@@ -19,9 +19,8 @@ from wslgpud.alerts.texts import RULES as TEXTS
 from wslgpud.alerts.texts import Text, compose, text_now
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 from wslgpud.risk.attribution import GROUP
-from wslgpud.risk.wording import HEADLINE_CHARACTERS
 from wslgpud.units import one_line
-from wslgpud.words import ENGLISH, LANGUAGES, Message, Said, say, tongue
+from wslgpud.words import ENGLISH, HEADLINE_CHARACTERS, LANGUAGES, Message, Said, say, tongue
 
 CHINESE = tongue("zh")
 GIB = 1 << 30
@@ -106,7 +105,7 @@ def test_every_rule_is_put_into_words() -> None:
     assert TEXTS.keys() == {rule.name for rule in RULES} | {*OTHERS}
     for rule in RULES:
         text = TEXTS[rule.name]
-        assert text.headlines
+        assert text.headline
         assert text.advice
         assert text.over or rule.momentary or rule.name == "store_damaged", rule.name
 

@@ -272,7 +272,7 @@ def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(
         assert re.search(pattern, said), said[-2000:]
 
     try:
-        until(rb"RAM\+swap")
+        until(rb"RAM \+ swap")
         drawn = len(said)
         for order in (b"VRAM", b"growth", b"pid"):
             os.write(ours, b"s")

@@ -20,6 +20,7 @@ from tests.live.test_app import sample_of
 from tests.page.stage import PATIENT
 from tests.support.daemons import daemon, eventually
 from tests.support.documents import GIB, WHO, WORDS, calm, leak
+from tests.support.screens import print_status
 from wslgpud import words
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
@@ -27,9 +28,10 @@ from wslgpud.cli.live.hints import hints
 from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.rows import Shown, spark
-from wslgpud.cli.screen import Screen, print_look, print_status
+from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
 from wslgpud.host import RecordedHost
+from wslgpud.words import ENGLISH
 from wslgpud.words.names import LEVELS
 
 HOSTS = Path(__file__).parent.parent / "hosts"
@@ -144,7 +146,7 @@ def test_what_is_piped_is_never_wrapped(capsys: pytest.CaptureFixture[str], monk
     advice = " ".join(f"word{n}" for n in range(100))
     document = leak()
     document["verdict"]["advice"] = advice
-    print_look(looked(document))
+    print_status({"seen_by": "daemon", **document})
 
     assert f"{advice}\n" in capsys.readouterr().out
 
@@ -179,7 +181,7 @@ def test_the_forecast_is_drawn_to_its_end_where_there_is_room() -> None:
 
 
 def test_bars_say_what_they_show() -> None:
-    (line,) = [line for line in drawn(looked(leak())).splitlines() if line.startswith("RAM+swap")]
+    (line,) = [line for line in drawn(looked(leak())).splitlines() if line.startswith("RAM + swap")]
 
     assert re.search(r"━{5,}.* 88 % used +3\.0 of 24 GiB left", line)
 
@@ -391,7 +393,8 @@ def test_a_memory_of_which_nothing_new_comes_shows_how_old_it_is() -> None:
 def test_groups_are_told_apart_however_narrow_it_is(width: int) -> None:
     look = seen("two-gpus")
     paths = [f"/system.slice/build/kernel-{letter}.scope" for letter in "ab"]
-    groups = [{**look.document["forecasts"][0], "resource": f"cgroup:{path}"} for path in paths]
+    named = [{"resource": f"cgroup:{path}", "name": ENGLISH.resource(f"cgroup:{path}")} for path in paths]
+    groups = [{**look.document["forecasts"][0], **one} for one in named]
     text = drawn(replace(look, document={**look.document, "forecasts": groups}), size=(width, 40))
 
     assert [len(re.findall(rf"/kernel-{letter}\.scope ", text)) for letter in "ab"] == [1, 1]

@@ -43,11 +43,11 @@ from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
 from wslgpud.serve import Publisher, Server, api, routes
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.status import State, judged, status
+from wslgpud.status import State, status, waiting
 from wslgpud.store import Store, schema
 from wslgpud.store.rollup import Summary
 from wslgpud.store.tiers import packed
-from wslgpud.verdict import NEWS_SECONDS, WAITING, blindness, decide
+from wslgpud.verdict import NEWS_SECONDS, blindness, decide
 from wslgpud.words import Said, say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -152,8 +152,7 @@ class Stage:
 
     def now(self, language: str = "en") -> dict[str, Any]:
         if self.known is None:
-            verdict = judged(WAITING, tongue(language))
-            return {"version": "0.1.0", "waiting": "for the first sample", "verdict": verdict}
+            return waiting(tongue(language))
         document = self.known(language)
         if language in self.verdict:
             document |= {"verdict": self.verdict[language], "level": self.verdict[language]["level"]}

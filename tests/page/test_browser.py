@@ -28,7 +28,7 @@ from wslgpud.model import (
     Transition,
 )
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.words import Message
+from wslgpud.words import ENGLISH, Message
 
 # one browser for all of them
 pytestmark = pytest.mark.xdist_group("browser")
@@ -121,9 +121,10 @@ def test_what_the_verdict_is_about_is_the_first_memory(stage, look):
     for said in stage.verdict.values():
         said["subject"] = "cgroup:/user.slice/user-1000.slice/train.scope"
     known = stage.known
-    forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "age_seconds": 42.0}
+    name = ENGLISH.resource(said["subject"])
+    forecast = known("en")["forecasts"][0] | {"resource": said["subject"], "name": name, "age_seconds": 42.0}
     many = [forecast | {"resource": f"cgroup:/other{n}", "level": "ok"} for n in range(20)]
-    many[-1] |= {"level": "emergency", "resource": "cgroup:/worse"}
+    many[-1] |= {"level": "emergency", "resource": "cgroup:/worse", "name": "cgroup /worse"}
     stage.known = lambda language: known(language) | {"forecasts": [*many, forecast]}
     page = look().go()
 

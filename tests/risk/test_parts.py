@@ -21,7 +21,8 @@ from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.steps import StepLedger
 from wslgpud.risk.wording import headline
-from wslgpud.units import duration, size
+from wslgpud.units import size
+from wslgpud.words import ENGLISH
 
 S = RiskSettings()
 MIB = 1 << 20
@@ -277,7 +278,7 @@ def test_evicting_the_working_set_is_pressure_and_evicting_what_is_idle_is_not()
 
 def test_sizes_and_times_read_like_people_write_them():
     assert [size(n * MIB) for n in (0.5, 310, 3174, 24576)] == ["512 KiB", "310 MiB", "3.1 GiB", "24 GiB"]
-    assert [duration(s) for s in (0.2, 45, 240, 7300)] == ["1 s", "45 s", "4 min", "2 h"]
+    assert [ENGLISH.duration(s) for s in (0.2, 45, 240, 7300)] == ["1 s", "45 s", "4 min", "2 h"]
 
 
 def test_a_headline_says_what_when_who_and_how_much_is_left_within_90_characters():

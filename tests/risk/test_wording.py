@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from wslgpud.model import Forecast, GpuProcess, GpuSample, Level, Observation, ProcessSample
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.risk.wording import HEADLINE_CHARACTERS, advice, evidence, headline, outlook, reason
-from wslgpud.words import ENGLISH, say, tongue
+from wslgpud.risk.wording import advice, evidence, headline, outlook, reason
+from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, tongue
 
 GIB = 1 << 30
 LEAK = Forecast(
@@ -165,7 +165,7 @@ def test_where_all_is_well_there_is_no_reason_and_nothing_to_do() -> None:
 
 
 def test_what_is_told_of_a_growth_is_how_long_whose_and_how_likely() -> None:
-    assert ENGLISH.sentences(evidence(replace(LEAK, may_stop=True))) == (
+    assert str(sentences(evidence(replace(LEAK, may_stop=True)))) == (
         "RAM use has grown for 20 s, 98 % of it by python3 train.py (pid 8932). "
         "RAM has not grown like this since wslgpud started: it may stop by itself. "
         "Probability that it runs out within 60 s: 70 %."

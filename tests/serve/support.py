@@ -15,8 +15,8 @@ from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceRep
 from wslgpud.observe import observe
 from wslgpud.serve import Publisher, Server, health
 from wslgpud.serve.connection import Deadlines
-from wslgpud.status import State, judged, status
-from wslgpud.verdict import WAITING, decide
+from wslgpud.status import State, status, waiting
+from wslgpud.verdict import decide
 from wslgpud.words import tongue
 
 AVAILABLE = MetricSpec("memory_available_bytes", "gauge", "bytes", "RAM left.")
@@ -29,7 +29,7 @@ CATALOGUE = (AVAILABLE, FAULTS, GPU_USED, GPU, *health.METRICS)
 def document_of(latest, language="en", **more):
     """Return the status document of a snapshot, as the daemon words it."""
     if latest is None:
-        return {"waiting": "for the first sample", "verdict": judged(WAITING, tongue(language))}
+        return waiting(tongue(language))
     forecasts = more.pop("forecasts", ())
     standing = more.get("incidents", ())
     verdict = decide(forecasts, standing)

@@ -6,10 +6,11 @@ import io
 import re
 from typing import Any
 
+from tests.support.screens import print_status
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.cli.screen import Screen, print_status
+from wslgpud.cli.screen import Screen
 
 WIDTH = 100
 MONITOR_SIZE = (116, 30)

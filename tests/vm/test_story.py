@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.support.screens import print_status
 from tests.support.servers import program
-from wslgpud.cli.screen import print_status
 
 from .conftest import BootMachine
 from .machine import Machine

@@ -197,8 +197,9 @@ def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
         chinese(text, "device not ready")
 
 
-def test_pictures_are_chinese_too(state: Path, shown: Shown) -> None:
+def test_pictures_are_chinese_too(state: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs wslgpud[plots]")
+    monkeypatch.setattr("wslgpud.plots.fonts.families", lambda: None)  # then an SVG has text and no shapes
     listed = json.loads(shown("incidents", "--json", "--state", state))
     shown("incidents", listed[1]["id"], "--plot", "incident.svg", "--state", state)
     shown("stress", "history", "--plot", "nights.svg", "--state", state)

@@ -6,7 +6,23 @@ import json
 
 import pytest
 
-from wslgpud.words import ENGLISH, Message, chosen, from_json, from_text, say, says, to_json, to_text, tongue
+from wslgpud.words import (
+    ENGLISH,
+    HEADLINE_CHARACTERS,
+    Message,
+    all_of,
+    chosen,
+    clauses,
+    filled,
+    from_json,
+    from_text,
+    say,
+    says,
+    sentences,
+    to_json,
+    to_text,
+    tongue,
+)
 
 CHINESE = tongue("zh")
 
@@ -95,8 +111,51 @@ def test_a_name_in_a_list_is_no_template():
 def test_sentences_and_lists_are_joined_as_the_language_does():
     parts = [say("RAM"), "", Message("clock")]
 
-    assert (ENGLISH.sentences(parts), ENGLISH.listed(parts)) == ("RAM clock", "RAM, clock")
-    assert (CHINESE.sentences(parts), CHINESE.listed(parts)) == ("内存时钟", "内存、时钟")
+    joined = [join(parts) for join in (sentences, all_of, clauses)]
+    assert list(map(ENGLISH.text, joined)) == ["RAM clock", "RAM, clock", "RAM; clock"]
+    assert list(map(CHINESE.text, joined)) == ["内存时钟", "内存、时钟", "内存；时钟"]
+    assert (sentences([""]), clauses(["", "x"])) == ("", "x")
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"who": "train.py", "at_clock": 0, "lead_seconds": 37.0}, "train.py was killed, warned 37 s before"),
+        ({"who": "train.py", "count": 3}, "train.py (3 in all) was killed, not warned"),
+        ({"count": 3}, "A process was killed, not warned"),
+    ],
+)
+def test_what_is_not_known_is_left_out_or_said_otherwise(facts, text):
+    template = "[{who}[ ({count} in all)]|A process] was killed, [warned {lead_seconds} before|not warned]"
+
+    assert str(Message(template, facts)) == str(filled(template, facts)) == text
+
+
+def test_brackets_without_a_blank_or_around_one_alone_are_brackets():
+    assert str(say("memory= under [wsl2] or [{section}]", section="x")) == "memory= under [wsl2] or [x]"
+
+
+def test_brackets_in_a_name_are_only_brackets():
+    assert str(say("[{who}|nobody]", who="[a|{b}]")) == "[a|{b}]"
+
+
+def test_a_message_that_needs_an_unknown_fact_says_nothing():
+    assert filled("{who} was killed[ at {place}]", {"who": ""}) == Message("")
+    assert filled("[at {place}]", {}) == Message("")
+    assert filled("{who} was killed[ at {place}]", {"who": "x", "other": 1}).facts == {"who": "x"}
+
+
+def test_a_document_has_its_messages_in_words_and_leaves_out_what_is_not_known():
+    document = {
+        "headline": say("{word}" * 40, word="word"),
+        "who": say("RAM"),
+        "none": None,
+        "no": Message(""),
+    }
+
+    assert CHINESE.document({"a": [document], "b": (1, "c")}) == {
+        "a": [{"headline": f"{'word' * 40:.{HEADLINE_CHARACTERS - 1}}…", "who": "内存"}], "b": [1, "c"]
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

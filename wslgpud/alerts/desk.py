@@ -22,11 +22,12 @@ from wslgpud.alerts.message import payload
 from wslgpud.alerts.outcome import closing, end_facts, with_victim
 from wslgpud.alerts.rules import MEMORY, RuleEngine, is_momentary
 from wslgpud.alerts.selfsave import SelfSave
-from wslgpud.alerts.texts import Text, compose, first_line, text_now
+from wslgpud.alerts.texts import Text, compose, text_now
 from wslgpud.config import Alerts
 from wslgpud.host import Clock
 from wslgpud.model import Forecast, Level, ProcessSample, Reading, Snapshot, Transition
-from wslgpud.words import Fact, Said, say, tongue
+from wslgpud.units import one_line
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, Said, say, tongue
 
 log = logging.getLogger(__name__)
 
@@ -364,6 +365,7 @@ class Desk:
         # The line is the alert, for people who look into the journal: in their language, unlike other logs.
         spoken = tongue(self._place.language)
         level = spoken.template(row.new.label)
-        line = spoken.t("{title}: {text}", title=level, text=first_line(row.message, spoken))
+        text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
+        line = spoken.t("{title}: {text}", title=level, text=text)
         if self._journal is None or not self._journal.write(line, row.new.label, fields):
             log.log(_LOG_LEVEL[row.new], "%s", line)

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import Incident, kind_of
-from wslgpud.alerts.texts import Text, first_line
+from wslgpud.alerts.texts import Text
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.risk import wording
-from wslgpud.risk.wording import HEADLINE_CHARACTERS
 from wslgpud.units import one_line
-from wslgpud.words import ENGLISH, Fact, Said, Tongue, facts_from_json, facts_to_json, from_json, say, to_json
+from wslgpud.words import (
+    HEADLINE_CHARACTERS,
+    MOST_CHARACTERS,
+    Fact,
+    Tongue,
+    facts_from_json,
+    from_json,
+    say,
+    sentences,
+    to_json,
+)
 
 Message = Mapping[str, Any]
 
 #: lines of a digest; the rest is only counted
 MOST_LINES = 12
-#: no channel shows more, and a mail of a megabyte helps nobody
-MOST_CHARACTERS = 3000
 
 
 def payload(
@@ -36,39 +43,37 @@ def payload(
             that of the row (``numbered`` adds it).
         host: this machine's name.
     """
+    since = transition.wall if incident is None else incident.opened_wall
     facts: dict[str, Any] = {
         "at": iso(transition.wall),
         "kind": kind_of(transition),
-        "incident": incident.id if incident is not None else None,
-        "since": iso(incident.opened_wall if incident is not None else transition.wall),
+        "incident": None if incident is None else incident.id,
+        "since": iso(since),
         "resource": transition.resource,
         "rule": transition.rule,
         "level": transition.new.label,
         "previous_level": transition.old.label,
         "host": host or None,
-        "message": to_json(text.headline),
-        "evidence": [to_json(sentence) for sentence in text.evidence] or None,
-        "advice": to_json(text.advice) if text.advice else None,
+        "message": text.headline,
+        "evidence": text.evidence or None,
+        "advice": text.advice or None,
         "runbook": runbook.command(transition.rule),
-        "facts": facts_to_json(transition.facts) or None,
-        **(_forecast(transition.forecast, to_json) if transition.forecast is not None else {}),
+        "facts": transition.facts or None,
+        **(forecast_facts(transition.forecast) if transition.forecast is not None else {}),
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return {name: to_json(value) for name, value in facts.items() if value is not None}
 
 
 def worded(message: Message, tongue: Tongue) -> dict[str, Any]:
     """Return a message that has waited in a language: what people and programs get."""
-    found = dict(message)
-    if "message" in found:
-        found["headline"] = first_line(from_json(found["message"]), tongue)
-    if "evidence" in found:
-        found["evidence"] = one_line(tongue.sentences(map(from_json, found["evidence"])), MOST_CHARACTERS)
-    for name in ("advice", "who", "reason"):
-        if name in found:
-            found[name] = one_line(tongue.text(from_json(found[name])), MOST_CHARACTERS)
-    if "facts" in found:
-        found["facts"] = shown(facts_from_json(found["facts"]), tongue)
-    return found
+    said: dict[str, Any] = {n: from_json(message[n]) for n in ("advice", "who", "reason") if n in message}
+    if "message" in message:
+        said["headline"] = one_line(tongue.text(from_json(message["message"])), HEADLINE_CHARACTERS)
+    if "evidence" in message:
+        said["evidence"] = sentences(map(from_json, message["evidence"]))
+    if "facts" in message:
+        said["facts"] = shown(facts_from_json(message["facts"]), tongue)
+    return {**message, **tongue.document(said)}
 
 
 def shown(facts: Mapping[str, Fact], tongue: Tongue) -> dict[str, Any]:
@@ -123,33 +128,22 @@ def local_time(message: Message) -> str:
     return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
-def forecast_payload(forecast: Forecast, tongue: Tongue = ENGLISH) -> dict[str, Any]:
-    """Return a forecast as JSON in a language; what is not known is left out."""
-    return _forecast(forecast, lambda said: one_line(tongue.text(said), MOST_CHARACTERS))
-
-
-def _forecast(forecast: Forecast, put: Callable[[Said], Any]) -> dict[str, Any]:
-    reason = wording.reason(forecast)
+def forecast_facts(forecast: Forecast) -> dict[str, Any]:
+    """Return a forecast as JSON may tell it, with messages; what is not known is None."""
+    ends = (forecast.eta_early_seconds, forecast.eta_seconds, forecast.eta_late_seconds)
     eta = {
-        name: round(seconds, 1)
-        for name, seconds in (
-            ("early", forecast.eta_early_seconds),
-            ("middle", forecast.eta_seconds),
-            ("late", forecast.eta_late_seconds),
-        )
-        if seconds is not None
+        name: round(s, 1) for name, s in zip(("early", "middle", "late"), ends, strict=True) if s is not None
     }
-    facts: dict[str, Any] = {
+    within = {str(horizon): round(chance, 3) for horizon, chance in forecast.probabilities.items()}
+    return {
         "headroom_bytes": forecast.headroom_bytes,
         "capacity_bytes": forecast.capacity_bytes,
         "capacity_learned": forecast.capacity_learned or None,
         "rate_bytes_per_second": forecast.rate_bytes_per_second,
         "eta_seconds": eta or None,
-        "probability_within_seconds": {str(k): round(v, 3) for k, v in forecast.probabilities.items()}
-        or None,
-        "who": put(forecast.who) if forecast.who else None,
+        "probability_within_seconds": within or None,
+        "who": forecast.who or None,
         "expected_peak_bytes": forecast.expected_peak_bytes,
-        "reason": put(reason) if reason else None,
+        "reason": wording.reason(forecast) or None,
         "age_seconds": round(forecast.age_seconds, 1) or None,
     }
-    return {name: value for name, value in facts.items() if value is not None}

@@ -7,26 +7,43 @@ from dataclasses import replace
 
 from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, story
 from wslgpud.alerts.rules import MEMORY, UNCLEAN_END, is_momentary
-from wslgpud.model import NOTHING_SAID, Forecast, ProcessSample, Transition
-from wslgpud.words import Fact, Message, Said, say
+from wslgpud.model import Forecast, ProcessSample, Transition
+from wslgpud.words import Fact, Message, Said, filled, say, template
+
+_KILLED = template("killed {killed_clock}[, last {last_clock}], [warned {lead_seconds} before|not warned]")
+#: by what ``end_facts`` has found
+_ENDS = {
+    "exited": template("program ended"),
+    "gone": template("ended with {resource}"),
+    "freed": template("memory given back, {room_bytes} left"),
+    "stopped": template("stopped by itself, {room_bytes} left"),
+}
 
 
 def outcome(incident: Incident) -> Message | None:
     """Return how an incident ended, or that it has not; None of what only happens at a moment."""
-    if incident.kill is not None:
-        return _killed(incident)
-    if incident.rule == UNCLEAN_END or is_momentary(incident.rule):
+    if incident.kill is None and (incident.rule == UNCLEAN_END or is_momentary(incident.rule)):
         return None
-    if incident.closed_wall is None:
+    if incident.kill is None and incident.closed_wall is None:
         return say("still open")
-    if story(incident.rule) != MEMORY:
-        return say("over after {lasted_seconds}", lasted_seconds=_lasted(incident))
-    return _ended(incident.last) or say("over after {lasted_seconds}", lasted_seconds=_lasted(incident))
+    ended = closing(incident, incident.last) if story(incident.rule) == MEMORY else None
+    lasted = max(0.0, (incident.closed_wall or incident.changed_wall) - incident.opened_wall)
+    return ended or say("over after {lasted_seconds}", lasted_seconds=lasted)
 
 
 def closing(incident: Incident, row: Transition) -> Message:
     """Return how an exhaustion ended, for the message that says so; an empty one where nobody knows."""
-    return (_killed(incident) if incident.kill is not None else _ended(row)) or NOTHING_SAID
+    facts: dict[str, Fact] = {"resource": row.resource}
+    if incident.kill is None:
+        if row.forecast is not None:
+            facts["room_bytes"] = (row.forecast.headroom_bytes, row.forecast.capacity_bytes)
+        return filled(_ENDS.get(str(row.facts.get("end")), ""), facts)
+    facts["killed_clock"] = incident.killed_wall or 0.0
+    if (last := incident.kill_told_wall or 0.0) > incident.kill.wall:
+        facts["last_clock"] = last
+    if incident.lead_seconds is not None:
+        facts["lead_seconds"] = incident.lead_seconds
+    return filled(_KILLED, facts)
 
 
 def victim(kill: Transition) -> Said:
@@ -73,41 +90,3 @@ def grower(incident: Incident) -> int | None:
         if row.forecast is not None and row.forecast.who_pid is not None:
             return row.forecast.who_pid
     return None
-
-
-def _killed(incident: Incident) -> Message:
-    lead, last = incident.lead_seconds, incident.kill_told_wall or 0.0
-    facts: dict[str, float] = {"killed_clock": incident.killed_wall or 0.0}
-    if incident.kill is not None and last > incident.kill.wall:
-        facts["last_clock"] = last
-        if lead is None:
-            return say("killed {killed_clock}, last {last_clock}, not warned", **facts)
-        return say(
-            "killed {killed_clock}, last {last_clock}, warned {lead_seconds} before",
-            lead_seconds=lead,
-            **facts,
-        )
-    if lead is None:
-        return say("killed {killed_clock}, not warned", **facts)
-    return say("killed {killed_clock}, warned {lead_seconds} before", lead_seconds=lead, **facts)
-
-
-def _ended(row: Transition) -> Message | None:
-    end, room = row.facts.get("end"), _room(row.forecast)
-    if end == "exited":
-        return say("program ended")
-    if end == "gone":
-        return say("ended with {resource}", resource=row.resource)
-    if end == "freed" and room:
-        return say("memory given back, {room_bytes} left", room_bytes=room)
-    if end == "stopped" and room:
-        return say("stopped by itself, {room_bytes} left", room_bytes=room)
-    return None
-
-
-def _room(forecast: Forecast | None) -> tuple[int, int] | None:
-    return None if forecast is None else (forecast.headroom_bytes, forecast.capacity_bytes)
-
-
-def _lasted(incident: Incident) -> float:
-    return max(0.0, (incident.closed_wall or incident.changed_wall) - incident.opened_wall)

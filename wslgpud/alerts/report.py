@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Protocol
 from wslgpud.alerts import blackbox
 from wslgpud.alerts.incidents import Incident, after, grouped, story
 from wslgpud.alerts.kills import resource_of
-from wslgpud.alerts.message import forecast_payload, iso, shown
+from wslgpud.alerts.message import forecast_facts, iso, shown
 from wslgpud.alerts.outcome import outcome
 from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
 from wslgpud.alerts.score import false_alarm
-from wslgpud.alerts.texts import RULES, compose, first_line
+from wslgpud.alerts.texts import RULES, compose
 from wslgpud.event import Event
 from wslgpud.model import Level, Transition
 from wslgpud.risk.attribution import full_name
-from wslgpud.words import Said, Tongue, to_json
+from wslgpud.words import Said, Tongue, sentences, to_json
 
 #: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
 BEFORE_SECONDS = (120.0, 600.0)
@@ -94,20 +94,22 @@ class Report(NamedTuple):
 
 def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
     """Return an incident in a few words of a language, as JSON."""
-    told = outcome(incident)
-    facts = {
-        "id": incident.id,
-        "rule": incident.rule,
-        "resource": incident.resource,
-        "level": incident.level.label,
-        "worst_level": incident.worst.label,
-        "opened": iso(incident.opened_wall),
-        "closed": iso(incident.closed_wall) if incident.closed_wall is not None else None,
-        "headline": first_line(incident.message, tongue),
-        "message": to_json(incident.message),
-        "outcome": tongue.text(told) if told is not None else None,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    closed = incident.closed_wall
+    return tongue.document(
+        {
+            "id": incident.id,
+            "rule": incident.rule,
+            "resource": incident.resource,
+            "name": tongue.resource(incident.resource),
+            "level": incident.level.label,
+            "worst_level": incident.worst.label,
+            "opened": iso(incident.opened_wall),
+            "closed": None if closed is None else iso(closed),
+            "headline": incident.message,
+            "message": to_json(incident.message),
+            "outcome": outcome(incident),
+        }
+    )
 
 
 def rows_told(incident: Incident) -> set[int]:
@@ -143,47 +145,48 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
     rule = RULES.get(incident.rule)
     false = incident.rule == MEMORY and _false_alarm(history, incident)  # nothing is to be done about it
     told = shown(incident.first.facts, tongue)
-    document = {
-        **in_words(incident, own, tongue),
-        "title": tongue.t(rule.title) if rule is not None else None,
-        "moment": iso(moment),
-        "start": iso(start),
-        "end": iso(end),
-        "warned": iso(incident.warned_wall) if incident.warned_wall is not None else None,
-        "killed": iso(incident.killed_wall) if incident.killed_wall is not None else None,
-        "warned_seconds_before": incident.lead_seconds,
-        "forecast": {"at": iso(warned.wall), **forecast_payload(warned.forecast, tongue)}
-        if warned is not None and warned.forecast is not None
-        else None,
-        "evidence": tongue.sentences(text.evidence) or None,
-        "advice": (not false and tongue.text(text.advice)) or None,
-        "facts": shown(first.facts, tongue) or None,
-        "false_alarm": false if incident.rule == MEMORY else None,
-        "trouble": told.get("trouble"),
-        "growing": _growing(history, incident, start, moment, own.values()),
-        "levels": [_step(t, tongue) for _, t in _by_time(own)],
-        "messages": _messages(
-            history,
-            own,
-            min(start, incident.opened_wall) - 1.0,
-            max(end, incident.changed_wall) + AFTER_SECONDS[1],
-            tongue,
-        ),
-        "events": _events(history, incident, start, end, tongue),
-        "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
-        "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
-        "headroom": [
-            {
-                "resource": c.resource,
-                "name": tongue.resource(c.resource),
-                "capacity_bytes": c.capacity_bytes,
-                "points": [[round(wall, 3), left] for wall, left, _ in c.points],
-            }
-            for c in curves
-        ],
-    }
-    plain = {k: v for k, v in document.items() if v is not None}
-    return Report(incident, moment, warned, start, end, plain, curves)
+    document = tongue.document(
+        {
+            **in_words(incident, own, tongue),
+            "title": tongue.t(rule.title) if rule is not None else None,
+            "moment": iso(moment),
+            "start": iso(start),
+            "end": iso(end),
+            "warned": iso(incident.warned_wall) if incident.warned_wall is not None else None,
+            "killed": iso(incident.killed_wall) if incident.killed_wall is not None else None,
+            "warned_seconds_before": incident.lead_seconds,
+            "forecast": {"at": iso(warned.wall), **forecast_facts(warned.forecast)}
+            if warned is not None and warned.forecast is not None
+            else None,
+            "evidence": sentences(text.evidence) or None,
+            "advice": None if false else text.advice,
+            "facts": shown(first.facts, tongue) or None,
+            "false_alarm": false if incident.rule == MEMORY else None,
+            "trouble": told.get("trouble"),
+            "growing": _growing(history, incident, start, moment, own.values()),
+            "levels": [_step(t, tongue) for _, t in _by_time(own)],
+            "messages": _messages(
+                history,
+                own,
+                min(start, incident.opened_wall) - 1.0,
+                max(end, incident.changed_wall) + AFTER_SECONDS[1],
+                tongue,
+            ),
+            "events": _events(history, incident, start, end, tongue),
+            "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
+            "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
+            "headroom": [
+                {
+                    "resource": c.resource,
+                    "name": tongue.resource(c.resource),
+                    "capacity_bytes": c.capacity_bytes,
+                    "points": [[round(wall, 3), left] for wall, left, _ in c.points],
+                }
+                for c in curves
+            ],
+        }
+    )
+    return Report(incident, moment, warned, start, end, document, curves)
 
 
 def _span(history: History, incident: Incident, box: Event | None) -> tuple[float, float, float]:
@@ -336,17 +339,18 @@ def _false_alarm(history: History, incident: Incident) -> bool:
 
 
 def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
-    facts = {
-        "at": iso(row.wall),
-        "rule": row.rule,
-        "resource": row.resource,
-        "level": row.new.label,
-        "headline": first_line(row.message, tongue),
-        "message": to_json(row.message),
-        "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
-        "facts": shown(row.facts, tongue) or None,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    return tongue.document(
+        {
+            "at": iso(row.wall),
+            "rule": row.rule,
+            "resource": row.resource,
+            "level": row.new.label,
+            "headline": row.message,
+            "message": to_json(row.message),
+            "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
+            "facts": shown(row.facts, tongue) or None,
+        }
+    )
 
 
 def _messages(

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from wslgpud.advise.doctor.findings import Finding, State
 from wslgpud.cli.console import Console
-from wslgpud.words import current, say, says, t, template
+from wslgpud.words import current, say, says, sentences, t, template
 
 MARKS: Mapping[State, tuple[str, str]] = {
     "problem": ("✗", "bold red"),
@@ -53,7 +53,7 @@ def print_findings(
     if everything:
         console.print(Text(end, "bold"))
     else:
-        console.print(Text("\n" + current().sentences((end, say("--all shows everything."))), "bold"))
+        console.print(Text("\n" + current().text(sentences((end, say("--all shows everything.")))), "bold"))
 
 
 def _print_full(console: Console, finding: Finding) -> None:

@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wslgpud.words import Message, current, t
+from wslgpud.words import Message, current, say, t
 
 _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
 #: names wider than this stand on a line of their own
@@ -191,7 +191,8 @@ def _meaning(param: Any) -> str:
     text, default = param.help, param.default
     if isinstance(default, bool) or default in (None, "", (), []) or callable(default):
         return _said(text)
-    return t("{meaning} [default: {value}]", meaning=Message(text or ""), value=str(default))
+    said = say("default: {value}", value=str(default))
+    return t("{meaning} [{default}]", meaning=Message(text or ""), default=said)
 
 
 def _said(text: str | None) -> str:

@@ -131,7 +131,7 @@ def _list(found: list[dict[str, Any]]) -> str:
     """Return a table: when, how bad, where, and below the first line of the story how it ended."""
     if not found:
         return t("nothing went wrong")
-    subjects = [brief(words.current().resource(i["resource"]), _SUBJECT) for i in found]
+    subjects = [brief(i["name"], _SUBJECT) for i in found]
     wide = max(cells(t("subject")), *map(cells, subjects))
     head = _row(flush(t("ID"), 6), padded(t("when"), 16), t("level"), padded(t("subject"), wide))
     lines = [head + t("story")]
@@ -160,11 +160,10 @@ def _columns() -> int:
 
 def _readable(shown: Report, *, charts: bool = True) -> str:
     d = shown.document
-    where, worst = words.current().resource(d["resource"]), LEVELS[d["worst_level"]]
     about = t(
         "{subject}, at worst {level}; began {began}",
-        subject=where,
-        level=t(worst),
+        subject=d["name"],
+        level=t(LEVELS[d["worst_level"]]),
         began=local(d["opened"]),
     )
     lines = [t("Incident {id}: {headline}", id=d["id"], headline=d["headline"])]

@@ -21,7 +21,7 @@ from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.status import in_one_line
-from wslgpud.words import current, says, t, template
+from wslgpud.words import Fact, current, filled, says, t, template
 from wslgpud.words.names import HEALTHS, LEVELS
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -150,9 +150,10 @@ def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
     )
 
 
-def share(ratio: float | None) -> str:
-    """Write a share from 0 to 1."""
-    return t("n/a") if ratio is None else current().fact("share_ratio", ratio)
+def known(*templates: str, **facts: Fact | None) -> list[str]:
+    """Return what can be said of some templates, as far as their facts are known."""
+    found = {name: fact for name, fact in facts.items() if fact is not None}
+    return [text for one in templates if (text := current().text(filled(one, found)))]
 
 
 def table_of(*columns: str) -> Table:
@@ -262,7 +263,7 @@ def memory(view: View) -> Table:
     swap = view.document.get("swap") or {"total": 0}
     for forecast in _worth_a_line(view.document["forecasts"]):
         resource, end = forecast["resource"], forecast.get("eta_seconds")
-        name = t("RAM+swap") if resource == "ram" and swap["total"] else current().resource(resource)
+        name = forecast.get("name") or current().resource(resource)  # an older daemon tells no names
         age = forecast.get("age_seconds", 0.0)
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
         if age > OLD_SECONDS:

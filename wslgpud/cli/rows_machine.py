@@ -9,11 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, vram
-from wslgpud.cli.rows import BARS, SORTS, View, ink, share, table_of, words
+from wslgpud.cli.rows import BARS, SORTS, View, ink, known, table_of, words
 from wslgpud.units import size
-from wslgpud.words import current, t, template
+from wslgpud.words import Message, current, say, t, template
 
 #: a process below this, with no role and no growth, is not worth a line
 SMALL_BYTES = 32 << 20
@@ -26,41 +25,43 @@ _BRAKES = {
     "hw_power_brake_slowdown": template("power brake"),
 }  # fmt: skip
 _ROLES = {"gpu": template("GPU"), "training": template("training"), "build": template("build")}
+#: what a card does, what Windows has left and what of it WSL holds, as far as that is known
+_CARD = ("{watts}[/{limit}] W", "{celsius} °C", template("fan {speed_ratio}"), "{clock} GHz", "P{state}")
+_WINDOWS = (
+    template("{room_bytes} RAM left"), template("{promised_bytes} committed"),
+    template("WSL holds {held_bytes}"), template("{free_bytes} of it free in here"),
+)  # fmt: skip
+_WAITS = {"memory": template("memory"), "cpu": template("CPU"), "io": template("I/O")}
 
 
 def gpus(view: View) -> Table:
     """Show what each card does."""
-    table = table_of("<", ">", "<", "~")
+    table, look = table_of("<", ">", "<", "~"), view.look
     for card in view.document["gpus"]:
         gpu = str(card["index"])
-        busy = (
-            t("busy {busy_ratio}", busy_ratio=card["utilization_ratio"])
-            if "utilization_ratio" in card
-            else t("busy n/a")
+        busy = known(template("busy {busy_ratio}"), busy_ratio=card.get("utilization_ratio"))
+        hertz, state = (
+            look.value("gpu_clock_hertz", gpu=gpu, clock="sm"),
+            look.value("gpu_performance_state", gpu=gpu),
         )
-        facts = words("  ".join(_card_facts(view.look, card, gpu)))
-        active = (labels["reason"] for labels, on in view.look.series("gpu_throttle_reason", gpu=gpu) if on)
-        facts.append(
-            "  " + current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES), "yellow"
-        )
+        facts = known(
+            *_CARD,
+            watts=_round(card.get("power_watts")), limit=_round(look.value("gpu_power_limit_watts", gpu=gpu)),
+            celsius=_round(card.get("temperature_celsius")),
+            speed_ratio=look.value("gpu_fan_speed_ratio", gpu=gpu),
+            clock=None if hertz is None else f"{hertz / 1e9:.2f}", state=_round(state),
+        )  # fmt: skip
+        active = (labels["reason"] for labels, on in look.series("gpu_throttle_reason", gpu=gpu) if on)
+        brakes = current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
         curve = view.curve("busy", gpu, min(24, view.width // 10), "green")
-        table.add_row(words((f"GPU {gpu} ", "bold"), name), busy, curve, facts)
+        told = words("  ".join(facts), (f"  {brakes}", "yellow"))
+        table.add_row(words((f"GPU {gpu} ", "bold"), name), *busy or [t("busy n/a")], curve, told)
     return table
 
 
-def _card_facts(look: Look, card: Mapping[str, Any], gpu: str) -> Iterator[str]:
-    limit = look.value("gpu_power_limit_watts", gpu=gpu)
-    if (watts := card.get("power_watts")) is not None:
-        yield f"{watts:.0f}/{limit:.0f} W" if limit else f"{watts:.0f} W"
-    if (celsius := card.get("temperature_celsius")) is not None:
-        yield f"{celsius:.0f} °C"
-    if (fan := look.value("gpu_fan_speed_ratio", gpu=gpu)) is not None:
-        yield t("fan {speed_ratio}", speed_ratio=fan)
-    if (clock := look.value("gpu_clock_hertz", gpu=gpu, clock="sm")) is not None:
-        yield f"{clock / 1e9:.2f} GHz"
-    if (state := look.value("gpu_performance_state", gpu=gpu)) is not None:
-        yield f"P{state:.0f}"
+def _round(value: float | None) -> int | None:
+    return None if value is None else round(value)
 
 
 def machine(view: View) -> Iterator[RenderableType]:
@@ -73,53 +74,54 @@ def machine(view: View) -> Iterator[RenderableType]:
 
 
 def _processor(view: View) -> Text:
-    look, trail = view.look, view.trail
-    busy, cpus = trail.last(Key("cpu")), round(look.value("cpus") or 0)
-    told = t("{number} cores", number=cpus) if cpus else share(busy)
-    if not cpus and busy is None:
+    busy, cpus = view.trail.last(Key("cpu")), view.look.value("cpus")
+    told = known(
+        template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]"),
+        busy_ratio=busy, number=_round(cpus),
+    )  # fmt: skip
+    if not told:
         return Text("")
-    if cpus and busy is not None:
-        told = t("{busy_ratio} of {number} cores", busy_ratio=busy, number=cpus)
-    line = words((t("CPU"), "bold"), f" {told} ", view.curve("cpu", "", 20, "blue"))
-    if (load := look.value("load1")) is not None:
+    line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
+    if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
-    waits = {t("memory"): "memory", t("CPU"): "cpu", t("I/O"): "io"}
-    known = {name: trail.last(Key("waiting", what)) for name, what in waits.items()}
-    if waits_for := [f"{name} {share(part)}" for name, part in known.items() if part and part >= 0.01]:
-        line.append("  " + t("waits for") + " ", "bold").append(current().listed(waits_for))
+    parts = {what: view.trail.last(Key("waiting", what)) or 0.0 for what in _WAITS}
+    waits = [
+        say("{what} {share_ratio}", what=Message(_WAITS[what]), share_ratio=part)
+        for what, part in parts.items()
+        if part >= 0.01
+    ]
+    if waits:
+        line.append("  " + t("waits for") + " ", "bold").append(current().listed(waits))
     return line
 
 
 def _flows(view: View) -> Text:
-    rates = {what: view.trail.last(Key(what)) for what in ("disk read", "disk write", "received", "sent")}
-    read, written, received, sent = (
-        t("n/a") if rate is None else t("{amount}/s", amount=size(rate)) for rate in rates.values()
-    )
-    told = []
-    if set(rates.values()) != {None}:
-        told.append(t("disk read {read}, written {written}", read=read, written=written))
-        told.append(t("network in {received}, out {sent}", received=received, sent=sent))
+    keys = {"read": "disk read", "written": "disk write", "received": "received", "sent": "sent"}
+    rates = {f"{name}_bytes": view.trail.last(Key(what)) for name, what in keys.items()}
+    told = known(
+        template("disk read {read_bytes}/s, written {written_bytes}/s"),
+        template("network in {received_bytes}/s, out {sent_bytes}/s"), **rates,
+    )  # fmt: skip
     room = sorted((labels["mountpoint"], left) for labels, left in view.look.series("filesystem_avail_bytes"))
     told += [t("{place} {left_bytes} free", place=place, left_bytes=left) for place, left in room]
     return words(" · ".join(told))
 
 
-def _windows(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Say what Windows has left, what WSL holds of it, and what of each card lies in RAM."""
-    if "memory_available_bytes" in facts and "memory_total_bytes" in facts:
-        room = (facts["memory_available_bytes"], facts["memory_total_bytes"])
-        yield t("{room_bytes} RAM left", room_bytes=room)
-    if "committed_bytes" in facts and "commit_limit_bytes" in facts:
-        promised = (facts["committed_bytes"], facts["commit_limit_bytes"])
-        yield t("{promised_bytes} committed", promised_bytes=promised)
-    if "vm_bytes" in facts:
-        yield t("WSL holds {held_bytes}", held_bytes=facts["vm_bytes"])
-    if (free := facts.get("vm_unreturned_bytes")) is not None:
-        yield t("{free_bytes} of it free in here", free_bytes=free)
+def _windows(facts: Mapping[str, Any]) -> list[str]:
+    def of(part: str, whole: str) -> tuple[float, float] | None:
+        return (facts[part], facts[whole]) if {part, whole} <= facts.keys() else None
+
+    told = known(
+        *_WINDOWS,
+        room_bytes=of("memory_available_bytes", "memory_total_bytes"),
+        promised_bytes=of("committed_bytes", "commit_limit_bytes"),
+        held_bytes=facts.get("vm_bytes"),
+        free_bytes=facts.get("vm_unreturned_bytes"),
+    )
     for gpu in facts.get("gpus", ()):
-        if "shared_bytes" in gpu and "NVIDIA" in gpu["adapter"]:  # an integrated GPU lives in shared memory
-            yield t("{adapter}: {shared_bytes} in shared memory", adapter=gpu["adapter"],
-                    shared_bytes=gpu["shared_bytes"])  # fmt: skip
+        if "NVIDIA" in gpu["adapter"]:  # an integrated GPU lives in shared memory
+            told += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
+    return told
 
 
 def processes(view: View) -> tuple[list[dict[str, Any]], str]:
@@ -153,32 +155,26 @@ def worth_a_line(row: Mapping[str, Any]) -> bool:
 def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Show programs; the one that the verdict names is marked."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bright_black")
-    grows = any((row["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for row in rows)
-    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
+    figures: dict[str, Callable[[Mapping[str, Any]], str]] = {
         t("pid"): lambda row: str(row["pid"]),
         t("RAM"): lambda row: size(row["ram"]),
         t("grows"): lambda row: _growth(row["growth"]),
-        t("swapped"): lambda row: size(row["swap"]) if row["swap"] else "",
-        t("VRAM"): lambda row: (
-            size(row["vram"]) if row["vram"] is not None else t("n/a") if row["holds"] else ""
-        ),
-        t("VRAM grows"): lambda row: _growth(row["vram growth"]),
+        **({t("swapped"): lambda row: size(row["swap"]) if row["swap"] else ""} if wide else {}),
+        t("VRAM"): lambda row: size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"],
+        **({t("VRAM grows"): lambda row: _growth(row["vram growth"])} if grows else {}),
     }
-    left_out = [t("VRAM grows")] * (not grows) + [t("swapped")] * (view.width < BARS)
-    columns = {name: write for name, write in columns.items() if name not in left_out}
     table.add_column("")
-    for heading in columns:
+    for heading in figures:
         table.add_column(heading, justify="right", no_wrap=True)
-    if view.width >= BARS:
+    if wide:
         table.add_column(t("does"), no_wrap=True, max_width=18, overflow="ellipsis")
     table.add_column(t("program"))  # what does not fit is cut from here, and nothing else
     for row in rows:
         named, program = row["pid"] == view.culprit, Text(row["program"], no_wrap=True, overflow="ellipsis")
-        table.add_row(
-            "▶" if named else " ", *(Text(write(row)) for write in columns.values()),
-            *[Text(row["does"])] * (view.width >= BARS), program,
-            style=f"bold {ink(view.document['verdict']['level'])}" if named else "",
-        )  # fmt: skip
+        cells = [Text(write(row)) for write in figures.values()] + [Text(row["does"])] * wide
+        style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
+        table.add_row("▶" if named else " ", *cells, program, style=style)
     return table
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any
 
-from rich.console import ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
-from wslgpud.cli.console import ENDLESS, Console, RichConsole
+from wslgpud.cli.console import ENDLESS
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.rows import Shown, View
@@ -41,7 +40,7 @@ class Screen:
         self._parts = look, trail, shown or Shown(), look.mono if mono is None else mono
         self._height = height
 
-    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw into the width that there is."""
         look, trail, shown, mono = self._parts
         width = min(options.max_width, _WIDEST) if options.max_width < ENDLESS else _USUAL
@@ -72,6 +71,11 @@ class Screen:
         for line in (drawn + rest)[: self._height]:
             yield from line
             yield Segment.line()
+
+
+def once(look: Look) -> Screen:
+    """Return all that one look has brought."""
+    return Screen(look, Trail(), Shown(span_seconds=0.0))
 
 
 def _above(view: View) -> Iterator[RenderableType]:
@@ -126,13 +130,3 @@ def _forecast(view: View, height: int) -> Iterator[RenderableType]:
 
 def _amount(used: float) -> str:
     return size(used) if used else "0"
-
-
-def print_look(look: Look, console: Console | None = None) -> None:
-    """Print all that a look has brought."""
-    (console or Console()).print(Screen(look, Trail(), Shown(span_seconds=0.0)))
-
-
-def print_status(document: dict[str, Any], console: Console | None = None) -> None:
-    """Print all rows of a document of ``wslgpud.status``."""
-    print_look(Look(0.0, document, {}, document["seen_by"], document.get("url", "")), console)

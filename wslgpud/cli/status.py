@@ -84,9 +84,10 @@ def status(
         elif seen.look is None:
             print(seen.headline)
         else:
-            from wslgpud.cli.screen import print_look  # noqa: PLC0415 - rich only when somebody looks
+            from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
+            from wslgpud.cli.screen import once  # noqa: PLC0415
 
-            print_look(seen.look)
+            Console().print(once(seen.look))
 
 
 class Seen(NamedTuple):

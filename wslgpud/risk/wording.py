@@ -5,100 +5,78 @@ The word and the badge agree: below a warning nothing "is full in 43 s", it woul
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import ENDINGS
-from wslgpud.words import Fact, Message, say, template
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, Said, filled, say, sentences, template
 
-#: what a lock screen, a toast's first line and a mail's subject show without cutting
-HEADLINE_CHARACTERS = 90
 #: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
 #: share of a capacity per minute below which use is steady
 STEADY = 0.002
 #: what has not grown for less than this still grows, only more slowly
 STILL_SECONDS = 10.0
-_BLANK = re.compile(r"\{(\w+)\}")
 
-#: first lines by what points to exhaustion, from best known to least; ``rest`` is one of ``_RESTS``
-_STARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "gone": (template("{resource} is gone"),),
-    "fine": (template("{resource} is fine again: {room_bytes} free"),),
-    "over": (template("{resource} is no longer running out: {room_bytes} left"),),
-    "growing": (
-        template("{resource} growing: would be full in about {eta_seconds} if it goes on: {rest}"),
-        template("{resource} growing: would be full in about {eta_seconds} if it goes on"),
-        template("{resource} growing: {rest}"),
+#: first lines by what is true, see ``_kind``; how it goes on is ``rest``
+_STARTS: Final[Mapping[str, str]] = {
+    "gone": template("{resource} is gone"),
+    "fine": template("{resource} is fine again: {room_bytes} free"),
+    "over": template("{resource} is no longer running out: {room_bytes} left"),
+    "growing": template("{resource} growing[: would be full in about {eta_seconds} if it goes on][: {rest}]"),
+    "growth": template("{resource} full in about {eta_seconds}[ ({range})]: {rest}"),
+    "full": template("{resource} is full[; {spilled_bytes} lie in Windows' RAM: slow|: {rest}]"),
+    "killed": template("[{who}|A process] was killed {ago_seconds} ago; {room_bytes} free again"),
+    "refused": template("An allocation on {resource} failed {ago_seconds} ago; {room_bytes} free again"),
+    "freed": template(
+        "[{who} ended {ago_seconds} ago; {room_bytes} free again|{resource} is fine again: {room_bytes} free]"
     ),
-    "growth": (
-        template("{resource} full in about {eta_seconds} ({range}): {rest}"),
-        template("{resource} full in about {eta_seconds}: {rest}"),
-    ),
-    "full": (
-        template("{resource} is full; {spilled_bytes} lie in Windows' RAM: slow"),
-        template("{resource} is full: {rest}"),
-    ),
-    "killed": (
-        template("{who} was killed {ago_seconds} ago; {room_bytes} free again"),
-        template("A process was killed {ago_seconds} ago; {room_bytes} free again"),
-    ),
-    "refused": (template("An allocation on {resource} failed {ago_seconds} ago; {room_bytes} free again"),),
-    "freed": (
-        template("{who} ended {ago_seconds} ago; {room_bytes} free again"),
-        template("{resource} is fine again: {room_bytes} free"),
-    ),
-    "nearly full": (template("{resource} is nearly full: {rest}"),),
-    "low": (template("{resource} is running low: {rest}"),),
-    "expected": (template("{resource} may not suffice: {rest}"),),
-    "paused": (template("{resource} has not grown for {still_seconds}: {room_bytes} left"),),
-    "slower": (template("{resource} is growing more slowly now: {room_bytes} left"),),
-    "pressure": (template("Programs stall for lack of {resource}: {rest}"),),
-    "stall": (template("The machine stood still for lack of {resource}: {rest}"),),
-    "limit": (template("{resource} keeps running into its limit: {rest}"),),
-    "oom": (template("{resource} ran out: {rest}"),),
+    "nearly full": template("{resource} is nearly full: {rest}"),
+    "low": template("{resource} is running low: {rest}"),
+    "expected": template("{resource} may not suffice: {rest}"),
+    "paused": template("{resource} has not grown for {still_seconds}: {room_bytes} left"),
+    "slower": template("{resource} is growing more slowly now: {room_bytes} left"),
+    "pressure": template("Programs stall for lack of {resource}: {rest}"),
+    "stall": template("The machine stood still for lack of {resource}: {rest}"),
+    "limit": template("{resource} keeps running into its limit: {rest}"),
+    "oom": template("{resource} ran out: {rest}"),
 }
-_RESTS: Final = (
-    template("{who} came to {peak_bytes} before, {room_bytes} left"),
-    template("{who} {rate_bytes_per_second}, {room_bytes} left"),
-    template("{who}, {room_bytes} left"),
-    template("{rate_bytes_per_second}, {room_bytes} left"),
-    template("{room_bytes} left"),
+_REST: Final = template(
+    "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}], |{rate_bytes_per_second}, ]"
+    "{room_bytes} left"
 )
+#: what a first line does without where it is too long, the least missed first
+_SPARED: Final = (
+    (), ("rate_bytes_per_second",), ("who",), ("who", "rate_bytes_per_second"),
+    ("who", "rate_bytes_per_second", "range"), ("who", "room_bytes"),
+)  # fmt: skip
 
-#: why, by what points to exhaustion, from best known to least
-_CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
-    "growth": (
-        template("{resource} use has grown for {window_seconds}, {share_ratio} of it by {who}."),
-        template("{resource} use has grown for {window_seconds}."),
+#: why, by what points to exhaustion
+_CAUSES: Final[Mapping[str, str]] = {
+    "growth": template("{resource} use has grown for {window_seconds}[, {share_ratio} of it by {who}]."),
+    "steps": template(
+        "{resource} use climbs in steps, about every {window_seconds}, and [the next, of {step_bytes}, may "
+        "not fit|few more fit]."
     ),
-    "steps": (
-        template("{resource} use climbs in steps, about every {window_seconds}, and the next may not fit."),
-        template("{resource} use climbs in steps, about every {window_seconds}, and few more fit."),
+    "pressure": template("Programs are stalled for much of the time because memory is short."),
+    "stall": template("The machine stood still under memory pressure."),
+    "limit": template("{resource} keeps running into its limit."),
+    "oom": template("An allocation on {resource} has just failed, or a process was killed for it."),
+    "full": template(
+        "{resource} is full[, and {spilled_bytes} lie in Windows' RAM, which is many times slower|: what is "
+        "asked for next does not fit]."
     ),
-    "pressure": (template("Programs are stalled for much of the time because memory is short."),),
-    "stall": (template("The machine stood still under memory pressure."),),
-    "limit": (template("{resource} keeps running into its limit."),),
-    "oom": (template("An allocation on {resource} has just failed, or a process was killed for it."),),
-    "full": (
-        template("{resource} is full, and {spilled_bytes} lie in Windows' RAM, which is many times slower."),
-        template("{resource} is full: what is asked for next does not fit."),
+    "expected": template(
+        "In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} is left for the rest."
     ),
-    "expected": (
-        template(
-            "In an earlier run {who} came to {peak_bytes} of {resource}; {left_bytes} is left for the rest."
-        ),
-    ),
-    "paused": (template("{resource} use has not grown for {still_seconds}, but it may go on."),),
-    "slower": (template("{resource} use grows more slowly than when it was warned of."),),
+    "paused": template("{resource} use has not grown for {still_seconds}, but it may go on."),
+    "slower": template("{resource} use grows more slowly than when it was warned of."),
 }
-
-_WHO = (template("Growing: {who}."),)
-_HOLDER = (template("Most of it is held by {who}."),)
-_FIRST = (template("{resource} has not grown like this since wslgpud started: it may stop by itself."),)
+_WHO = template("Growing: {who}.")
+_HOLDER = template("Most of it is held by {who}.")
+_FIRST = template("{resource} has not grown like this since wslgpud started: it may stop by itself.")
 
 #: how it goes on where that is calm and something has just ended
 _ENDED: Final[Mapping[str, str]] = {
@@ -151,23 +129,29 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-def filled(templates: Iterable[str], facts: Mapping[str, Fact]) -> Message:
-    """Return the first template whose blanks are all known, as a message; an empty one if there is none."""
-    return next(_known(templates, facts), NOTHING_SAID)
-
-
 def headline(forecast: Forecast) -> Message:
     """Return the first line: what is true of the resource at the level that it has.
 
-    ``RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left``. Where that
-    is too long, who is told more briefly first; figures stay whole.
+    ``RAM full in about 4 min (2-7): python train.py (pid 4121) +310 MiB/min, 3.1 of 24 GiB left``.
     """
-    facts, shortest = _facts(forecast), NOTHING_SAID
-    for start in _known(_STARTS[_kind(forecast)], {**facts, "rest": ""}):
-        for shortest in _said(start, facts):
-            if len(str(shortest)) <= HEADLINE_CHARACTERS:
-                return shortest
-    return shortest
+    return fitted(_STARTS[_kind(forecast)], _facts(forecast))
+
+
+def fitted(text: str, facts: Mapping[str, Fact]) -> Message:
+    """Return a first line of that template that is short enough, an empty one where it needs what is unknown.
+
+    Who it is about is told more briefly first; figures stay whole.
+    """
+    message = NOTHING_SAID
+    for spared in _SPARED:
+        kept = {name: fact for name, fact in facts.items() if name not in spared}
+        who = kept.get("who", "")
+        for brief in briefer(who) if isinstance(who, (str, Message)) else ():
+            told = {**kept, "who": brief}
+            message = filled(text, {**told, "rest": filled(_REST, told)})
+            if len(str(message)) <= HEADLINE_CHARACTERS:
+                return message
+    return message
 
 
 def outlook(forecast: Forecast) -> Message:  # noqa: PLR0911 - a line for each
@@ -206,56 +190,15 @@ def advice(forecast: Forecast, facts: Mapping[str, Fact] | None = None) -> Messa
     """Return what to do, nothing once all is well; ``facts`` may tell how many ``jobs`` fit."""
     if forecast.level == Level.OK:
         return NOTHING_SAID
-    if jobs := filled((ADVICE["jobs"],), facts or {}):
-        return jobs
-    if forecast.cause == "pressure":
-        return Message(ADVICE["pressure"])
     place = "gpu" if forecast.resource.startswith("gpu") else forecast.resource.partition(":")[0]
-    cause = forecast.cause if forecast.cause in {"paused", "expected"} else ""
-    cause = "spilled" if forecast.spilled_bytes else cause
-    found = next((key for key in (cause, forecast.who_kind, place) if key in ADVICE), "ram")
-    return Message(ADVICE[found])
+    keys = ("spilled" if forecast.spilled_bytes else "", forecast.cause, forecast.who_kind, place, "ram")
+    known = next(ADVICE[key] for key in keys if key in ADVICE)
+    return filled(ADVICE["jobs"], facts or {}) or Message(known)
 
 
-def reason(forecast: Forecast) -> Message:
+def reason(forecast: Forecast) -> Said:
     """Return why and what to do in one message; an empty one where nothing is wrong."""
-    parts = [*_why(forecast), advice(forecast)]
-    whole = parts.pop()
-    while parts and whole:
-        whole = say("{first} {rest}", first=parts.pop(), rest=whole)
-    return whole
-
-
-def _known(templates: Iterable[str], facts: Mapping[str, Fact]) -> Iterator[Message]:
-    """Yield the templates whose blanks are all known, with their facts alone."""
-    for text in templates:
-        names = _BLANK.findall(text)
-        if all(name == "rest" or _is_known(facts.get(name, "")) for name in names):
-            yield Message(text, {name: facts[name] for name in names})
-
-
-def _is_known(fact: Fact) -> bool:
-    return bool(fact) if isinstance(fact, (str, Message)) else True
-
-
-def _said(start: Message, facts: Mapping[str, Fact]) -> Iterator[Message]:
-    """Yield ever shorter ways to go on after a beginning."""
-    if "rest" not in start.facts:
-        yield from _told(start)
-        return
-    for rest in _known(_RESTS, facts):
-        for told in _told(rest):
-            yield Message(start.template, {**start.facts, "rest": told})
-
-
-def _told(message: Message) -> Iterator[Message]:
-    """Yield a message with who it is told ever more briefly."""
-    who = message.facts.get("who")
-    if not isinstance(who, (str, Message)):
-        yield message
-        return
-    for said in briefer(who):
-        yield Message(message.template, {**message.facts, "who": said})
+    return sentences([*_why(forecast), advice(forecast)])
 
 
 def _kind(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
@@ -301,7 +244,8 @@ def _rate(forecast: Forecast) -> float | None:
 
 
 def _facts(forecast: Forecast) -> dict[str, Fact]:
-    rate, eta, window = _rate(forecast), forecast.eta_seconds, forecast.window_seconds
+    """Return what is known of a forecast; what is not is left out, or empty."""
+    rate, eta, window, cause = _rate(forecast), forecast.eta_seconds, forecast.window_seconds, forecast.cause
     facts: dict[str, Fact] = {
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
@@ -309,13 +253,17 @@ def _facts(forecast: Forecast) -> dict[str, Fact]:
         "who": forecast.who,
     }
     if window is not None:
-        name = "ago" if forecast.cause in ENDINGS else "still" if forecast.cause == "paused" else "window"
+        name = "ago" if cause in ENDINGS else "still" if cause == "paused" else "window"
         facts[f"{name}_seconds"] = round(window, 1)
     if forecast.spilled_bytes:
         facts["spilled_bytes"] = forecast.spilled_bytes
     if eta is not None:
         facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
-    if forecast.cause == "expected":  # what grows now may be something else
+    if isinstance(forecast.who, str) and forecast.who_share_ratio:
+        facts["share_ratio"] = round(forecast.who_share_ratio, 2)
+    if (step := forecast.next_step_bytes) and step >= forecast.headroom_bytes:
+        facts["step_bytes"] = step
+    if cause == "expected":  # what grows now may be something else
         facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
     elif rate is not None and rate > 0:
         facts["rate_bytes_per_second"] = round(rate)
@@ -333,19 +281,11 @@ def _range(forecast: Forecast, eta: float) -> str:
 
 def _why(forecast: Forecast) -> tuple[Message, ...]:
     """Return what points to exhaustion, and who grows."""
-    facts, cause = _facts(forecast), forecast.cause
     if forecast.level == Level.OK:
         return ()
-    if isinstance(forecast.who, str) and forecast.who_share_ratio:
-        facts["share_ratio"] = round(forecast.who_share_ratio, 2)
-    if cause == "paused":
-        cause = _kind(forecast)
-    causes = _CAUSES.get(cause, ())
-    if cause == "steps" and (forecast.next_step_bytes or 0) < forecast.headroom_bytes:
-        causes = causes[1:]
-    parts = [filled(causes, facts)]
-    if "share_ratio" not in parts[0].facts and cause not in {"expected", "paused", "slower"}:
-        parts.append(filled(_HOLDER if cause == "full" else _WHO, facts))
-    if forecast.may_stop:
-        parts.append(filled(_FIRST, facts))
-    return tuple(part for part in parts if part)
+    facts, cause = _facts(forecast), forecast.cause
+    told = filled(_CAUSES.get(_kind(forecast) if cause == "paused" else cause, ""), facts)
+    who = _HOLDER if cause == "full" else _WHO
+    known = cause in {"expected", "paused"} or (cause == "growth" and "share_ratio" in told.facts)
+    found = (told, *[filled(who, facts)] * (not known), *[filled(_FIRST, facts)] * forecast.may_stop)
+    return tuple(filter(None, found))

@@ -21,7 +21,7 @@ from wslgpud.store.backlog import Backlog
 from wslgpud.store.damage import gap
 from wslgpud.store.records import Delivery
 from wslgpud.store.sql import insert_new
-from wslgpud.words import Said, facts_to_json, from_json, from_text, to_json, to_text
+from wslgpud.words import Said, from_json, from_text, to_json, to_text
 
 Write = Callable[[Connection], object]
 
@@ -91,7 +91,7 @@ class Journal:
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
         """Keep a transition and what each channel is to be told of it; return its id."""
-        number, forecast, facts = self._next_id(), transition.forecast, facts_to_json(transition.facts)
+        number, forecast, facts = self._next_id(), transition.forecast, to_json(transition.facts)
         row = {
             "ms": round(transition.wall * 1000),
             "mono": transition.mono,

@@ -6,8 +6,7 @@ sets it once, ``t`` words in it. The daemon words each answer in the language th
 
 from __future__ import annotations
 
-from wslgpud.words.cause import cause
-from wslgpud.words.failure import Told, failure, known
+from wslgpud.words.failure import Told, cause, failure, known
 from wslgpud.words.message import (
     Fact,
     Message,
@@ -15,22 +14,31 @@ from wslgpud.words.message import (
     all_of,
     clauses,
     facts_from_json,
-    facts_to_json,
+    filled,
     from_json,
     from_text,
     say,
     says,
+    sentences,
     template,
     to_json,
     to_text,
 )
-from wslgpud.words.tongue import ENGLISH, LANGUAGES, Tongue, chosen, tongue
+from wslgpud.words.tongue import (
+    ENGLISH,
+    HEADLINE_CHARACTERS,
+    LANGUAGES,
+    MOST_CHARACTERS,
+    Tongue,
+    chosen,
+    tongue,
+)
 
 __all__ = [
-    "ENGLISH", "LANGUAGES", "Fact", "Message", "Said", "Told", "Tongue", "all_of", "cause", "chosen",
-    "clauses", "current", "facts_from_json", "facts_to_json", "failure", "from_json", "from_text",
-    "known", "say",
-    "says", "t", "template", "to_json", "to_text", "tongue", "use",
+    "ENGLISH", "HEADLINE_CHARACTERS", "LANGUAGES", "MOST_CHARACTERS", "Fact", "Message", "Said", "Told",
+    "Tongue", "all_of", "cause", "chosen", "clauses", "current", "facts_from_json", "failure", "filled",
+    "from_json", "from_text", "known", "say", "says", "sentences", "t", "template", "to_json", "to_text",
+    "tongue", "use",
 ]  # fmt: skip
 
 _current = ENGLISH

@@ -67,3 +67,11 @@ def known(text: str) -> Said:
 def failure(error: OSError) -> Said:
     """Return why the system refused something; rare reasons stay as they are in every language."""
     return Message(error.strerror) if error.strerror else str(error)
+
+
+def cause(error: BaseException) -> Said:
+    """Return the message that an error was raised with, the system's reason, or else its text in one line."""
+    first = error.args[0] if error.args else ""
+    if isinstance(first, Message):
+        return first
+    return failure(error) if isinstance(error, OSError) else known(one_line(str(error)))

@@ -4,18 +4,25 @@ The engine, the rules, the doctor and the stress test emit messages; rows, the A
 template and facts. The template is the English text, as in gettext, and the key of every translation. A
 blank is the name of a fact, and its ending tells the unit (``left_bytes``, ``eta_seconds``,
 ``used_ratio``), see ``Tongue.fact``.
+
+A part in brackets is said only where its facts are known: ``full in {eta_seconds}[ ({range})]``. Of several,
+between bars, the first that is known is said: ``[{who}|A process] was killed``. Brackets around one blank
+alone, or around none, are brackets: ``[{section}]``, ``[wsl2]``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Union
 
 Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
 
+BLANK = re.compile(r"\{(\w+)\}")
+_OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -38,6 +45,7 @@ class Message:
         return bool(self.template)
 
 
+_NOTHING = ("", Message(""))
 #: a name is the same in every language
 Said = str | Message
 
@@ -52,18 +60,39 @@ def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
     return Message(one, {"count": count, **facts}, many)
 
 
+def filled(template: str, facts: Mapping[str, Fact]) -> Message:
+    """Return a message with what is known of its facts; an empty one where it needs one that is not."""
+    known = {name: facts[name] for name in BLANK.findall(template) if facts.get(name, "") not in _NOTHING}
+    said = without_unknown(template, known)
+    return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
+
+
+def without_unknown(template: str, known: Container[str]) -> str:
+    """Return a template with those of its optional parts whose facts are known, and no brackets."""
+    found = 1
+    while found and "[" in template:  # from the inmost to the outmost
+        template, found = _OPTIONAL.subn(lambda part: _first_known(part[1], known), template)
+    return template
+
+
+def _first_known(part: str, known: Container[str]) -> str:
+    choices = part.split("|")
+    return next((one for one in choices if all(name in known for name in BLANK.findall(one))), "")
+
+
 def clauses(parts: Iterable[Said]) -> Said:
     """Return several things that are said of one matter as one message."""
-    found = [part for part in parts if part]
-    whole: Said = found.pop() if found else ""
-    while found:
-        whole = say("{first}; {rest}", first=found.pop(), rest=whole)
-    return whole
+    return _several("clauses", parts)
 
 
-def all_of(parts: Iterable[Said]) -> Message:
+def sentences(parts: Iterable[Said]) -> Said:
+    """Return sentences one after another as one message."""
+    return _several("sentences", parts)
+
+
+def all_of(parts: Iterable[Said]) -> Said:
     """Return an enumeration as one message."""
-    return say("{all}", all=tuple(parts))
+    return _several("all", parts)
 
 
 def template(text: str) -> str:
@@ -71,12 +100,14 @@ def template(text: str) -> str:
     return text
 
 
-def to_json(said: Said) -> Any:
-    """Return a message as JSON can hold it: a name as a string, else template and facts."""
-    if isinstance(said, str):
-        return said
-    found: dict[str, Any] = {"template": said.template, "facts": facts_to_json(said.facts)}
-    return found | ({"plural": said.plural} if said.plural else {})
+def to_json(value: Any) -> Any:
+    """Return a message as JSON can hold it, a name as a string, else template and facts; or facts alone."""
+    if isinstance(value, Message):
+        found = {"template": value.template, "facts": to_json(value.facts)}
+        return found | ({"plural": value.plural} if value.plural else {})
+    if isinstance(value, Mapping):
+        return {name: to_json(fact) for name, fact in value.items()}
+    return list(map(to_json, value)) if isinstance(value, tuple) else value
 
 
 def to_text(said: Said) -> str:
@@ -94,13 +125,8 @@ def from_text(text: str) -> Said:
         return text
 
 
-def facts_to_json(facts: Mapping[str, Fact]) -> dict[str, Any]:
-    """Return facts as JSON can hold them."""
-    return {name: _plain(value) for name, value in facts.items()}
-
-
 def from_json(document: Any) -> Said:
-    """Return what ``to_json`` has written.
+    """Return what ``to_json`` has made of a message.
 
     Raises:
         ValueError: it is something else.
@@ -109,13 +135,12 @@ def from_json(document: Any) -> Said:
         return document
     if not isinstance(document, Mapping) or not isinstance(document.get("template"), str):
         raise ValueError("not a message")  # noqa: TRY004 - of the document, as any other fault in it
-    return Message(
-        document["template"], facts_from_json(document.get("facts", {})), str(document.get("plural", ""))
-    )
+    facts = facts_from_json(document.get("facts", {}))
+    return Message(document["template"], facts, str(document.get("plural", "")))
 
 
 def facts_from_json(document: Mapping[str, Any]) -> dict[str, Fact]:
-    """Return what ``facts_to_json`` has written.
+    """Return what ``to_json`` has made of facts.
 
     Raises:
         ValueError: it is something else.
@@ -123,15 +148,12 @@ def facts_from_json(document: Mapping[str, Any]) -> dict[str, Fact]:
     return {str(name): _fact(value) for name, value in document.items()}
 
 
-def _plain(value: Fact) -> Any:
-    if isinstance(value, Message):
-        return to_json(value)
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
-
-
 def _fact(value: Any) -> Fact:
-    if isinstance(value, (str, int, float)):
-        return value
     if isinstance(value, list):
         return tuple(map(_fact, value))
-    return from_json(value)
+    return value if isinstance(value, (int, float)) else from_json(value)
+
+
+def _several(how: str, parts: Iterable[Said]) -> Said:
+    found = tuple(part for part in parts if part)
+    return Message(f"{{{how}}}", {how: found}) if len(found) > 1 else found[0] if found else ""

@@ -7,16 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wslgpud.units import one_line, printable, resource_path, size
-from wslgpud.words.message import Fact, Message, Said, template
+from wslgpud.words.message import BLANK, Fact, Message, Said, all_of, template, without_unknown
 
 #: other than English, which templates are written in: the catalogue of each lies beside this file
 TRANSLATIONS = ("zh",)
 LANGUAGES = ("en", *TRANSLATIONS)
 
-_BLANK = re.compile(r"\{(\w+)\}")
+#: what a lock screen, a toast's first line and a mail's subject show without cutting
+HEADLINE_CHARACTERS = 90
+#: no channel shows more, and a mail of a megabyte helps nobody
+MOST_CHARACTERS = 3000
+
+#: what stands between the parts of a fact of several, by its name, and of any other
+_BETWEEN: Final[Mapping[str, str]] = {
+    "clauses": template("{first}; {rest}"),
+    "sentences": template("{first} {rest}"),
+    "": template("{first}, {rest}"),
+}
 _WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
 _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 #: what a resource other than a memory is called; the rest of its name follows
@@ -45,10 +55,8 @@ class Tongue:
             return said
         plural = bool(said.plural) and said.facts.get("count") != 1
         chosen = said.plural if plural and not self._translations else said.template
-        blanks = self.template(chosen)
-        if not said.facts:
-            return blanks
-        return _fill(blanks, lambda name: self.fact(name, said.facts[name]) if name in said.facts else None)
+        facts, blanks = said.facts, without_unknown(self.template(chosen), said.facts)
+        return _fill(blanks, lambda name: self.fact(name, facts[name]) if name in facts else None)
 
     def t(self, text: str, /, **facts: Fact) -> str:
         """Return a template with its facts: ``text`` of what has no other use as a message."""
@@ -58,13 +66,14 @@ class Tongue:
         """Return a template in this language, or as it is where nobody has translated it."""
         return self._translations.get(text, text)
 
-    def sentences(self, parts: Iterable[Said]) -> str:
-        """Return sentences one after another."""
-        return self._joined(template("{first} {rest}"), parts)
+    def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of facts as JSON, its messages in words; a headline is one that fits."""
+        known = {k: v for k, v in facts.items() if v is not None and v != Message("")}
+        return {name: self._worded(name, value) for name, value in known.items()}
 
     def listed(self, parts: Iterable[Said]) -> str:
         """Return an enumeration."""
-        return self._joined(template("{first}, {rest}"), parts)
+        return self.text(all_of(parts))
 
     def fact(self, name: str, value: Fact) -> str:  # noqa: PLR0911 - a line for each unit
         """Write a fact the way people do; its name tells the unit.
@@ -122,6 +131,13 @@ class Tongue:
         known = _KINDS.get(kind)
         return printable(resource) if known is None else self.t(known, name=printable(rest)).strip()
 
+    def _worded(self, name: str, value: Any) -> Any:
+        if isinstance(value, Message):
+            return one_line(self.text(value), HEADLINE_CHARACTERS if name == "headline" else MOST_CHARACTERS)
+        if isinstance(value, Mapping):
+            return self.document(value)
+        return [self._worded("", one) for one in value] if isinstance(value, (list, tuple)) else value
+
     def _several(self, name: str, values: tuple[Fact, ...]) -> str:
         numbers = [value for value in values if isinstance(value, (int, float))]
         if name.endswith("bytes") and len(numbers) == len(values) == 2:
@@ -129,18 +145,8 @@ class Tongue:
             if part.split()[-1] == whole.split()[-1]:
                 part = part.split()[0]
             return self.t("{part} of {whole}", part=part, whole=whole)
-        return self.listed(self.fact(name, value) for value in values)
-
-    def _joined(self, pair: str, parts: Iterable[Said]) -> str:
-        texts = [text for text in map(self.text, parts) if text]
-        joined = texts.pop() if texts else ""
-        while texts:
-            joined = self._pair(pair, {"first": texts.pop(), "rest": joined})
-        return joined
-
-    def _pair(self, pair: str, parts: Mapping[str, str]) -> str:
-        # Not as facts: they may be long, and a name must not be taken for a template.
-        return _fill(self.template(pair), parts.get)
+        between = self.template(_BETWEEN.get(name, _BETWEEN[""]))
+        return between.replace("{first}", "").replace("{rest}", "").join(self.fact(name, v) for v in values)
 
 
 def _fill(text: str, value: Callable[[str], str | None]) -> str:
@@ -150,7 +156,7 @@ def _fill(text: str, value: Callable[[str], str | None]) -> str:
     goes where what was filled in is Chinese.
     """
     whole = ""
-    for number, piece in enumerate(_BLANK.split(text)):
+    for number, piece in enumerate(BLANK.split(text)):
         filled = piece if number % 2 == 0 else value(piece)
         filled = f"{{{piece}}}" if filled is None else filled
         whole = whole[:-2] + _GAP.sub("", whole[-2:] + filled[:2]) + filled[2:]

@@ -359,7 +359,7 @@ def _capabilities(look: Look) -> list[tuple[int, int]]:
     return list(dict.fromkeys(found))
 
 
-def _torches(look: Look) -> Message:
+def _torches(look: Look) -> Said:
     torches = (t for t in look.torch or () if not t.failure)
     return all_of(
         say("torch {version} (CUDA {cuda})", version=t.version, cuda=t.cuda)

@@ -17,10 +17,10 @@ from typing import Any
 from wslgpud import documents, extras
 from wslgpud.alerts.channels import DeliveryError, postman
 from wslgpud.alerts.channels.postoffice import OFFICE
-from wslgpud.alerts.message import MOST_CHARACTERS, body
+from wslgpud.alerts.message import body
 from wslgpud.config_key import ConfigError
 from wslgpud.units import one_line
-from wslgpud.words import cause, say
+from wslgpud.words import MOST_CHARACTERS, cause, say
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0

@@ -99,7 +99,7 @@ def _thrashing(trail: Trail) -> Iterator[Hint]:
     back = trail.mean(Key("swap in"), WINDOW_SECONDS)
     memory = trail.mean(Key("waiting", "memory"), WINDOW_SECONDS)
     if back is not None and back > _THRASH_BYTES_PER_SECOND:
-        seen = say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)
+        seen: Said = say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)
         if memory is not None:
             waits = say("programs wait for memory {share_ratio} of the time", share_ratio=memory)
             seen = all_of((seen, waits))

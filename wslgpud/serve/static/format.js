@@ -83,15 +83,3 @@ export function moment(wall, now = Date.now() / 1000) {
 }
 
 export const wallOf = (iso) => Date.parse(iso) / 1000;
-
-const KINDS = { disk: template("disk {name}"), source: template("source {name}"), clock: template("clock"), store: template("history"),
-  machine: template("machine"), windows: template("Windows") };
-
-export function resourceName(resource) {
-  if (resource === "ram") return t("RAM");
-  if (/^gpu\d*$/.test(resource)) return `GPU ${resource.slice(3)}`.trim();
-  const [kind, ...rest] = resource.split(":");
-  const name = rest.join(":");
-  if (kind === "cgroup") return t("cgroup {path}", { path: name.length <= 24 ? name : "…" + name.replace(/^.*(?=\/[^/]+\/?$)/, "").slice(-23) });
-  return Object.hasOwn(KINDS, kind) ? t(KINDS[kind], { name }).trim() : resource;
-}

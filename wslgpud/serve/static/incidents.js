@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { axes, colours, faint, foretold, mark, PADDING, shadeLevels, upright } from "./charts.js";
 import { h } from "./dom.js";
-import { duration, moment, resourceName, size, wallOf } from "./format.js";
+import { duration, moment, size, wallOf } from "./format.js";
 import { lang, t } from "./i18n.js";
 import { label } from "./labels.js";
 import { at, card, chip, column, empty, keys, named, pastChip, pending, table } from "./parts.js";
@@ -60,8 +60,8 @@ export const incidents = {
     const rows = list.map((i) => ({ ...i, headline: now(ctx, i.id)?.headline ?? i.headline })).map((i) => h("tr", { "data-key": `i${i.id}` },
       h("td", { class: "when" }, at(i.opened)),
       h("td", { class: "wide" }, markOf(i)),
-      h("td", { class: "wide" }, named(resourceName(i.resource))),
-      h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, markOf(i), " ", named(resourceName(i.resource))),
+      h("td", { class: "wide" }, named(i.name)),
+      h("th", { scope: "row", class: "long" }, h("span", { class: "narrow dim" }, markOf(i), " ", named(i.name)),
         h("a", { href: `#/incidents/${i.id}` }, i.headline), i.outcome ? h("p", { class: "outcome" }, i.outcome) : null)));
     return card(t("Incidents"), choice, rows.length
       ? table(t("Incidents"), [column(t("When")), column(t("Level"), "wide"), column(t("Subject"), "wide"), column(t("Story"))], rows) : empty(t("Nothing went wrong.")),
@@ -97,7 +97,7 @@ function report(d, open) {
   ].filter(Boolean);
   return [
     h("section", { class: "card" },
-      h("div", { class: "head" }, open ? chip(open.level) : pastChip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(resourceName(d.resource)), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
+      h("div", { class: "head" }, open ? chip(open.level) : pastChip(d.worst_level, t("at worst {level}", { level: label("level", d.worst_level) })), h("span", { class: "dim small" }, named(d.name), " · ", h("a", { href: `/runbook?lang=${lang}#${d.rule}` }, d.title ?? d.rule), " · ", when(d))),
       h("h1", {}, open?.headline ?? d.headline), d.outcome ? h("p", { class: "outcome" }, d.outcome) : null, told.map((line) => h("p", {}, line)),
       d.advice ? [h("h3", {}, t("What to do")), h("p", {}, d.advice)] : null),
     own ? card(leftOf(own), null, chart(own, "large"), legend(d, own)) : card(t("Curves"), null, empty(t("No curves were recorded around it."))),

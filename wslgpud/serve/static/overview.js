@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { fan, sparkline } from "./charts.js";
 import { h } from "./dom.js";
-import { amount, duration, percent, resourceName, size, speed, wallOf } from "./format.js";
+import { amount, duration, percent, size, speed, wallOf } from "./format.js";
 import { t, template } from "./i18n.js";
 import { label } from "./labels.js";
 import { at, card, chip, empty, fact, keys, layers, liveCard, named, pastChip, sign, work } from "./parts.js";
@@ -131,13 +131,12 @@ function chance({ probability_within_seconds: within = {} }) {
 
 function resource(ctx, f) {
   const { status } = ctx.sample;
-  const name = f.resource === "ram" && status.swap?.total ? t("RAM + swap") : resourceName(f.resource);
   const gpu = (status.gpus ?? []).find((g) => `gpu${g.index}` === f.resource);
   const [left, all] = [size(f.headroom_bytes), size(f.capacity_bytes)];
   const rate = f.rate_bytes_per_second;
   const full = status.verdict.subject === f.resource && status.verdict.cause === "full";
   return h("section", { class: "card resource fades", "data-key": `r-${f.resource}` },
-    h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
+    h("div", { class: "head" }, h("h2", { title: f.resource.startsWith("cgroup:") ? f.resource.slice(7) : null }, f.name, gpu ? named(` ${gpu.name}`, { class: "dim small" }) : null),
       held(f) ? chip("unknown", t("{time} old", { time: duration(f.age_seconds) })) : chip(f.level)),
     h("p", { class: "big" }, h("strong", {}, left), h("span", { class: "dim" }, t("left of {all}", { all })), held(f) ? null : h("span", { class: "outlook" }, f.outlook)),
     f.who ? h("p", { class: "small", translate: "no" }, f.who) : null,

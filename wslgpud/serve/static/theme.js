@@ -6,7 +6,9 @@
   try { chosen ??= localStorage.getItem("wslgpud.theme"); } catch { /* a browser that keeps nothing */ }
   const set = () => {
     const known = chosen === "light" || chosen === "dark";
-    document.documentElement.dataset.theme = known ? chosen : system.matches ? "dark" : "light";
+    const theme = known ? chosen : system.matches ? "dark" : "light";
+    document.documentElement.dataset.theme = theme;
+    document.getElementById("dark").media = theme === "dark" ? "all" : "not all";
     dispatchEvent(new Event("theme"));
   };
   system.addEventListener("change", set);
