@@ -45,12 +45,12 @@ _STARTS: Final[Mapping[str, str]] = {
 }
 _REST: Final = template(
     "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}], |{rate_bytes_per_second}, ]"
-    "{room_bytes} left"
+    "[{room_bytes}|{left_bytes}] left"
 )
 #: what a first line does without where it is too long, the least missed first
 _SPARED: Final = (
-    (), ("rate_bytes_per_second",), ("who",), ("who", "rate_bytes_per_second"),
-    ("who", "rate_bytes_per_second", "range"), ("who", "room_bytes"),
+    (), ("range",), ("range", "room_bytes"), ("range", "rate_bytes_per_second"),
+    ("range", "rate_bytes_per_second", "room_bytes"),
 )  # fmt: skip
 
 #: why, by what points to exhaustion
@@ -140,14 +140,12 @@ def headline(forecast: Forecast) -> Message:
 def fitted(text: str, facts: Mapping[str, Fact]) -> Message:
     """Return a first line of that template that is short enough, an empty one where it needs what is unknown.
 
-    Who it is about is told more briefly first; figures stay whole.
+    Figures go before the name of who it is about: that is what somebody acts on.
     """
-    message = NOTHING_SAID
-    for spared in _SPARED:
-        kept = {name: fact for name, fact in facts.items() if name not in spared}
-        who = kept.get("who", "")
-        for brief in briefer(who) if isinstance(who, (str, Message)) else ():
-            told = {**kept, "who": brief}
+    message, who = NOTHING_SAID, facts.get("who", "")
+    for brief in (*briefer(who), "") if isinstance(who, (str, Message)) else ():
+        for spared in _SPARED:
+            told = {**{name: fact for name, fact in facts.items() if name not in spared}, "who": brief}
             message = filled(text, {**told, "rest": filled(_REST, told)})
             if len(str(message)) <= HEADLINE_CHARACTERS:
                 return message
