@@ -80,9 +80,9 @@ def page(played: Played, code: str) -> Told:
 def plain(played: Played, code: str) -> Told:
     """``/plain``: the page without scripts."""
     whole = get(played, f"/plain?lang={code}")
-    section = re.search(r'<section class="verdict">(.*?)</section>', whole, re.DOTALL)
+    section = re.search(r'<section class="card verdict \w+">(.*?)</section>', whole, re.DOTALL)
     assert section is not None
-    badge = re.search(r'<span class="(\w+)">(\S+)</span>', section[1])
+    badge = re.search(r'<span class="chip (\w+)">(\S+)</span>', section[1])
     assert badge is not None
     assert badge[2] == tongue(code).t(LEVELS[badge[1]])
     return Told(badge[1], html.unescape(re.sub(r"<[^>]+>", " ", section[1])))

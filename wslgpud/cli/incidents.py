@@ -96,11 +96,19 @@ def _as_of_now(
 
     going_on = {i.id for i in chosen if i.closed_wall is None and i.kill is None}
     found = client.answering(daemon_folders(state), lambda _: None) if going_on else None
-    known = {(o["id"], o["since"]): o["headline"] for o in found[1].get("incidents", ())} if found else {}
-    return [
-        {**d, "headline": known.get((d["id"], d["opened"]), d["headline"])} if d["id"] in going_on else d
-        for d in told
-    ]
+    known = {(one["id"], one["resource"]): one for one in (found[1].get("incidents", ()) if found else ())}
+
+    def headline(told: dict[str, Any]) -> str:
+        one = known.get((told["id"], told["resource"]))
+        # A row keeps fewer digits of a second; another daemon's of the same number began at another time.
+        same = one is not None and abs(_wall(one["since"]) - _wall(told["opened"])) < 1.0
+        return str(one["headline"] if one is not None and same else told["headline"])
+
+    return [{**d, "headline": headline(d)} if d["id"] in going_on else d for d in told]
+
+
+def _wall(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
 
 
 def recent(reader: Reader, since_wall: float, until_wall: float = math.inf) -> list[Incident]:

@@ -44,12 +44,14 @@ _STARTS: Final[Mapping[str, str]] = {
     "oom": template("{resource} ran out: {rest}"),
 }
 _REST: Final = template(
-    "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}][, {room_bytes} left]"
-    "|[{rate_bytes_per_second}, ]{room_bytes} left]"
+    "[{who}[ came to {peak_bytes} before| {rate_bytes_per_second}][, {room_bytes} left|, {left_bytes} left]"
+    "|[{rate_bytes_per_second}, ][{room_bytes}|{left_bytes}] left]"
 )
 #: what a first line does without where it is too long, the least missed first; who is kept longest
 _SPARED: Final = (
-    (), ("range",), ("range", "rate_bytes_per_second"), ("range", "rate_bytes_per_second", "room_bytes"),
+    (), ("range",), ("range", "room_bytes"), ("range", "rate_bytes_per_second"),
+    ("range", "rate_bytes_per_second", "room_bytes"),
+    ("range", "rate_bytes_per_second", "room_bytes", "left_bytes"),
 )  # fmt: skip
 
 #: why, by what points to exhaustion
