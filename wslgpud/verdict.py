@@ -20,7 +20,7 @@ from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading, Snapshot, Tran
 from wslgpud.risk import wording
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.sources.memory import MemorySource
-from wslgpud.words import Message, Said, say
+from wslgpud.words import HEADLINE_CHARACTERS, Message, Said, say
 
 #: news of something that is over: it is told once, and no alarm stands over free memory because of it
 OVER = frozenset({UNCLEAN_END, "clock_jump"})
@@ -143,7 +143,9 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
         for f in forecasts[:MOST_ROOMS]
     )
-    calm = say("Memory is fine: {rooms} left", rooms=rooms) if rooms else say("Nothing points to trouble")
+    fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(1, len(rooms) + 1)]
+    whole = [message for message in fine if len(str(message)) <= HEADLINE_CHARACTERS]  # none is cut
+    calm = (whole or fine[:1] or [say("Nothing points to trouble")])[-1]
     return Verdict(Level.OK, calm)
 
 
