@@ -33,7 +33,7 @@ GIB = 1 << 30
 def screen(**more: Any) -> str:
     document = json.loads((ROOT / "tests/gpu/status-warning.json").read_text())
     console = Console(file=io.StringIO(), width=120)
-    print_status({**document, **more}, console)
+    print_status({**document, "at": "2026-11-21T07:45:00.000+00:00", **more}, console)
     return console.file.getvalue()
 
 

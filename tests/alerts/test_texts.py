@@ -132,7 +132,9 @@ def test_a_long_name_of_who_was_killed_is_shortened_and_the_figures_stay() -> No
 
     headline = said(row)["headline"]
 
-    assert headline.startswith("Killed for lack of memory: a_training_run_with…, 5.0 GiB, at 20")
+    assert headline.startswith(
+        "Killed for lack of memory: python3 a_training_run_with_a_name.py, 5.0 GiB, at 20"
+    )
     assert len(headline) <= HEADLINE_CHARACTERS
 
 

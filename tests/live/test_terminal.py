@@ -5,9 +5,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import shutil
+import struct
+import subprocess
+import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +28,11 @@ from wslgpud.alerts.incidents import Ledger
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
 SCREENS = Path(__file__).parent / "screens"
+HOSTS = Path(__file__).parents[1] / "hosts"
+IGNORING = (
+    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
 SIZE = (100, 30)
 
 #: what is another one at each look: clocks, ages, ports, rates, and curves that move on with time
@@ -121,3 +132,21 @@ def test_without_colour_there_is_none(stage: Stage, tmp_path: Path) -> None:
     for codes in re.findall(r"\x1b\[([\d;]*)m", drawn):
         for code in map(int, filter(None, codes.split(";")[:1])):
             assert code < 30 or code in (39, 49), f"colour {codes} in {drawn!r}"
+
+
+def test_a_terminal_that_is_closed_ends_it_even_where_its_signal_is_ignored() -> None:
+    """As under nohup: it would draw on for ever, with a whole processor core."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    live = subprocess.Popen(
+        [sys.executable, "-c", IGNORING, *WSLGPUD, "monitor", "--host-root", str(HOSTS / "no-gpu")],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+    )  # fmt: skip
+    os.close(theirs)
+    drawn = b""
+    while b"processes" not in drawn:
+        drawn += os.read(ours, 1 << 16)
+    os.close(ours)
+
+    assert live.wait() == 0

@@ -23,18 +23,23 @@ LEAK = Forecast(
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (LEAK, "RAM full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"),
+        (
+            LEAK,
+            "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
+        ),
         (
             replace(LEAK, resource="cgroup:/train"),
-            "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 GiB left",
+            "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
         ),
         (
             replace(LEAK, resource="cgroup:/user.slice/user-1000.slice/train.scope"),
-            "cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932), 14 of 24 GiB left",
+            "cgroup …/train.scope full in about 43 s: "
+            "python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
         ),
         (
             replace(LEAK, level=Level.INFO),
-            "RAM growing: would be full in about 43 s if it goes on: python3 train.py, 14 GiB left",
+            "RAM growing: would be full in about 43 s if it goes on: "
+            "python3 train.py (pid 8932), 14 GiB left",
         ),
         (
             replace(LEAK, cause="paused", eta_seconds=None, window_seconds=96.0),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from wslgpud.alerts.incidents import Incident, kind_of
 from wslgpud.alerts.outcome import with_victim
-from wslgpud.alerts.rules import MEMORY
+from wslgpud.alerts.rules import MEMORY, OOM_KILL
 from wslgpud.model import NOTHING_SAID, Forecast, Level, Transition
 from wslgpud.risk import wording
 from wslgpud.words import HEADLINE_CHARACTERS, Message, filled, say, template
@@ -243,9 +243,9 @@ def compose(row: Transition) -> Text:
     if kind == "closed":
         return Text((filled(known.over, facts) if "unseen_seconds" not in facts else None) or _over(row))
     why = filled(known.evidence, facts)
-    return Text(
-        wording.fitted(known.headline, facts) or row.message, (why,) * bool(why), Message(known.advice)
-    )
+    limited = row.rule == OOM_KILL and row.resource.startswith("cgroup:")
+    advice = Message(wording.ADVICE["cgroup"] if limited else known.advice)
+    return Text(wording.fitted(known.headline, facts) or row.message, (why,) * bool(why), advice)
 
 
 def text_now(incident: Incident, forecast: Forecast | None) -> Text:

@@ -17,7 +17,7 @@ TRANSLATIONS = ("zh",)
 LANGUAGES = ("en", *TRANSLATIONS)
 
 #: what a lock screen, a toast's first line and a mail's subject show without cutting
-HEADLINE_CHARACTERS = 90
+HEADLINE_CHARACTERS = 100
 #: no channel shows more, and a mail of a megabyte helps nobody
 MOST_CHARACTERS = 3000
 

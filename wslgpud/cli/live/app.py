@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import termios
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +34,17 @@ from wslgpud.words import t
 SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 #: of the smallest terminal, less the border and padding of the help
 _HELP_COLUMNS = 70
+
+
+def terminal_gone() -> bool:
+    """Tell whether the terminal was closed; where its signal is ignored (nohup), Textual would draw on."""
+    try:
+        termios.tcgetattr(sys.__stdin__ or 0)
+    except (OSError, ValueError):  # no terminal to begin with
+        return False
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
 
 def help_text() -> str:
@@ -131,7 +145,7 @@ class Live(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         self.watch_machine()
-        self.set_interval(1.0, self._draw)
+        self.set_interval(1.0, self._second)
 
     @work(thread=True, exclusive=True)
     def watch_machine(self) -> None:
@@ -173,6 +187,11 @@ class Live(App[None]):
             if not self.shown.paused:
                 self._look = look
         self.shown = replace(self.shown, trouble=trouble)
+        self._draw()
+
+    def _second(self) -> None:
+        if terminal_gone():
+            self.exit()
         self._draw()
 
     def _draw(self) -> None:
