@@ -33,13 +33,17 @@ LEAK = Forecast(
         ),
         (
             replace(LEAK, resource="cgroup:/user.slice/user-1000.slice/train.scope"),
-            "cgroup …/train.scope full in about 43 s: "
-            "python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
+            (
+                "cgroup …/train.scope full in about 43 s: "
+                "python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"
+            ),
         ),
         (
             replace(LEAK, level=Level.INFO),
-            "RAM growing: would be full in about 43 s if it goes on: "
-            "python3 train.py (pid 8932), 14 GiB left",
+            (
+                "RAM growing: would be full in about 43 s if it goes on: "
+                "python3 train.py (pid 8932), 14 GiB left"
+            ),
         ),
         (
             replace(LEAK, cause="paused", eta_seconds=None, window_seconds=96.0),
