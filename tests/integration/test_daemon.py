@@ -229,7 +229,7 @@ def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
     found = re.match(r"history: (\d+) samples", replayed.stdout)
     assert found, replayed.stderr
     assert int(found[1]) >= kept > 0
-    assert "ram" in replayed.stdout
+    assert "RAM" in replayed.stdout
     assert (nothing.returncode, "holds no samples between" in nothing.stderr) == (2, True)
 
 

@@ -105,7 +105,7 @@ def test_a_memory_hog_is_told_of_and_its_end_too(tmp_path: Path, group: Path) ->
         eventually(lambda: told(receiver, "resolved", name, resource), "the message that it is over")
         runbook, _, rule = firing["annotations"]["runbook_url"].partition("#")
         assert runbook == f"{running.url}/runbook"
-        assert f'<section id="{rule}">' in running.get("/runbook")
+        assert f'<section id="{rule}"' in running.get("/runbook")
         watchdog = server.query('ALERTS{alertname="WslgpudWatchdog", alertstate="firing"}')
 
     assert firing["labels"]["severity"] in ("warning", "critical")

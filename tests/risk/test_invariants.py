@@ -19,6 +19,7 @@ from wslgpud.model import (
     VmState,
 )
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.words import HEADLINE_CHARACTERS
 
 GIB = 1 << 30
 UNHURRIED = settings(
@@ -220,7 +221,7 @@ def test_any_input_survives_and_every_number_that_comes_out_is_sane(stream):
         assessment = engine.observe(dataclasses.replace(observation, t=t))
         for change in assessment.changes:
             assert levels.get(change.resource, Level.OK) == change.old != change.new
-            assert len(str(change.message)) <= 90
+            assert len(str(change.message)) <= HEADLINE_CHARACTERS
             levels[change.resource] = change.new
         for forecast in assessment.forecasts:
             assert levels.get(forecast.resource, Level.OK) == forecast.level

@@ -21,6 +21,7 @@ from wslgpud.risk.replay import replay, score_all, score_engine, trace_name, tru
 from wslgpud.risk.score import Truth
 from wslgpud.risk.trace import read_trace
 from wslgpud.risk.wording import reason
+from wslgpud.words import HEADLINE_CHARACTERS
 
 GIB = 1 << 30
 TRACES = Path(__file__).parent.parent / "traces"
@@ -159,8 +160,8 @@ def test_a_leak_of_hours_is_told_a_quarter_of_an_hour_ahead_with_a_range_and_who
     assert forecast.eta_early_seconds <= end - warning.t <= forecast.eta_late_seconds
     assert forecast.who == "python train.py (pid 4121)"
     assert str(warning.message).startswith("RAM full in about ")
-    assert "python train.py +5" in str(warning.message)
-    assert len(str(warning.message)) <= 90
+    assert "python train.py (pid 4121) +5" in str(warning.message)
+    assert len(str(warning.message)) <= HEADLINE_CHARACTERS
     assert "stop or restart" in str(reason(forecast))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
-from wslgpud.cli.console import ENDLESS
+from wslgpud.cli.console import ENDLESS, RichConsole
 from wslgpud.cli.live.looks import Look
 from wslgpud.cli.live.trail import Key, Trail
 from wslgpud.cli.rows import Shown, View
@@ -40,7 +40,7 @@ class Screen:
         self._parts = look, trail, shown or Shown(), look.mono if mono is None else mono
         self._height = height
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         """Draw into the width that there is."""
         look, trail, shown, mono = self._parts
         width = min(options.max_width, _WIDEST) if options.max_width < ENDLESS else _USUAL
