@@ -138,6 +138,16 @@ def test_a_long_name_of_who_was_killed_is_shortened_and_the_figures_stay() -> No
     assert len(headline) <= HEADLINE_CHARACTERS
 
 
+@pytest.mark.parametrize(
+    ("resource", "remedy"), [("cgroup:/train", "Raise the group's limit"), ("ram", "memory= and swap=")]
+)
+def test_a_kill_advises_on_what_was_used_up(resource: str, remedy: str) -> None:
+    kill = oom_kill("python3", 8932)
+    row = Transition(START, 1, resource, "oom_kill", Level.OK, Level.CRITICAL, facts=kill.fields)
+
+    assert remedy in said(row)["advice"]
+
+
 @given(st.text())
 def test_foreign_text_cannot_turn_the_line_or_the_terminal(text: str) -> None:
     assert not re.search(

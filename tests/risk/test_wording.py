@@ -107,6 +107,8 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=100_000.0), "steady"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=None), ""),
         (replace(LEAK, headroom_bytes=0), "full"),
+        (replace(LEAK, level=Level.OK, cause="killed", rate_bytes_per_second=-7.0 * GIB), "killed 20 s ago"),
+        (replace(LEAK, level=Level.OK, cause="killed"), "growing +1.0 GiB/min"),
     ],
 )
 def test_a_row_says_in_short_how_it_goes_on(forecast: Forecast, text: str) -> None:
