@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.words import Message
+from wslgpud.words import Message, Said
+
+#: whose text is the kernel's own line: programs may write into it, so it is never a template
+_QUOTED = frozenset({"nvidia_xid", "dxg_error"})
 
 
 class Event(NamedTuple):
@@ -21,6 +24,6 @@ class Event(NamedTuple):
     fields: Mapping[str, str | int | float] = MappingProxyType({})
 
     @property
-    def message(self) -> Message:
+    def message(self) -> Said:
         """What happened, to be worded where somebody reads it."""
-        return Message(self.text, self.fields)
+        return self.text if self.kind in _QUOTED else Message(self.text, self.fields)

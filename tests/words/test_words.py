@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from wslgpud.event import Event
 from wslgpud.words import (
     ENGLISH,
     HEADLINE_CHARACTERS,
@@ -137,6 +138,19 @@ def test_brackets_without_a_blank_or_around_one_alone_are_brackets():
 
 def test_brackets_in_a_name_are_only_brackets():
     assert str(say("[{who}|nobody]", who="[a|{b}]")) == "[a|{b}]"
+
+
+def test_brackets_without_end_in_a_strangers_row_are_not_followed_to_their_end():
+    deep = Message("[" * 50 + "{a}!" + "]" * 50, {"a": "x"})
+
+    assert str(deep) == "[" * 46 + "x!" + "]" * 46
+
+
+@pytest.mark.parametrize("kind", ["nvidia_xid", "dxg_error"])
+def test_a_line_of_the_kernel_is_no_template_whatever_a_program_has_put_into_it(kind):
+    line = "NVRM: Xid (PCI:0000:01:00): 79, pid=7, name=[{pid}|evil]"
+
+    assert tongue("zh").text(Event(kind, 0.0, line, {"pid": 7}).message) == line
 
 
 def test_a_message_that_needs_an_unknown_fact_says_nothing():

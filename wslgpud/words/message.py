@@ -22,6 +22,8 @@ from typing import Any, Union
 Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
 
 BLANK = re.compile(r"\{(\w+)\}")
+#: parts within parts; a stranger's database may have rows with very many, each a walk through all of it
+_DEEPEST = 4
 _OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
@@ -69,9 +71,10 @@ def filled(template: str, facts: Mapping[str, Fact]) -> Message:
 
 def without_unknown(template: str, known: Container[str]) -> str:
     """Return a template with those of its optional parts whose facts are known, and no brackets."""
-    found = 1
-    while found and "[" in template:  # from the inmost to the outmost
+    for _ in range(_DEEPEST):  # from the inmost to the outmost
         template, found = _OPTIONAL.subn(lambda part: _first_known(part[1], known), template)
+        if not found:
+            break
     return template
 
 
