@@ -18,6 +18,26 @@ quietly() {
     said=$("$@" 2>&1) || { code=$? && printf '%s\n' "$said" >&2 && return $code; }
 }
 
+# counted TOTAL PIP...: as quietly, but says how far it is with so many packages.
+counted() {
+    total=$1 count=0 said=
+    shift
+    { "$@" 2>&1 && echo "status 0" || echo "status $?"; } | while IFS= read -r line; do
+        case $line in
+            "Collecting "*)
+                count=$((count + 1))
+                [ $((count % 20)) != 0 ] || echo "fetching package $count of $total" >&2
+                ;;
+            "Installing collected"*) echo "installing $count packages" >&2 ;;
+            "status 0") exit ;;
+            "status "*) printf '%s' "$said" >&2 && exit "${line#status }" ;;
+            "  Downloading "* | "  Using cached "* | "Ignoring "* | "Looking in "*) ;;
+            *) said="$said$line
+" ;;
+        esac
+    done
+}
+
 # missing_packages NAME...: print the Debian packages among NAME that are not installed.
 missing_packages() {
     for name in "$@"; do
@@ -84,11 +104,12 @@ with_venv() {
 install_locked() {
     pip=$1/bin/pip
     shift
+    locked=$(grep -h '^[a-z].*==' "$@" | sort -u | wc -l)
     for file in "$@"; do
         set -- "$@" --requirement "$file"
         shift
     done
-    quietly "$pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: "$@"
+    counted "$locked" "$pip" install --progress-bar off --disable-pip-version-check --require-hashes --only-binary :all: "$@"
 }
 
 # install_ours ENVIRONMENT REPOSITORY OPTION...: install the repository's own package. What builds it is locked as
@@ -120,7 +141,7 @@ make_environment() {
         return 1
     fi
     with_venv "$python" || return
-    echo "preparing $environment (once, about half a minute)" >&2
+    echo "preparing $environment (once, a minute or two)" >&2
     rm -rf "$environment"
     "$python" -I -m venv "$environment" || return
     if ! install_locked "$environment" "$@" || ! install_ours "$environment" "$repository" --editable; then

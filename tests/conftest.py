@@ -7,10 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.parts import PARTS
 from wslgpud.store import store
 
 #: how many examples of each property, at random, somebody who looks for more wants to see
@@ -25,6 +27,55 @@ settings.load_profile("more" if EXAMPLES else "the same for all")
 
 # A daemon must not wait for a busy disk when it ends; of a test's store all is on it at the end.
 store.CLOSE_SECONDS = 300.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also run what is left out while no test is named")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, part in PARTS.items():
+        config.addinivalue_line("markers", f"{name}: {part.what} (needs {part.needs()})")
+    if hasattr(config, "workerinput"):
+        config.option.parts = config.workerinput["parts"]
+    else:
+        named = config.args_source is config.ArgsSource.ARGS or config.option.keyword or config.option.markexpr
+        config.option.parts = config.option.all or bool(named)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell xdist's workers, which do not see the command line."""
+    node.workerinput["parts"] = node.config.option.parts
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark who uses a part's fixture; leave the parts out while no test is named, else begin with what takes long."""
+    for item in items:
+        for name, part in PARTS.items():
+            if not {*part.fixtures}.isdisjoint(getattr(item, "fixturenames", ())):
+                item.add_marker(name)
+    heavy = [item for item in items if any(item.get_closest_marker(name) for name in PARTS)]
+    light = [item for item in items if item not in {*heavy}]
+    if config.option.all:
+        items[:] = heavy + light
+    elif not config.option.parts:
+        items[:] = light
+        config.hook.pytest_deselected(items=heavy)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what is left out, or what it needs and whether that is here."""
+    if not config.option.parts:
+        return [f"left out: {', '.join(PARTS)} (./tests/run --all runs them too; so does naming a test)"]
+    lines = []
+    for name, part in PARTS.items() if config.option.all else ():
+        lacks = part.lacks()
+        lines.append(
+            f"{name}: {part.what}; needs {part.needs()}" + f"; skipped without {', '.join(lacks)}" * bool(lacks)
+        )
+    return lines
 
 
 @pytest.fixture

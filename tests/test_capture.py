@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.capture import Mask, Recorder, capture
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
+from wslgpud.sampling.capture import Mask, Recorder, capture
 from wslgpud.sources.cgroups import CgroupSource
 from wslgpud.sources.cpu import CpuSource
 from wslgpud.sources.disk import DiskSource, FilesystemSource
@@ -43,14 +43,8 @@ def series(source_type, host) -> set[tuple[str, tuple[str, ...]]] | str:
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("capture") / "here"
-    secret = [
-        sys.executable,
-        "-c",
-        "import sys; x = b'x' * (200 << 20); print(1, flush=True); sys.stdin.read()",
-    ]
-    with subprocess.Popen(
-        [*secret, "--token=geheim"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:  # fmt: skip
+    secret = [sys.executable, "-c", "import sys; x = b'x' * (200 << 20); print(1, flush=True); sys.stdin.read()"]
+    with subprocess.Popen([*secret, "--token=geheim"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         child.stdout.readline()
         capture(Host(), folder)
         child.stdin.close()

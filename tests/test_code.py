@@ -35,11 +35,7 @@ def test_shell_scripts_pass_shellcheck() -> None:
     scripts = [*(f"deploy/{name}" for name in names), "tests/run", ".ci/run"]
 
     done = subprocess.run(
-        ["shellcheck", "-x", "-P", "SCRIPTDIR", *scripts],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["shellcheck", "-x", "-P", "SCRIPTDIR", *scripts], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stdout

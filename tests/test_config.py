@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wslgpud import config
 from wslgpud.cli.config import sample_file
 from wslgpud.config import declared_keys, load
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 
 
 def load_text(tmp_path: Path, text: str) -> config.Loaded:
@@ -48,27 +48,18 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (
-            "[sampling]\ninterval = 2",
-            "unknown key sampling.interval; did you mean sampling.interval_seconds?",
-        ),
+        ("[sampling]\ninterval = 2", "unknown key sampling.interval; did you mean sampling.interval_seconds?"),
         ("[severs]\nport = 1", "unknown section [severs]; did you mean server?"),
         ("[server]\nport = 'http'", "server.port must be a whole number, not 'http'"),
         ("[server]\nport = true", "server.port must be a whole number, not True"),
         ("[server]\nport = 70000", "server.port must be between 0 and 65535, not 70000"),
-        (
-            "[sampling]\ninterval_seconds = nan",
-            "sampling.interval_seconds must be between 0.1 and 60, not nan",
-        ),
+        ("[sampling]\ninterval_seconds = nan", "sampling.interval_seconds must be between 0.1 and 60, not nan"),
         ("[sampling]\ngpu = 'yes'", "sampling.gpu must be true or false, not 'yes'"),
         ("[alerts]\ncommand = 'mail'", "alerts.command must be a list of strings"),
         ("[alerts]\nminimum_level = 'bad'", "must be one of info, warning, critical, emergency"),
         ("server = 3", "server is a section; write [server]"),
         ("[server\nport=1", "not valid TOML"),
-        (
-            "[sampling]\ninterval_seconds = 1\nfastest_seconds = 2",
-            "must not exceed sampling.interval_seconds",
-        ),
+        ("[sampling]\ninterval_seconds = 1\nfastest_seconds = 2", "must not exceed sampling.interval_seconds"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_remedy(tmp_path: Path, text: str, complaint: str) -> None:

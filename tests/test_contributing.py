@@ -21,11 +21,10 @@ HANG = """
 from tests.alerts.ticks import tick
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.alerts.texts import compose
-from wslgpud.model import Reading, Transition
+from wslgpud.model import Reading
 from wslgpud.sources.cpu import BLOCKED
 engine = RuleEngine()
-changes = [c for t in (0, 61) for c in engine.observe(tick(t, Reading(BLOCKED, 30)))]
-rows = [Transition(0, 0, c.resource, c.rule, c.old, c.new, facts=c.facts) for c in changes]
+rows = [row for t in (0, 61) for row in engine.observe(tick(t, Reading(BLOCKED, 30)))]
 print([(row.rule, row.new.name, str(compose(row).headline)) for row in rows])
 """
 
@@ -39,17 +38,26 @@ class Copy:
             shutil.copytree(ROOT / name, self.folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         changes = "\n".join(re.findall(r"```diff\n(.*?)\n```", PAGE, re.DOTALL)) + "\n"
         done = subprocess.run(
-            ["git", "apply", "-"], cwd=self.folder, input=changes, text=True,
+            ["git", "apply", "-"],
+            cwd=self.folder,
+            input=changes,
+            text=True,
             # Else git would look for the repository that a temporary folder may lie in.
-            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder)}, capture_output=True, check=False,
-        )  # fmt: skip
+            env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder)},
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
     def python(self, *arguments: str, home: Path) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=self.folder, capture_output=True, text=True, check=False,
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
             env={**clean_environment(home), "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
+        )
         assert not done.stderr, done.stderr
         return done.stdout
 
@@ -63,18 +71,13 @@ def test_a_metric_is_exported_kept_and_documented(
     changed: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(changed.folder)  # python -m takes the program from where it is started
-    with daemon(
-        tmp_path, "--host-root", "tests/hosts/no-gpu", settings={"WSLGPUD_STORE__COMMIT_SECONDS": "1"}
-    ) as one:
+    with daemon(tmp_path, "--host-root", "tests/hosts/no-gpu", settings={"WSLGPUD_STORE__COMMIT_SECONDS": "1"}) as one:
         eventually(lambda: one.samples().get("wslgpud_memory_percpu_bytes"), "the metric")
         one.end()
-    series = changed.python(
-        "-m", "wslgpud", "history", "--json", "--state", str(tmp_path / "state"),
-        home=tmp_path,
-    )  # fmt: skip
+    series = changed.python("-m", "wslgpud", "history", "--json", "--state", str(tmp_path / "state"), home=tmp_path)
 
     assert [row["value"] for row in json.loads(series) if row["series"] == "memory_percpu_bytes"] != []
-    assert "`wslgpud_memory_percpu_bytes`" in changed.python("-m", "wslgpud.catalogue", home=tmp_path)
+    assert "`wslgpud_memory_percpu_bytes`" in changed.python("-m", "wslgpud.app.catalogue", home=tmp_path)
 
 
 def test_a_check_is_part_of_the_report(changed: Copy, tmp_path: Path) -> None:
@@ -95,9 +98,7 @@ def test_a_rule_speaks_waits_for_its_translation_is_explained_and_reaches_promet
         "[('programs_hang', 'WARNING', '30 programs wait for a disk')]\n"
     )
     assert "12 without a translation" in changed.python("-m", "tests.words.catalogue", home=tmp_path)
-    assert "does not answer" in changed.python(
-        "-m", "wslgpud", "alerts", "explain", "programs_hang", home=tmp_path
-    )
+    assert "does not answer" in changed.python("-m", "wslgpud", "alerts", "explain", "programs_hang", home=tmp_path)
     assert "programs_hang" in (changed.folder / "deploy/prometheus/wslgpud.rules.yml").read_text()
 
 

@@ -18,22 +18,55 @@ from tests.docs import commands, tables
 from tests.support.film import film_svg
 from tests.support.pictures import monitor_svg, status_svg
 from wslgpud import config
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = sorted(
-    path for path in (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"))
-) + sorted(path for folder in ("wslgpud", "deploy", "grafana") for path in (ROOT / folder).rglob("*.md"))
+TOP = ("README.md", "README.zh.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+FOLDERS = ("wslgpud", "deploy", "grafana", "tests/bench")
+PAGES = [ROOT / name for name in TOP] + sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))
+MODULES = ("wslgpud", "deploy", "grafana", "tests")
 STORY_BYTES = 150_000
 
 
-def test_every_table_of_the_readme_is_made_of_what_it_tells_about() -> None:
+def test_every_table_of_the_pages_is_generated_from_what_it_documents() -> None:
     """After a change: ./tests/renew."""
-    assert tables.found(README) == {name: make() for name, make in tables.TABLES.items()}
-    by_hand = re.sub(r"<!-- \w+: generated.*?<!-- end -->", "", README, flags=re.DOTALL)
-    assert re.findall(r"^\|.*", by_hand, re.MULTILINE) == []
+    tabled = {page: tables.found((ROOT / page).read_text()) for page in tables.PAGES}
+    assert {name: table for found in tabled.values() for name, table in found.items()} == {
+        name: make() for name, make in tables.TABLES.items()
+    }
+    for page in tables.PAGES:
+        by_hand = re.sub(r"<!-- \w+: generated.*?<!-- end -->", "", (ROOT / page).read_text(), flags=re.DOTALL)
+        assert re.findall(r"^\|.*", by_hand, re.MULTILINE) == [], page
+
+
+def test_the_readme_is_read_in_ten_minutes_and_starts_with_both_commands() -> None:
+    lines = README.splitlines()
+
+    assert len(lines) <= 250
+    assert "./deploy/run" in "\n".join(lines[:30])
+    assert "./tests/run" in "\n".join(lines[:30])
+
+
+def _bones(page: str) -> dict[str, object]:
+    """Return the parts of a page that are the same in every language."""
+    fences = re.findall(r"^```.*?^```$", page, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$|<!-- .*?<!-- end -->", "", page, flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)]+)\)", prose)
+    return {
+        "headings": [len(marks) for marks in re.findall(r"^(#+) ", prose, re.MULTILINE)],
+        "boxes": [re.sub(r"(?m)\s+#.*$", "", fence) for fence in fences],
+        "links": sorted(t for t in targets if not t.startswith(("#", "README."))),
+        "jumps": len([t for t in targets if t.startswith("#")]),
+        "code": sorted(set(re.findall(r"`([^`]+)`", prose))),
+        "points": len(re.findall(r"^- ", prose, re.MULTILINE)),
+        "paragraphs": len(re.findall(r"\S\n\n", prose)),
+    }
+
+
+def test_the_readme_in_chinese_says_the_same() -> None:
+    assert _bones((ROOT / "README.zh.md").read_text()) == _bones(README)
 
 
 def test_each_claim_of_the_security_page_names_a_test_that_is_there() -> None:
@@ -92,9 +125,7 @@ def test_every_command_that_a_page_shows_is_run_by_a_test(page: str) -> None:
     for command in commands.commands(page):
         if command in commands.ELSEWHERE:
             file, _, name = commands.ELSEWHERE[command].partition("::")
-            tests = {
-                node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")
-            }
+            tests = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if hasattr(node, "name")}
             assert name in tests, f"{command!r} is said to be run by {name}, which is not in {file}"
         else:
             assert command in commands.typed() or command in commands.CANNOT
@@ -118,9 +149,7 @@ def _known(words: list[str]) -> str:
             command = found[word]
         elif found and getattr(command, "no_args_is_help", False) and not word.startswith("-"):
             return f"there is no command {word}"
-        options |= {
-            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
-        }
+        options |= {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         if word.startswith("--") and word.partition("=")[0] not in {*options, "--help", "--version"}:
             return f"there is no option {word}"
     return ""
@@ -137,9 +166,7 @@ def test_every_command_of_ours_that_a_page_names_exists_with_its_options(path: P
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_piece_of_configuration_that_a_page_shows_can_be_used(path: Path, tmp_path: Path) -> None:
-    for number, block in enumerate(
-        re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
-    ):
+    for number, block in enumerate(re.findall(r"^```toml\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)):
         file = tmp_path / f"{number}.toml"
         file.write_text(block)
         config.load(file, {})
@@ -157,6 +184,15 @@ def test_every_link_leads_somewhere(path: Path) -> None:
 
     assert [target for target in files if not (path.parent / target).exists()] == []
     assert set(jumps) <= places
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_that_a_page_names_is_there(path: Path) -> None:
+    text = re.sub(r"^```diff.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`((?:[\w-]+/)*\w+\.py)`", text)) if path.name != "CHANGELOG.md" else set()
+    known = {file.as_posix() for folder in MODULES for file in (ROOT / folder).rglob("*.py")}
+
+    assert {name for name in named if not any(file.endswith(f"/{name}") for file in known)} == set()
 
 
 def test_every_metric_says_what_it_means_in_sentences() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wslgpud import extras
+from wslgpud import optional_packages
 
 ROOT = Path(__file__).parent.parent
 
@@ -16,18 +16,16 @@ def test_each_extra_of_the_package_has_a_remedy_and_is_offered_by_the_installer(
     _, _, rest = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")
     declared = dict(re.findall(r'^(\w+) = \["([\w\[\]-]+)', rest.partition("\n[")[0], re.MULTILINE))
 
-    assert {name: package.strip("'") for name, package in extras.PACKAGES.items()} == declared
-    offered = subprocess.run(
-        [ROOT / "deploy/install", "--help"], capture_output=True, text=True, check=True
-    ).stdout
+    assert {name: package.strip("'") for name, package in optional_packages.PACKAGES.items()} == declared
+    offered = subprocess.run([ROOT / "deploy/install", "--help"], capture_output=True, text=True, check=True).stdout
     assert " ".join(sorted(declared)) in offered
 
 
 def test_the_remedy_adds_to_where_this_program_runs(monkeypatch, tmp_path: Path) -> None:
-    assert extras.remedy("parquet") == f"{sys.executable} -m pip install pyarrow"
+    assert optional_packages.remedy("parquet") == f"{sys.executable} -m pip install pyarrow"
 
     (tmp_path / "wslgpud.releases").mkdir()
     (tmp_path / "wslgpud").symlink_to(tmp_path / "wslgpud.releases")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "wslgpud"))
 
-    assert extras.remedy("parquet").startswith("./deploy/install --extra parquet")
+    assert optional_packages.remedy("parquet").startswith("./deploy/install --extra parquet")

@@ -11,17 +11,17 @@ from tests.hosts.machines import HERE
 from wslgpud.cli.common import Fault
 from wslgpud.cli.moments import moment
 from wslgpud.config import Config
-from wslgpud.history import observations
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, PsiState
-from wslgpud.monitor import Monitor
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.series.observations import observations
 from wslgpud.store import Reader, Store
 
 
 @pytest.mark.parametrize("machine", ["wsl2-vram-full", "wsl2-swap-thrash", "cgroup-limit", "bare-linux"])
 def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> None:
     host = RecordedHost(HERE / machine)
-    monitor = Monitor(Config(), host)
+    monitor = SamplingPipeline(Config(), host)
     state, _ = monitor.tick()
     monitor.close()
     seen, wall = state.observation, state.snapshot.wall
@@ -35,9 +35,7 @@ def test_an_observation_survives_the_database(machine: str, tmp_path: Path) -> N
     assert again.t == pytest.approx(wall, abs=0.002)
     for part in ("ram", "swap", "vm", "cgroups", "wsl"):
         assert getattr(again, part) == getattr(seen, part), part
-    assert {k: v.full_total_us for k, v in again.psi.items()} == {
-        k: v.full_total_us for k, v in seen.psi.items()
-    }
+    assert {k: v.full_total_us for k, v in again.psi.items()} == {k: v.full_total_us for k, v in seen.psi.items()}
     assert [(p.pid, p.start_ticks, p.rss_bytes) for p in again.processes] == [
         (p.pid, p.start_ticks, p.rss_bytes) for p in seen.processes
     ]
@@ -50,9 +48,15 @@ def stalls(psi: Mapping[str, PsiState]) -> dict[str, int | None]:
 
 def kept_of(gpu: GpuSample) -> GpuSample:
     return GpuSample(
-        gpu.index, gpu.uuid, "", gpu.total_bytes, gpu.used_bytes, gpu.free_bytes, gpu.reserved_bytes,
+        gpu.index,
+        gpu.uuid,
+        "",
+        gpu.total_bytes,
+        gpu.used_bytes,
+        gpu.free_bytes,
+        gpu.reserved_bytes,
         processes=gpu.processes,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("text", "ago"), [("90min", 5400), ("24h", 86400), ("7 d", 7 * 86400), ("30s", 30)])

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from wslgpud.masking import SECRET, address, masked, named, parts, without
+from wslgpud.security.redaction import SECRET, address, masked, named, parts, without
 from wslgpud.sources.roles import title
 
 HIDDEN = "h1dd3n"
@@ -16,18 +16,35 @@ HIDDEN = "h1dd3n"
 @pytest.mark.parametrize(
     "text",
     [
-        f"--api-key={HIDDEN}", f"--api-key {HIDDEN}", f"--password {HIDDEN}", f"prog -auth-token {HIDDEN} -x",
-        f"OPENAI_API_KEY={HIDDEN} x", f"AWS_SECRET_ACCESS_KEY='{HIDDEN} y'", f"passwd = {HIDDEN}",
-        f'{{"token": "{HIDDEN} and more"}}', f"Authorization: Bearer {HIDDEN}.abc", f"Basic {HIDDEN}abc",
-        f"sk-ant-api03-{HIDDEN}12345678ijkl", f"hf_abcdefghij{HIDDEN}", f"ghp_abcdefghij{HIDDEN}0123456789",
-        f"glpat-abcdefghij{HIDDEN}", f"xoxb-1234-{HIDDEN}", f"AKIA{HIDDEN.upper()}ABCDEFGHIJ",
-        f"eyJhbGciOiJI.{HIDDEN}.SflKxw", f"0123456789abcdef{HIDDEN}0123456789", f"https://me:{HIDDEN}@host/x",
-        f"http://me:pa@{HIDDEN}@host:9/x", f"http://me:pa/{HIDDEN}@host/", f"postgresql://me:{HIDDEN}@host/db",
-        f"url: /v1/metrics?token={HIDDEN}&n=1", f"GET /x?a=1&sig={HIDDEN} failed",
-        f"https://hooks.slack.com/services/{HIDDEN}/x", f"https://discord.com/api/webhooks/1/{HIDDEN}",
+        f"--api-key={HIDDEN}",
+        f"--api-key {HIDDEN}",
+        f"--password {HIDDEN}",
+        f"prog -auth-token {HIDDEN} -x",
+        f"OPENAI_API_KEY={HIDDEN} x",
+        f"AWS_SECRET_ACCESS_KEY='{HIDDEN} y'",
+        f"passwd = {HIDDEN}",
+        f'{{"token": "{HIDDEN} and more"}}',
+        f"Authorization: Bearer {HIDDEN}.abc",
+        f"Basic {HIDDEN}abc",
+        f"sk-ant-api03-{HIDDEN}12345678ijkl",
+        f"hf_abcdefghij{HIDDEN}",
+        f"ghp_abcdefghij{HIDDEN}0123456789",
+        f"glpat-abcdefghij{HIDDEN}",
+        f"xoxb-1234-{HIDDEN}",
+        f"AKIA{HIDDEN.upper()}ABCDEFGHIJ",
+        f"eyJhbGciOiJI.{HIDDEN}.SflKxw",
+        f"0123456789abcdef{HIDDEN}0123456789",
+        f"https://me:{HIDDEN}@host/x",
+        f"http://me:pa@{HIDDEN}@host:9/x",
+        f"http://me:pa/{HIDDEN}@host/",
+        f"postgresql://me:{HIDDEN}@host/db",
+        f"url: /v1/metrics?token={HIDDEN}&n=1",
+        f"GET /x?a=1&sig={HIDDEN} failed",
+        f"https://hooks.slack.com/services/{HIDDEN}/x",
+        f"https://discord.com/api/webhooks/1/{HIDDEN}",
         f"https://api.telegram.org/bot{HIDDEN}/sendMessage",
     ],
-)  # fmt: skip
+)
 def test_what_has_the_form_of_a_secret_is_masked(text: str) -> None:
     assert HIDDEN not in masked(text).lower()
     assert SECRET in masked(text)
@@ -38,13 +55,23 @@ def test_what_has_the_form_of_a_secret_is_masked(text: str) -> None:
     "text",
     [
         "tokenizer.json",
-        "python3 train.py", "-m torch.distributed.run", "make -j8 all", "kworker/0:1-events",
-        "train_llama3_70b_instruct_lora_r16_alpha32_v2_final.py", "GPU-12345678-1234-1234-1234-123456789abc",
-        "see https://github.com/caronc/apprise/wiki", "memory: 24684096 kB", "GPU 0 full in ~13 s (9-21)",
-        "key server.foo is unknown; did you mean server.port?", "/mnt/c/Users/me/x@2x.png", "a=b c=d",
-        "source gpu: NVML probe ended with status 1", "http://127.0.0.1:9655/metrics", "训练 模型",
+        "python3 train.py",
+        "-m torch.distributed.run",
+        "make -j8 all",
+        "kworker/0:1-events",
+        "train_llama3_70b_instruct_lora_r16_alpha32_v2_final.py",
+        "GPU-12345678-1234-1234-1234-123456789abc",
+        "see https://github.com/caronc/apprise/wiki",
+        "memory: 24684096 kB",
+        "GPU 0 full in ~13 s (9-21)",
+        "key server.foo is unknown; did you mean server.port?",
+        "/mnt/c/Users/me/x@2x.png",
+        "a=b c=d",
+        "source gpu: NVML probe ended with status 1",
+        "http://127.0.0.1:9655/metrics",
+        "训练 模型",
     ],
-)  # fmt: skip
+)
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert masked(text) == named(text) == text
 
@@ -56,22 +83,7 @@ def test_masked_json_is_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "unit",
-    [
-        "a",
-        "-",
-        "key",
-        "://",
-        "a1",
-        "sk-",
-        '"token"',
-        "--a ",
-        "eyJabcdefgh.",
-        "?a",
-        " = ",
-        'token="',
-        "token ",
-    ],
+    "unit", ["a", "-", "key", "://", "a1", "sk-", '"token"', "--a ", "eyJabcdefgh.", "?a", " = ", 'token="', "token "]
 )
 def test_a_long_line_takes_time_in_proportion_to_its_length(unit: str) -> None:
     def seconds(count: int) -> float:

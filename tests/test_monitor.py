@@ -8,8 +8,9 @@ from pathlib import Path
 
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
-from wslgpud.monitor import Monitor, State
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
+from wslgpud.sampling.sampler import INTERVAL
 
 HOSTS = Path(__file__).parent / "hosts"
 
@@ -30,10 +31,10 @@ class SteppingClock:
 class Watched:
     """A calm machine and the monitor that looks at it."""
 
-    def __init__(self, monitor: Monitor, clock: SteppingClock) -> None:
+    def __init__(self, monitor: SamplingPipeline, clock: SteppingClock) -> None:
         self.monitor, self.clock = monitor, clock
 
-    def next_tick(self, *, planned_seconds: float | None = None) -> State:
+    def next_tick(self, *, planned_seconds: float | None = None) -> PipelineState:
         """Let the time until the next tick pass, as planned by the monitor or, if told, by the test."""
         if planned_seconds is not None:
             self.monitor.delay_seconds = planned_seconds
@@ -44,7 +45,7 @@ class Watched:
 @contextmanager
 def watching(machine: str = "bare-linux") -> Iterator[Watched]:
     clock = SteppingClock()
-    monitor = Monitor(Config(), RecordedHost(HOSTS / machine, clock))
+    monitor = SamplingPipeline(Config(), RecordedHost(HOSTS / machine, clock))
     try:
         monitor.tick()
         yield Watched(monitor, clock)
@@ -52,7 +53,7 @@ def watching(machine: str = "bare-linux") -> Iterator[Watched]:
         monitor.close()
 
 
-def is_fresh(state: State, source: str) -> bool:
+def is_fresh(state: PipelineState, source: str) -> bool:
     return next(report.fresh for report in state.snapshot.reports if report.name == source)
 
 
@@ -62,7 +63,9 @@ def test_a_pace_that_eases_again_is_not_taken_for_a_stalled_machine() -> None:
         eased = machine.next_tick()
 
     assert (hurried.snapshot.lateness_seconds, eased.snapshot.lateness_seconds) == (0.0, 0.0)
+    # A snapshot has the time to the next tick; the metric is the time that was planned before this one.
     assert hurried.snapshot.interval_seconds == 1.0
+    assert [state.snapshot.value(INTERVAL) for state in (hurried, eased)] == [0.125, 1.0]
 
 
 def test_a_slightly_quicker_pace_reads_no_source_more_rarely() -> None:
@@ -90,7 +93,7 @@ def test_every_resource_that_can_quicken_the_pace_is_read_at_that_pace() -> None
 
 
 def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_next_forecast(monkeypatch):
-    monitor = Monitor(Config(), RecordedHost(HOSTS / "wsl2-idle"))
+    monitor = SamplingPipeline(Config(), RecordedHost(HOSTS / "wsl2-idle"))
     healthy = RiskEngine.observe
     monkeypatch.setattr(RiskEngine, "observe", lambda *_: 1 / 0)
     broken, transitions = monitor.tick()
@@ -99,7 +102,7 @@ def test_a_bug_in_the_engine_costs_its_memory_but_neither_the_samples_nor_the_ne
     monitor.close()
 
     reports = [next(r for r in s.snapshot.reports if r.name == "risk") for s in (broken, mended)]
-    assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), [], True)
+    assert (broken.forecasts, transitions, broken.observation.ram is not None) == ((), (), True)
     assert [(r.health, r.failures_total) for r in reports] == [("failed", 1), ("ok", 1)]
     assert "internal error: ZeroDivisionError" in reports[0].error
     assert mended.forecasts

@@ -6,8 +6,8 @@ from wslgpud.config import Config
 from wslgpud.event import Event
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Observation, Reading, Sample, Snapshot, SourceReport
-from wslgpud.observe import observe
-from wslgpud.sampler import Sampler
+from wslgpud.sampling.observation import observe
+from wslgpud.sampling.sampler import Sampler
 from wslgpud.sources import cgroups, cpu, memory, pressure, windows, wsl
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.sources.registry import SOURCES
@@ -30,17 +30,26 @@ def test_memory_swap_and_reclaim_arrive_in_their_places():
     seen = observe(
         snapshot(
             readings(
-                (MEMINFO["MemTotal"], 1000), (MEMINFO["MemAvailable"], 400), (MEMINFO["Shmem"], 7),
-                (MEMINFO["SwapTotal"], 50), (MEMINFO["SwapFree"], 20), (memory.SWAP_IN, 8192),
-                (memory.REFAULTS, 3, ("anon",)), (memory.REFAULTS, 4, ("file",)), (memory.OOM_KILLS, 1),
+                (MEMINFO["MemTotal"], 1000),
+                (MEMINFO["MemAvailable"], 400),
+                (MEMINFO["Shmem"], 7),
+                (MEMINFO["SwapTotal"], 50),
+                (MEMINFO["SwapFree"], 20),
+                (memory.SWAP_IN, 8192),
+                (memory.REFAULTS, 3, ("anon",)),
+                (memory.REFAULTS, 4, ("file",)),
+                (memory.OOM_KILLS, 1),
                 (cpu.BLOCKED, 6),
             )
         )
-    )  # fmt: skip
+    )
     assert (seen.ram.total, seen.ram.available, seen.ram.shmem, seen.ram.cached) == (1000, 400, 7, None)
     assert (seen.swap.total, seen.swap.free, seen.swap.in_bytes_total, seen.swap.out_bytes_total) == (
-        50, 20, 8192, None,
-    )  # fmt: skip
+        50,
+        20,
+        8192,
+        None,
+    )
     assert (seen.vm.refault_pages_total, seen.vm.oom_kills_total, seen.vm.blocked_processes) == (7, 1, 6)
     assert seen.vm.alloc_stalls_total is None
 
@@ -64,15 +73,15 @@ def test_each_limited_cgroup_is_one_state():
     seen = observe(
         snapshot(
             readings(
-                (cgroups.LIMIT, 100, ("/a",)), (cgroups.CURRENT, 60, ("/a",)),
-                (cgroups.INACTIVE_FILE, 5, ("/a",)), (cgroups.LIMIT, 200, ("/ended",)),
+                (cgroups.LIMIT, 100, ("/a",)),
+                (cgroups.CURRENT, 60, ("/a",)),
+                (cgroups.INACTIVE_FILE, 5, ("/a",)),
+                (cgroups.LIMIT, 200, ("/ended",)),
             )
         )
-    )  # fmt: skip
+    )
     (state,) = seen.cgroups
-    assert (state.path, state.limit, state.current, state.inactive_file, state.swap_current) == (
-        "/a", 100, 60, 5, None,
-    )  # fmt: skip
+    assert (state.path, state.limit, state.current, state.inactive_file, state.swap_current) == ("/a", 100, 60, 5, None)
 
 
 def test_a_clock_jump_says_that_the_gap_was_no_stall_and_only_once():
@@ -126,9 +135,11 @@ def test_a_source_that_does_not_answer_is_named_by_the_resource_that_it_is_about
 def test_what_windows_tells_of_a_card_is_known_by_its_name_and_of_others_nothing_is():
     cards = (GpuSample(0, "GPU-0", "RTX 5070 Ti"), GpuSample(1, "GPU-1", "T400"))
     told = readings(
-        (windows.GPU_SIZE, 1000, ("RTX 5070 Ti",)), (windows.GPU_DEDICATED, 990, ("RTX 5070 Ti",)),
-        (windows.GPU_SHARED, 300, ("RTX 5070 Ti",)), (windows.GPU_SHARED, 70, ("Intel(R) UHD Graphics",)),
-    )  # fmt: skip
+        (windows.GPU_SIZE, 1000, ("RTX 5070 Ti",)),
+        (windows.GPU_DEDICATED, 990, ("RTX 5070 Ti",)),
+        (windows.GPU_SHARED, 300, ("RTX 5070 Ti",)),
+        (windows.GPU_SHARED, 70, ("Intel(R) UHD Graphics",)),
+    )
     first, second = observe(snapshot(Sample(gpus=cards), told)).gpus
     assert (first.index, first.shared_bytes, first.windows_ratio) == (0, 300, 0.99)
     assert second == cards[1]

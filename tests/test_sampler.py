@@ -14,7 +14,7 @@ from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample
-from wslgpud.sampler import LATENESS, Pace, Sampler
+from wslgpud.sampling.sampler import LATENESS, Sampler, SamplingPace
 from wslgpud.sources import Source
 
 VALUE = MetricSpec("test_value", "gauge", "", "A value.")
@@ -46,13 +46,7 @@ def source(
         def read(self) -> Sample:
             return read()
 
-    Made.name, Made.lane, Made.period_seconds, Made.fast, Made.deadline_seconds = (
-        name,
-        lane,
-        period,
-        fast,
-        deadline,
-    )
+    Made.name, Made.lane, Made.period_seconds, Made.fast, Made.deadline_seconds = (name, lane, period, fast, deadline)
     Made.metrics = (VALUE,)
     return Made(Host(), Config())
 
@@ -63,9 +57,7 @@ def counting() -> Callable[[], Sample]:
 
 
 @contextmanager
-def sampling(
-    *sources: Source, clock: SteppingClock | None = None, patient: bool = False
-) -> Iterator[Sampler]:
+def sampling(*sources: Source, clock: SteppingClock | None = None, patient: bool = False) -> Iterator[Sampler]:
     sampler = Sampler(sources, clock or SteppingClock(), 1.0, patient=patient)
     yield sampler
     sampler.close()
@@ -88,8 +80,10 @@ def test_a_source_that_fails_publishes_nothing_and_leaves_the_others_alone() -> 
         first, second, _ = sampler.tick().reports
 
     assert (first.health, first.error, first.sample.readings) == (
-        "failed", "cannot read /proc/x: Permission denied", (),
-    )  # fmt: skip
+        "failed",
+        "cannot read /proc/x: Permission denied",
+        (),
+    )
     assert first.failures_total == 1
     assert second.health == "ok"
 
@@ -134,11 +128,7 @@ def test_a_hung_source_costs_only_its_own_readings_and_is_not_asked_again() -> N
     with sampling(stuck, source(counting(), "good"), clock=clock) as sampler:
         for tick in range(3):
             report, good, _ = sampler.tick().reports
-            assert (report.health, report.sample.readings, good.sample.readings[0].value) == (
-                "late",
-                (),
-                tick,
-            )
+            assert (report.health, report.sample.readings, good.sample.readings[0].value) == ("late", (), tick)
             clock.now += 1
         assert hanging.entered == 1
         assert report.failures_total == 1
@@ -189,8 +179,14 @@ def test_a_slow_source_keeps_its_last_value_with_its_age_between_two_reads() -> 
             clock.now += 1
 
     assert seen == [
-        (0, 0, True), (0, 1, False), (0, 2, False), (0, 3, False), (0, 4, False), (1, 0, True), (1, 1, False),
-    ]  # fmt: skip
+        (0, 0, True),
+        (0, 1, False),
+        (0, 2, False),
+        (0, 3, False),
+        (0, 4, False),
+        (1, 0, True),
+        (1, 1, False),
+    ]
 
 
 def test_an_event_is_seen_in_one_snapshot_only() -> None:
@@ -228,7 +224,7 @@ class TestPace:
     settings: ClassVar[Sampling] = Sampling(interval_seconds=1.0, fastest_seconds=0.1)
 
     def delays(self, *headrooms: int) -> list[float]:
-        pace = Pace(self.settings)
+        pace = SamplingPace(self.settings)
         return [round(pace.next_delay(float(t), {"ram": left}), 2) for t, left in enumerate(headrooms)]
 
     def test_calm_memory_is_sampled_at_the_ordinary_pace(self) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from wslgpud.model import Forecast, Level, Observation, Snapshot
-from wslgpud.status import State, status
+from wslgpud.sampling.pipeline import PipelineState
+from wslgpud.serve.status import status
 from wslgpud.verdict import decide
 from wslgpud.words import from_json, tongue
 
@@ -15,7 +16,7 @@ GIB = 1 << 30
 
 
 def document(*forecasts: Forecast, language: str = "en") -> dict[str, Any]:
-    state = State(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
+    state = PipelineState(Snapshot(0.0, 0.0, 1, ()), Observation(0.0), forecasts)
     found: dict[str, Any] = json.loads(json.dumps(status(state, decide(forecasts, ()), tongue(language))))
     return found
 

@@ -8,31 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.alerts.incidents import Standing, after, story
-from wslgpud.alerts.rules import MEMORY, RULES
-from wslgpud.model import Forecast, Level, Number, Transition
-from wslgpud.verdict import LEVEL, OVER, VERDICT, Told, decide
+from wslgpud.alerts.incidents import OpenIncident, after, story
+from wslgpud.alerts.rules import RULES
+from wslgpud.model import MEMORY, Forecast, Level, Number, Transition
+from wslgpud.verdict import LEVEL, OVER, VERDICT, VerdictMetrics, decide
 from wslgpud.words import Message, say, tongue
 
 GIB = 1 << 30
 NOW = 1_800_000_000.0
 ROOMY = Forecast("ram", Level.OK, 30 * GIB, 50 * GIB, 0.0)
 SOON = Forecast(
-    "cgroup:/train", Level.CRITICAL, GIB, 3 * GIB, 2e7, 30.0, 43.0, 90.0,
-    who="python3 train.py (pid 8932)", cause="growth", who_kind="process", window_seconds=60.0,
-)  # fmt: skip
+    "cgroup:/train",
+    Level.CRITICAL,
+    GIB,
+    3 * GIB,
+    2e7,
+    30.0,
+    43.0,
+    90.0,
+    who="python3 train.py (pid 8932)",
+    cause="growth",
+    who_kind="process",
+    window_seconds=60.0,
+)
 
 
 def standing(
-    rule: str,
-    resource: str,
-    level: Level = Level.CRITICAL,
-    *,
-    acknowledged: bool = False,
-    **facts: Number | str,
-) -> Standing:
+    rule: str, resource: str, level: Level = Level.CRITICAL, *, acknowledged: bool = False, **facts: Number | str
+) -> OpenIncident:
     row = Transition(NOW - 5.0, 0.0, resource, rule, Level.OK, level, say("something"), facts=facts)
-    return Standing(after(None, 7, row), acknowledged, None)
+    return OpenIncident(after(None, 7, row), acknowledged, None)
 
 
 def test_a_live_countdown_outranks_a_kill_that_is_over():
@@ -54,12 +59,7 @@ def test_a_worse_incident_outranks_a_milder_forecast_and_names_its_number():
     growing = replace(SOON, level=Level.INFO)
     verdict = decide([growing], [standing("read_only_disk", "disk:/")])
 
-    assert (verdict.level, verdict.subject, verdict.incident, verdict.also) == (
-        Level.CRITICAL,
-        "disk:/",
-        7,
-        1,
-    )
+    assert (verdict.level, verdict.subject, verdict.incident, verdict.also) == (Level.CRITICAL, "disk:/", 7, 1)
     assert str(verdict.message) == "/ has become read-only"
     assert verdict.advice
 
@@ -93,9 +93,7 @@ def test_the_victim_is_the_one_that_the_kernel_names():
     kill = Transition(NOW - 3.0, 0.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, say("x"), facts=facts)
     ended = Transition(NOW - 3.0, 0.0, "ram", MEMORY, Level.CRITICAL, Level.OK, say("x"), killed)
 
-    assert str(decide([killed], [], [kill, ended]).message).startswith(
-        "python3 train.py (pid 8932) was killed"
-    )
+    assert str(decide([killed], [], [kill, ended]).message).startswith("python3 train.py (pid 8932) was killed")
 
 
 def test_a_calm_machine_says_what_is_left():
@@ -167,7 +165,7 @@ def test_the_verdict_is_as_bad_as_the_worst_that_is_true_now_and_always_says_som
 
 
 def test_metrics_say_it_with_the_figures_of_the_last_change_so_that_no_scrape_makes_a_series():
-    told = Told()
+    told = VerdictMetrics()
     told.note(decide([SOON], []))
     first = list(told.readings())
     told.note(decide([replace(SOON, eta_seconds=20.0)], []))

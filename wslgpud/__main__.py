@@ -9,12 +9,13 @@ import sys
 def main() -> None:
     """Run the command line, or the daemon that its ``run`` has become."""
     # Late, so that importing this module, as tools do, costs nothing; and the daemon needs no command line.
-    from wslgpud import daemon, output  # noqa: PLC0415
+    from wslgpud.app import process
+    from wslgpud.security import terminal
 
-    output.install()
-    if order := os.environ.pop(daemon.ORDER, ""):
-        sys.exit(daemon.main(order))
-    from wslgpud.cli import app  # noqa: PLC0415
+    terminal.install()
+    if order := os.environ.pop(process.ORDER, ""):
+        sys.exit(process.main(order))
+    from wslgpud.cli import app
 
     sys.exit(app())
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wslgpud import documents, outgoing
-from wslgpud.words import cause, current, t
+from wslgpud.security import http_client, safe_files
+from wslgpud.words import Told, cause, current, say
 
 #: what a running daemon keeps in its state folder
 NOTE = "daemon.json"
@@ -25,7 +25,7 @@ SECONDS = 3.0
 MOST_BYTES = 64 << 20
 
 
-class Unanswered(Exception):  # noqa: N818 - a state, not a fault
+class Unanswered(Told):
     """There is no usable answer; one line that names the daemon and the remedy."""
 
 
@@ -53,42 +53,40 @@ class Daemon:
         """
         target = f"{path}?{urllib.parse.urlencode(query, doseq=True)}" if query else path
         try:
-            answer = outgoing.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
-        except (ValueError, outgoing.Refused, outgoing.Unreachable) as error:
+            answer = http_client.exchange(self._address(target), deadline_seconds=SECONDS, most_bytes=MOST_BYTES)
+        except (ValueError, http_client.Refused, http_client.Unreachable) as error:
             if isinstance(error.__cause__, PermissionError):
-                why = t("the daemon at {url} is another user's: ask it with sudo", url=self.url)
+                why = say("the daemon at {url} is another user's: ask it with sudo", url=self.url)
             else:
-                why = t("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error))
+                why = say("the daemon at {url} does not answer: {why}", url=self.url, why=cause(error))
             raise Unanswered(why) from error
         try:
-            return documents.parsed(answer)
+            return safe_files.parsed(answer)
         except ValueError as error:
             raise self.stranger(error) from error
 
     def stranger(self, error: Exception) -> Unanswered:
         """Return what to raise where the answer makes no sense."""
-        return Unanswered(t("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error)))
+        return Unanswered(say("what answers at {url} is not wslgpud: {why}", url=self.url, why=cause(error)))
 
-    def _address(self, target: str) -> outgoing.Address:
+    def _address(self, target: str) -> http_client.Address:
         if self.socket is not None:
-            return outgoing.Address("http", "localhost", None, target, socket=str(self.socket))
-        return dataclasses.replace(outgoing.parsed(self.url), target=target)
+            return http_client.Address("http", "localhost", None, target, socket=str(self.socket))
+        return dataclasses.replace(http_client.parsed(self.url), target=target)
 
 
 def noted(folders: Iterable[Path]) -> Iterator[Daemon]:
     """Yield the daemons that have left a note in one of their state folders."""
     for folder in folders:
         try:
-            note = documents.parsed(documents.read(folder / NOTE))
+            note = safe_files.parsed(safe_files.read(folder / NOTE))
             url = str(note["url"])
         except (OSError, ValueError, KeyError):
             continue
         yield Daemon(url, folder / Path(str(note["socket"])).name if "socket" in note else None)
 
 
-def answering(
-    folders: Iterable[Path], complain: Callable[[str], None]
-) -> tuple[Daemon, dict[str, Any]] | None:
+def answering(folders: Iterable[Path], complain: Callable[[str], None]) -> tuple[Daemon, dict[str, Any]] | None:
     """Return the first daemon that answers, and its status.
 
     One that left a note and is silent was killed or hangs, which is not the same as that none was started:
@@ -98,5 +96,5 @@ def answering(
         try:
             return daemon, daemon.status()
         except Unanswered as error:
-            complain(str(error))
+            complain(current().text(error.said))
     return None

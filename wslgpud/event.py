@@ -1,4 +1,4 @@
-"""What happened at a moment: a kill, a jump of the clock, the end of an earlier run."""
+"""What happened at a moment, as opposed to a level that can be sampled."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _QUOTED = frozenset({"nvidia_xid", "dxg_error"})
 
 
 class Event(NamedTuple):
-    """Something that happened, as opposed to a level that can be sampled (a kernel line, a clock jump).
-
-    ``text`` is a template whose blanks are ``fields``, or the kernel's own line.
-    """
+    """A kill, a jump of the clock, ...: ``text`` is a template with blanks for ``fields``, or the kernel's line."""
 
     kind: str
     wall: float

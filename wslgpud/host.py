@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from wslgpud import documents
+from wslgpud.security import safe_files
 from wslgpud.words import Told, failure, say
 
 _SCORE = "/proc/self/oom_score_adj"
@@ -69,13 +69,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's own clocks."""
 
-    def wall(self) -> float:
-        """Return seconds since the epoch; may jump."""
-        return time.time()
-
-    def mono(self) -> float:
-        """Return monotonic seconds; never jumps."""
-        return time.monotonic()
+    wall = staticmethod(time.time)
+    mono = staticmethod(time.monotonic)
 
 
 class DiskSpace(NamedTuple):
@@ -88,6 +83,38 @@ class DiskSpace(NamedTuple):
     files_free: int
 
 
+def output(command: Sequence[str], timeout_seconds: float, environment: Mapping[str, str] | None = None) -> str:
+    """Run a short program in / and return what it printed.
+
+    Raises:
+        NoData: the program is not installed.
+        SourceError: it failed or took longer than ``timeout_seconds``.
+    """
+    if shutil.which(command[0]) is None:
+        raise NoData(say("{program} is not installed", program=command[0]))
+    try:
+        done = subprocess.run(
+            unprotected(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout_seconds,
+            cwd="/",
+            env=environment,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        late = say("{program} did not answer within {limit_seconds}", program=command[0], limit_seconds=timeout_seconds)
+        raise SourceError(late) from error
+    except OSError as error:
+        raise SourceError(say("cannot start {program}: {why}", program=command[0], why=failure(error))) from error
+    if done.returncode:
+        line, told = " ".join(command), done.stderr.strip()
+        raise SourceError(say("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told))
+    return done.stdout
+
+
 class Host:
     """A machine as seen through the folder ``root``; ``/`` is the machine we run on.
 
@@ -97,7 +124,6 @@ class Host:
     recorded = False
 
     def __init__(self, root: str | Path = "/", clock: Clock | None = None) -> None:
-        """Look at the machine below ``root``."""
         self.root = str(root).rstrip("/")
         self.clock: Clock = clock or SystemClock()
 
@@ -111,24 +137,21 @@ class Host:
         return self.root + path
 
     def read(self, path: str) -> str:
-        """Return the text of a file.
-
-        Raises:
-            NoData: the file or the process behind it does not exist.
-            SourceError: it exists and cannot be read.
-        """
+        """Return the text of a file: NoData where it or the process behind it is missing, else SourceError."""
         data = self._begin(path, MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise SourceError(say("{path} does not end", path=path))
         return data.decode("utf-8", "replace")
 
-    def head(self, path: str, most_bytes: int) -> str:
-        """Return the beginning of a file that anybody can make long: so many bytes, or a little more.
+    def read_optional(self, path: str, default: str = "") -> str:
+        """Return the text of a file, or ``default`` where it is missing or hidden from us."""
+        try:
+            return self.read(path)
+        except (NoData, SourceError):
+            return default
 
-        Raises:
-            NoData: the file does not exist.
-            SourceError: it exists and cannot be read.
-        """
+    def head(self, path: str, most_bytes: int) -> str:
+        """Return the beginning of a file that anybody can make long: so many bytes, or a little more."""
         return self._begin(path, most_bytes).decode("utf-8", "replace")
 
     def _begin(self, path: str, most_bytes: int) -> bytes:
@@ -157,45 +180,28 @@ class Host:
         return os.path.lexists(self.root + path)
 
     def names(self, path: str, most: int | None = None) -> list[str]:
-        """Return the names in a folder; of more than ``most`` some.
+        """Return the names in a folder; of more than ``most`` some. Raises like ``read``."""
+        return [entry.name for entry in self._entries(path, most)]
 
-        Raises:
-            NoData: the folder does not exist.
-            SourceError: it exists and cannot be listed.
-        """
+    def folders(self, path: str, most: int = 10_000) -> list[str]:
+        """Return the names of the folders in a folder, links left out; of more than ``most`` entries some."""
+        return [entry.name for entry in self._entries(path, most) if entry.is_dir(follow_symlinks=False)]
+
+    def _entries(self, path: str, most: int | None) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self.root + path) as entries:
-                return [entry.name for entry in islice(entries, most)]
+                return list(islice(entries, most))
         except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:
             raise NoData(say("there is no {path}", path=path)) from error
         except OSError as error:
             raise SourceError(say("cannot list {path}: {why}", path=path, why=failure(error))) from error
 
     def owner(self, path: str) -> int:
-        """Return the user whom a folder belongs to.
-
-        Raises:
-            NoData: it does not exist.
-        """
+        """Return the user whom a folder belongs to; root where it is not there any more."""
         try:
             return os.stat(self.root + path).st_uid
-        except OSError as error:
-            raise NoData(say("there is no {path}", path=path)) from error
-
-    def folders(self, path: str, most: int = 10_000) -> list[str]:
-        """Return the names of the folders in a folder, links left out; of more than ``most`` entries some.
-
-        Raises:
-            NoData: the folder does not exist.
-            SourceError: it exists and cannot be listed.
-        """
-        try:
-            with os.scandir(self.root + path) as entries:
-                return [e.name for e in islice(entries, most) if e.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NoData(say("there is no {path}", path=path)) from error
-        except OSError as error:
-            raise SourceError(say("cannot list {path}: {why}", path=path, why=failure(error))) from error
+        except OSError:
+            return 0
 
     def link(self, path: str) -> str | None:
         """Return where a symbolic link points, or None when there is none to see."""
@@ -205,12 +211,7 @@ class Host:
             return None
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Return size and free space of the file system that holds ``path``.
-
-        Raises:
-            NoData: nothing is there.
-            SourceError: the file system does not answer.
-        """
+        """Return size and free space of the file system that holds ``path``; SourceError if it does not answer."""
         try:
             found = os.statvfs(self.root + path)
         except FileNotFoundError as error:
@@ -221,66 +222,20 @@ class Host:
             ) from error
         block = found.f_frsize
         return DiskSpace(
-            found.f_blocks * block,
-            found.f_bfree * block,
-            found.f_bavail * block,
-            found.f_files,
-            found.f_ffree,
+            found.f_blocks * block, found.f_bfree * block, found.f_bavail * block, found.f_files, found.f_ffree
         )
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:
-        """Run a short program and return what it printed; never for anything that runs every tick.
-
-        Raises:
-            NoData: the program is not installed.
-            SourceError: it failed or took longer than ``timeout_seconds``.
-        """
-        if shutil.which(command[0]) is None:
-            raise NoData(say("{program} is not installed", program=command[0]))
-        try:
-            done = subprocess.run(  # noqa: PLW1510 - the exit status is reported below
-                unprotected(command),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_seconds,
-                cwd="/",
-                text=True,
-                errors="replace",
-            )
-        except subprocess.TimeoutExpired as error:
-            raise SourceError(
-                say(
-                    "{program} did not answer within {limit_seconds}",
-                    program=command[0],
-                    limit_seconds=timeout_seconds,
-                )
-            ) from error
-        except OSError as error:
-            raise SourceError(
-                say("cannot start {program}: {why}", program=command[0], why=failure(error))
-            ) from error
-        if done.returncode:
-            line, told = " ".join(command), done.stderr.strip()
-            raise SourceError(
-                say("{program} failed ({status}): {told}", program=line, status=done.returncode, told=told)
-            )
-        return done.stdout
+        """Return what a short program prints, as ``output`` does; never for anything that runs every tick."""
+        return output(command, timeout_seconds)
 
 
-@dataclass(frozen=True, slots=True)
 class StoppedClock:
     """A clock that stands still, for recorded machines."""
 
-    wall_seconds: float
-    mono_seconds: float
-
-    def wall(self) -> float:
-        """Return the recorded wall time."""
-        return self.wall_seconds
-
-    def mono(self) -> float:
-        """Return the recorded monotonic time."""
-        return self.mono_seconds
+    def __init__(self, wall_seconds: float, mono_seconds: float) -> None:
+        self.wall = lambda: wall_seconds
+        self.mono = lambda: mono_seconds
 
 
 class RecordedHost(Host):
@@ -288,35 +243,23 @@ class RecordedHost(Host):
 
     ``root/`` holds its files; ``host.json`` what files cannot hold: ``kind`` (recorded or synthetic) and
     ``origin``, ``wall`` and ``mono``, ``links``, ``disks`` (path -> the five numbers of DiskSpace) and
-    ``commands`` (command line -> text, or ``{"error": ...}``); ``nvml.json``, where there is one, what NVML
-    answers; ``windows.json``, likewise, what the Windows probe answers.
+    ``commands`` (command line -> text, or ``{"error": ...}``); ``nvml.json`` and ``windows.json``, where there
+    are any, what NVML and the Windows probe answer.
     """
 
     recorded = True
 
     def __init__(self, folder: str | Path, clock: Clock | None = None) -> None:
-        """Open the recording in ``folder``."""
         self.folder = Path(folder).resolve()  # the NVML probe runs in another folder
-        facts = documents.parsed((self.folder / "host.json").read_text())
+        facts = safe_files.parsed((self.folder / "host.json").read_text())
         super().__init__(self.folder / "root", clock or StoppedClock(facts["wall"], facts["mono"]))
         self._links: Mapping[str, str] = facts.get("links", {})
         self._disks: Mapping[str, list[int]] = facts.get("disks", {})
         self._commands: Mapping[str, str | dict[str, str]] = facts.get("commands", {})
-        self._folders: dict[str, set[str]] = {}
-        for link in self._links:
-            parent, _, name = link.rpartition("/")
-            self._folders.setdefault(parent, set()).add(name)
 
-    @property
-    def windows_recording(self) -> Path | None:
-        """Return the file with the Windows probe's answer, if this machine has any."""
-        path = self.folder / "windows.json"
-        return path if path.exists() else None
-
-    @property
-    def nvml_recording(self) -> Path | None:
-        """Return the file with NVML's answers, if this machine has any."""
-        path = self.folder / "nvml.json"
+    def recording(self, name: str) -> Path | None:
+        """Return the file with a probe's answers (``nvml.json``, ``windows.json``), if this machine has any."""
+        path = self.folder / name
         return path if path.exists() else None
 
     def owner(self, path: str) -> int:  # noqa: ARG002 - owners are not recorded
@@ -324,40 +267,28 @@ class RecordedHost(Host):
         return 0
 
     def exists(self, path: str) -> bool:
-        """Tell whether ``path`` is there."""
+        """Tell whether ``path`` is there, links included."""
         return path in self._links or super().exists(path)
 
     def names(self, path: str, most: int | None = None) -> list[str]:
         """Return the names in a folder, links included."""
-        links = self._folders.get(path, set())
-        try:
-            return sorted({*super().names(path, most), *links})[:most]
-        except NoData:
-            if not links:
-                raise
-            return sorted(links)[:most]
+        links = {link.rpartition("/")[2] for link in self._links if link.rpartition("/")[0] == path}
+        with suppress(NoData) if links else nullcontext():
+            links |= set(super().names(path, most))
+        return sorted(links)[:most]
 
     def link(self, path: str) -> str | None:
         """Return where a symbolic link points, or None when there is none to see."""
         return self._links.get(path) or super().link(path)
 
     def disk_space(self, path: str) -> DiskSpace:
-        """Return the recorded size and free space.
-
-        Raises:
-            NoData: nothing was recorded for ``path``.
-        """
+        """Return the recorded size and free space."""
         if path not in self._disks:
             raise NoData(say("there is no {path}", path=path))
         return DiskSpace(*self._disks[path])
 
     def run(self, command: Sequence[str], timeout_seconds: float) -> str:  # noqa: ARG002 - nothing to wait for
-        """Return what the command printed when it was recorded.
-
-        Raises:
-            NoData: the command was not installed.
-            SourceError: the command had failed.
-        """
+        """Return what the command printed when it was recorded, or fail as it did."""
         answer = self._commands.get(" ".join(command))
         if answer is None:
             raise NoData(say("{program} is not installed", program=command[0]))

@@ -10,24 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 PREFIX = "wslgpud_"
 
 Kind = Literal["gauge", "counter", "info"]
-Unit = Literal["", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", "bytes_per_second"]
+Unit = Literal["bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz", ""]
+_UNITS: tuple[Unit, ...] = get_args(Unit)
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """A label whose values people other than the administrator choose, and how many of them are told apart.
+    """A label whose values users choose, and how many of them become series.
 
-    Every metric with names of the same ``kind`` shares one allowance: a value has a place for an hour after
-    it was last seen, and there are ``an_hour`` places (see ``admission``). Values without a place are added
-    up as ``OTHER`` if ``summed``, else left out: a sum of limits or of levels would mean nothing. Only values
-    that begin with ``prefix`` are chosen by others.
+    Metrics with names of the same ``kind`` share one allowance: a value keeps one of ``an_hour`` places for an
+    hour after it was last seen (see ``admission``). Values without a place are summed up as ``OTHER`` if
+    ``summed``, else omitted, as a sum of limits or levels means nothing. Users choose only values that begin
+    with ``prefix``.
     """
 
     kind: str
@@ -62,6 +64,7 @@ class MetricSpec:
     ``decimals`` is the precision to which the store keeps a value exactly; None keeps every bit.
     ``stored`` is False for what only makes sense as of now (identity, own health).
     ``names`` are the labels whose values people other than the administrator choose.
+    Sources declare theirs with ``gauge``, ``counter`` and ``info``.
     """
 
     name: str
@@ -74,7 +77,6 @@ class MetricSpec:
     names: tuple[Names, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse names that Prometheus' conventions forbid."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"metric name {self.name!r}: use lower case words joined by _")
         if self.name.endswith(("_total", "_info", "_count", "_sum", "_bucket")):
@@ -96,6 +98,24 @@ class MetricSpec:
         return self.family + {"gauge": "", "counter": "_total", "info": "_info"}[self.kind]
 
 
+def _declare(  # noqa: PLR0913 - a metric has that many facets
+    kind: Kind,
+    name: str,
+    text: str,
+    *labels: str,
+    decimals: int | None = 0,
+    stored: bool = True,
+    names: tuple[Names, ...] = (),
+) -> MetricSpec:
+    """Return a metric whose unit is the end of its name."""
+    unit: Unit = next(unit for unit in _UNITS if name.endswith(unit))
+    return MetricSpec(name, kind, unit, text, labels, decimals, stored, names)
+
+
+gauge, counter = partial(_declare, "gauge"), partial(_declare, "counter")
+info = partial(_declare, "info", stored=False)
+
+
 class Catalogue:
     """All metric families of the program, in order, each name once."""
 
@@ -108,15 +128,12 @@ class Catalogue:
             self._specs[spec.name] = spec
 
     def __iter__(self) -> Iterator[MetricSpec]:
-        """Iterate over the families in order of declaration."""
         return iter(self._specs.values())
 
     def __len__(self) -> int:
-        """Count the families."""
         return len(self._specs)
 
     def __getitem__(self, name: str) -> MetricSpec:
-        """Return the family called ``name`` (no prefix, no suffix)."""
         return self._specs[name]
 
     def find(self, name: str) -> MetricSpec | None:

@@ -6,8 +6,8 @@ since the epoch. None means "not known": it is never 0, and it is never exported
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -59,9 +59,9 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; ``used_bytes`` is None where the driver does not tell (always under WSL2).
+    """A process on a GPU; ``used_bytes`` is None where the driver omits it (always under WSL2).
 
-    ``pid`` is 0 for one of another container or VM, whose number here is somebody else's.
+    ``pid`` is 0 for a process of another container or VM, whose pid means another process here.
     """
 
     pid: int
@@ -71,10 +71,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """What the risk engine and the views need of one GPU at one moment.
-
-    Of Windows are ``shared_bytes`` of its RAM in use for the card, and ``windows_ratio`` of its memory.
-    """
+    """One GPU at one moment; ``shared_bytes`` (RAM used for it) and ``windows_ratio`` are Windows' counters."""
 
     index: int
     uuid: str
@@ -127,13 +124,6 @@ class SourceReport:
     fresh: bool = True
 
 
-def _by_family(readings: Iterable[Reading]) -> dict[str, dict[tuple[str, ...], Number]]:
-    found: dict[str, dict[tuple[str, ...], Number]] = {}
-    for spec, value, labels in readings:
-        found.setdefault(spec.name, {})[labels] = value
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that was known at one tick. Immutable, hence shared between threads without locks.
@@ -148,16 +138,8 @@ class Snapshot:
     lateness_seconds: float = 0.0
     interval_seconds: float = 1.0
     _families: dict[str, dict[tuple[str, ...], Number]] = field(
-        default_factory=dict, repr=False, compare=False
+        default_factory=dict, init=False, repr=False, compare=False
     )
-
-    def plus(self, report: SourceReport) -> Snapshot:
-        """Return the snapshot with one more report."""
-        families = dict(self._families)
-        if families:  # sorted already: only what is new is left to sort
-            for name, values in _by_family(report.sample.readings).items():
-                families[name] = {**families.get(name, {}), **values}
-        return replace(self, reports=(*self.reports, report), _families=families)
 
     def readings(self) -> Iterator[Reading]:
         """Iterate over every known value, fresh or a few seconds old."""
@@ -167,7 +149,8 @@ class Snapshot:
     def family(self, spec: MetricSpec) -> Mapping[tuple[str, ...], Number]:
         """Return the known values of one metric by their labels."""
         if not self._families:
-            self._families.update(_by_family(self.readings()))
+            for one, value, labels in self.readings():
+                self._families.setdefault(one.name, {})[labels] = value
         return self._families.get(spec.name, _NOTHING)
 
     def value(self, spec: MetricSpec, *labels: str) -> Number | None:
@@ -241,9 +224,16 @@ class Forecast:
     spilled_bytes: int | None = None
 
 
+#: the rule of the risk engine: all others are those of ``alerts/rules.py``
+MEMORY = "memory_exhaustion"
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of level of one resource under one rule, with its headline and what the rule saw."""
+    """A change of level of one resource under one rule, with its headline and what the rule saw.
+
+    The one record of it: the risk engine and the rules make it, an incident takes it up, the store keeps it.
+    """
 
     wall: float
     mono: float
@@ -328,11 +318,10 @@ class CgroupState:
 
 
 class Expected(NamedTuple):
-    """A running command that will want what it wanted before, as far as it does not hold that yet.
+    """A running command that is expected to reach its earlier peak.
 
-    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words. Bytes are of all that it has
-    started: of RAM what lies in swap included, of a card what was taken beyond what others held when it
-    began. ``pids`` are its processes.
+    ``resource`` is ``ram`` or a card's UUID, ``who`` the command in words, ``pids`` its processes. Bytes count all
+    of these, swap included; of a card, only what was taken beyond the use at the command's start.
     """
 
     resource: str
@@ -348,8 +337,7 @@ class Observation:
 
     ``gap_expected``: the time since the last one is known not to be a stall (a suspended VM, a restart).
     ``exhausted`` names resources on which an allocation has just failed, "gpu" a card not known which;
-    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time. ``expected`` is what
-    running commands are known to come to from earlier runs.
+    ``late`` kinds of resources (ram, gpu, cgroup) that could not be read in time.
     """
 
     t: float
@@ -371,7 +359,7 @@ StressVerdict = Literal["passed", "findings", "left", "skipped", "failed"]
 FindingKind = Literal["errors", "spill", "bandwidth", "usable", "leak", "hung", "changed"]
 
 
-class Finding(NamedTuple):
+class StressFinding(NamedTuple):
     """One thing that a stress run found: ``changed`` is news (another driver), all else is trouble."""
 
     kind: FindingKind
@@ -394,7 +382,7 @@ class StressResult:
     name: str
     verdict: StressVerdict
     reason: Said = ""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[StressFinding, ...] = ()
     key: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     values: Mapping[str, Number] = field(default_factory=lambda: _NOTHING)
     detail: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)

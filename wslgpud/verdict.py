@@ -1,8 +1,7 @@
 """The verdict: of all that is known at a tick, the one thing that matters now. Pure.
 
 One level, one subject, one message, one advice. Terminal, page, ``/plain``, API, metrics, Grafana and
-systemd's status line show it and decide nothing themselves; a notification says the same of the change that
-it tells of.
+systemd's status line show it and decide nothing themselves.
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from wslgpud.alerts.incidents import Incident, Key, Standing, story
-from wslgpud.alerts.outcome import with_victim
-from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
-from wslgpud.alerts.texts import text_now
+from wslgpud.alerts.incidents import Incident, Key, OpenIncident, story
+from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.texts import text_now, with_victim
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
+from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, Reading, Snapshot, Transition
 from wslgpud.risk import wording
 from wslgpud.risk.levels import ENDINGS
 from wslgpud.sources.memory import MemorySource
@@ -26,17 +24,35 @@ from wslgpud.words import HEADLINE_CHARACTERS, Message, Said, say
 OVER = frozenset({UNCLEAN_END, "clock_jump"})
 #: for so long a calm machine says what has ended
 NEWS_SECONDS = 120.0
-#: rooms that the calm verdict names; a machine may have hundreds of groups
+#: memories that the calm verdict names; a machine may have hundreds of groups
 MOST_ROOMS = 3
+
+LEVEL = MetricSpec(
+    "verdict_level",
+    "gauge",
+    "",
+    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory "
+    "cannot be read.",
+    stored=False,  # the changes of level keep it
+)
+VERDICT = MetricSpec(
+    "verdict",
+    "info",
+    "",
+    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it "
+    "(a rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
+    ("level", "subject", "cause", "who", "headline"),
+    stored=False,
+)
+METRICS = (LEVEL, VERDICT)
 
 
 class Verdict(NamedTuple):
     """How things stand.
 
-    ``level`` is None where memory cannot be seen. ``subject`` is a resource (``ram``, ``gpu0``,
-    ``source:gpu``), empty when all is well; ``incident`` the open one that it is about; ``who`` the culprit;
-    ``cause`` a word that stays the same while the figures of the message change (a rule, or what points to
-    exhaustion); ``also`` counts other open trouble.
+    ``level`` is None where memory cannot be seen; ``subject`` a resource, empty when all is well; ``cause`` a word
+    that stays while the figures of the message change (a rule, or what points to exhaustion); ``who`` the culprit;
+    ``incident`` the open one that it is about; ``also`` counts other open trouble.
     """
 
     level: Level | None
@@ -61,33 +77,26 @@ WAITING = Verdict(None, say("The daemon has just started: waiting for the first 
 
 def decide(
     forecasts: Sequence[Forecast],
-    standing: Iterable[Standing],
+    standing: Iterable[OpenIncident],
     lately: Iterable[Transition] = (),
     *,
     blind: Said = "",
 ) -> Verdict:
-    """Return the verdict.
+    """Return the verdict on the forecasts of this moment and what is open; what is acknowledged is no news.
 
-    Args:
-        forecasts: of each memory, at this moment.
-        standing: open incidents and what people have said to them: what is acknowledged is no news.
-        lately: what was announced in the last minutes, the newest last.
-        blind: why memory cannot be read; empty when it can.
+    ``lately`` was announced in the last minutes, the newest last; ``blind`` says why memory cannot be read.
     """
     known = list(standing)
     numbers = {one.incident.key: one.incident.id for one in known}
-    found = [
-        (_of(f, f.level)._replace(incident=numbers.get((MEMORY, f.resource))), f.eta_seconds)
-        for f in forecasts if f.level > Level.OK
-    ]  # fmt: skip
+    found = [(_of_forecast(f, f.level, numbers), f.eta_seconds) for f in forecasts if f.level > Level.OK]
     # Memory speaks by its forecasts: an incident that only waits for its end is no trouble of now.
     others = (o.incident for o in known if story(o.incident.rule) != MEMORY and not o.acknowledged)
-    found += [(_trouble(incident), None) for incident in others]
+    found += [(_of_incident(incident), None) for incident in others]
     if not forecasts and blind:
         found.append((Verdict(None, say("The machine's memory cannot be read: {why}", why=blind)), None))
     if not found:
         return _calm(forecasts, list(lately), numbers)
-    worst, _ = told = max(found, key=_rank)
+    worst, _ = told = max(found, key=_urgency)
     return worst._replace(also=sum(one is not told and one[0].cause not in OVER for one in found))
 
 
@@ -97,35 +106,30 @@ def blindness(snapshot: Snapshot) -> Said:
     return "" if report is None or report.health == "ok" else report.error or report.health
 
 
-def _rank(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
-    """Return what decides whether it is the thing to say now: its level, then how soon it runs out."""
+def _urgency(told: tuple[Verdict, float | None]) -> tuple[float, bool, float]:
     verdict, eta = told
     # Not to see the memory is worse than any note, and no worse than a warning of what is seen.
     level = Level.INFO + 0.5 if verdict.level is None else float(verdict.level)
     return level, eta is not None, -(eta or 0.0)
 
 
-def _of(forecast: Forecast, level: Level, cause: str | None = None) -> Verdict:
-    """Return what a forecast has to say."""
-    return Verdict(
-        level, wording.headline(forecast), wording.advice(forecast), forecast.resource,
-        forecast.cause if cause is None else cause, forecast.who, forecast.who_pid,
-    )  # fmt: skip
+def _of_forecast(forecast: Forecast, level: Level, numbers: Mapping[Key, int], cause: str = "") -> Verdict:
+    """Return what a forecast has to say; ``numbers`` are those of the open incidents."""
+    what, where = (wording.headline(forecast), wording.advice(forecast)), forecast.resource
+    number = numbers.get((MEMORY, where))
+    return Verdict(level, *what, where, cause or forecast.cause, forecast.who, forecast.who_pid, number)
 
 
-def _trouble(incident: Incident) -> Verdict:
-    """Return what an open incident other than a memory's has to say."""
+def _of_incident(incident: Incident) -> Verdict:
     level = min(incident.level, Level.INFO) if incident.rule in OVER else incident.level
-    text = text_now(incident, None)
-    told = text.headline or incident.message
-    return Verdict(level, told, text.advice, incident.resource, incident.rule, incident=incident.id)
+    told, _, advice = text_now(incident, None)
+    return Verdict(level, told or incident.message, advice, incident.resource, incident.rule, incident=incident.id)
 
 
 def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: Mapping[Key, int]) -> Verdict:
-    """Return that all is well, and what has just ended."""
-    rooms_now = {f.resource: f for f in forecasts}
+    by_resource = {f.resource: f for f in forecasts}
     for row in reversed(lately):
-        now = rooms_now.get(row.resource)
+        now = by_resource.get(row.resource)
         if now is None:
             continue
         # What filled within a second or two is killed before anybody could be warned of it.
@@ -133,63 +137,38 @@ def _calm(forecasts: Sequence[Forecast], lately: Sequence[Transition], numbers: 
         if unwarned or (row.rule == MEMORY and row.new == Level.OK):
             kill = next((r for r in lately if r.rule == OOM_KILL and r.resource == row.resource), None)
             told = with_victim(now, kill)
-            over = _of(told, Level.OK, told.cause if told.cause in ENDINGS else "over")
-            return over._replace(incident=numbers.get((MEMORY, row.resource)))
+            return _of_forecast(told, Level.OK, numbers, told.cause if told.cause in ENDINGS else "over")
     # Too early for the engine, which asks how it came to that; a card without room is not fine meanwhile.
     full = next((f for f in forecasts if f.resource.startswith("gpu") and wording.is_full(f)), None)
     if full is not None:
-        return _of(replace(full, level=Level.INFO, cause="full"), Level.INFO)
+        return _of_forecast(replace(full, level=Level.INFO, cause="full"), Level.INFO, {})
     rooms = tuple(
         say("{resource} {room_bytes}", resource=f.resource, room_bytes=(f.headroom_bytes, f.capacity_bytes))
         for f in forecasts[:MOST_ROOMS]
     )
     fine = [say("Memory is fine: {rooms} left", rooms=rooms[:most]) for most in range(1, len(rooms) + 1)]
     whole = [message for message in fine if len(str(message)) <= HEADLINE_CHARACTERS]  # none is cut
-    calm = (whole or fine[:1] or [say("Nothing points to trouble")])[-1]
-    return Verdict(Level.OK, calm)
+    return Verdict(Level.OK, (whole or fine[:1] or [say("Nothing points to trouble")])[-1])
 
 
-LEVEL = MetricSpec(
-    "verdict_level",
-    "gauge",
-    "",
-    "How things stand, all in all: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency; absent where memory "
-    "cannot be read.",
-    stored=False,  # the changes of level keep it
-)
-VERDICT = MetricSpec(
-    "verdict",
-    "info",
-    "",
-    "The one thing that matters now, as every screen says it: its level, what it is about, what points to it "
-    "(a rule or a cause), who takes the memory, and the sentence with the figures of the last change.",
-    ("level", "subject", "cause", "who", "headline"),
-    stored=False,
-)
-METRICS = (LEVEL, VERDICT)
+class VerdictMetrics:
+    """The verdict as metrics, with the sentence of its last change.
 
-
-class Told:
-    """The verdict as metrics.
-
-    A label that holds figures of now would make a series of every scrape
-    (https://prometheus.io/docs/practices/naming/#labels), so the sentence is that of the last change.
+    Labels with figures of now would make a series of every scrape:
+    https://prometheus.io/docs/practices/naming/#labels
     """
 
     def __init__(self) -> None:
-        """Begin with nothing to say."""
         self._readings: tuple[Reading, ...] = ()
         self._labels: tuple[str, ...] = ()
 
     def note(self, verdict: Verdict) -> None:
         """Take the verdict of a tick."""
         labels = (verdict.label, verdict.subject, verdict.cause, str(verdict.who))
-        if labels == self._labels:
-            return
-        self._labels = labels
-        told = Reading(VERDICT, 1, (*labels, str(verdict.message)))
-        level = () if verdict.level is None else (Reading(LEVEL, int(verdict.level)),)
-        self._readings = (*level, told)
+        if labels != self._labels:
+            level = () if verdict.level is None else (Reading(LEVEL, int(verdict.level)),)
+            self._readings = (*level, Reading(VERDICT, 1, (*labels, str(verdict.message))))
+            self._labels = labels
 
     def readings(self) -> Iterator[Reading]:
         """Return the verdict as of the last change; from any thread."""

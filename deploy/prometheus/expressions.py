@@ -52,7 +52,8 @@ WATCHES: dict[str, Watch] = {
         _named(
             'wslgpud_source_success{source="gpu"} == 0 or wslgpud_source_available{source="gpu"} == 0'
             ' and wslgpud_source_last_success_timestamp_seconds{source="gpu"}',
-            "source", "",
+            "source",
+            "",
         ),
         "NVML does not answer.",
         silence=True,
@@ -62,9 +63,7 @@ WATCHES: dict[str, Watch] = {
         "Programs stand still for {{ $value | humanizePercentage }} of the time.",
     ),
     "gpu_throttled": Watch(
-        _named(
-            f'max by (job, instance, gpu) (wslgpud_gpu_throttle_reason{{reason=~"{_HARMFUL}"}})', "gpu", "gpu"
-        ),
+        _named(f'max by (job, instance, gpu) (wslgpud_gpu_throttle_reason{{reason=~"{_HARMFUL}"}})', "gpu", "gpu"),
         "Heat or the power supply slows the card down.",
     ),
     "windows_disk_full": Watch(
@@ -72,9 +71,7 @@ WATCHES: dict[str, Watch] = {
         "{{ $value | humanize1024 }}B left.",
     ),
     "windows_memory_low": Watch(
-        _named(
-            f"{_WINDOWS_RAM} < {_WINDOWS_COMMIT} or {_WINDOWS_COMMIT} or {_WINDOWS_RAM}", "none", "windows"
-        ),
+        _named(f"{_WINDOWS_RAM} < {_WINDOWS_COMMIT} or {_WINDOWS_COMMIT} or {_WINDOWS_RAM}", "none", "windows"),
         "{{ $value | humanizePercentage }} of Windows' memory left.",
     ),
     "source_stale": Watch(
@@ -83,7 +80,6 @@ WATCHES: dict[str, Watch] = {
         silence=True,
     ),
     "store_failing": Watch(
-        _named("wslgpud_store_failing", "none", "store"),
-        "The database takes nothing; history waits in memory.",
+        _named("wslgpud_store_failing", "none", "store"), "The database takes nothing; history waits in memory."
     ),
-}  # fmt: skip
+}

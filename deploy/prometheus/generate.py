@@ -47,7 +47,7 @@ PANELS = {
     "source_stale": ("wslgpud-daemon", "Sources"),
     "store_failing": ("wslgpud-daemon", "Database"),
     "windows_disk_full": ("wslgpud-overview", "Disks"),
-    "windows_memory_low": ("wslgpud-overview", "Windows' memory left"),
+    "windows_memory_low": ("wslgpud-overview", "Windows memory left"),
     "vram_spill": ("wslgpud-overview", "VRAM as Windows sees it"),
 }
 RUNBOOK = "wslgpud-runbook"
@@ -78,9 +78,7 @@ class Links:
         where = "?var-job={{ $labels.job | urlquery }}&var-instance={{ $labels.instance | urlquery }}"
         return f"{self._grafana}/d/{uid}{where}&viewPanel={number}"
 
-    def annotations(
-        self, rule: str, panel: tuple[str, str], summary: str, description: str
-    ) -> dict[str, str]:
+    def annotations(self, rule: str, panel: tuple[str, str], summary: str, description: str) -> dict[str, str]:
         """Return what every alert carries."""
         return {
             "summary": summary,
@@ -127,21 +125,16 @@ def _memory_description() -> str:
 def _alerts_of(name: str, rule: Rule | None, links: Links) -> Iterator[dict[str, Any]]:
     """Yield one alert for each level at which the daemon itself would speak."""
     text, watch = TEXTS[name], WATCHES.get(name)
-    summary = (
-        f"{text.title[0].upper()}{text.title[1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
-    )
+    summary = f"{text['title'][0].upper()}{text['title'][1:]}: {{{{ $labels.resource }}}} on {{{{ $labels.instance }}}}"
     if name == MEMORY:
         description = _memory_description()
     elif watch is not None:
-        description = f"{watch.shown} {text.advice}"
+        description = f"{watch.shown} {text['advice']}"
     else:
-        description = f"The daemon has seen it; `wslgpud incidents` there tells when and who. {text.advice}"
+        description = f"The daemon has seen it; `wslgpud incidents` there tells when and who. {text['advice']}"
     annotations = links.annotations(name, PANELS.get(name, ELSEWHERE), summary, description)
     for level, condition in _conditions(name, rule, watch):
-        yield {
-            "alert": alert_name(name), **condition, "labels": {"severity": level.label},
-            "annotations": annotations,
-        }  # fmt: skip
+        yield {"alert": alert_name(name), **condition, "labels": {"severity": level.label}, "annotations": annotations}
 
 
 def _conditions(name: str, rule: Rule | None, watch: Watch | None) -> Iterator[tuple[Level, dict[str, Any]]]:
@@ -178,10 +171,7 @@ def document(grafana: str = GRAFANA, daemon: str = DAEMON) -> dict[str, Any]:
     ]
     return {
         "groups": [
-            {
-                "name": "wslgpud-recordings",
-                "rules": [{"record": n, "expr": e} for n, e in RECORDINGS.items()],
-            },
+            {"name": "wslgpud-recordings", "rules": [{"record": n, "expr": e} for n, e in RECORDINGS.items()]},
             {
                 "name": "wslgpud",
                 "interval": "15s",
@@ -201,9 +191,7 @@ class _Plain(yaml.SafeDumper):
 
 def text(grafana: str = GRAFANA, daemon: str = DAEMON) -> str:
     """Return the file."""
-    return HEADER + yaml.dump(
-        document(grafana, daemon), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True
-    )
+    return HEADER + yaml.dump(document(grafana, daemon), Dumper=_Plain, sort_keys=False, width=110, allow_unicode=True)
 
 
 def main() -> None:
@@ -211,9 +199,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grafana", default=GRAFANA, metavar="URL", help="where people reach Grafana")
     parser.add_argument(
-        "--daemon", default=DAEMON, metavar="URL",
+        "--daemon",
+        default=DAEMON,
+        metavar="URL",
         help="where people reach the daemon, which serves the runbook (%(default)s: as Prometheus does)",
-    )  # fmt: skip
+    )
     asked = parser.parse_args()
     FILE.write_text(text(asked.grafana, asked.daemon))
 

@@ -27,9 +27,7 @@ RECORDINGS = {
     "instance_gpu:wslgpud_gpu_memory_used:ratio": (
         f"max {_GPU} (wslgpud_gpu_memory_used_bytes / wslgpud_gpu_memory_total_bytes)"
     ),
-    "instance_gpu:wslgpud_gpu_utilization:avg5m": (
-        f"max {_GPU} (avg_over_time(wslgpud_gpu_utilization_ratio[5m]))"
-    ),
+    "instance_gpu:wslgpud_gpu_utilization:avg5m": (f"max {_GPU} (avg_over_time(wslgpud_gpu_utilization_ratio[5m]))"),
 }
 
 
@@ -55,31 +53,49 @@ _LOST = 'wslgpud_alert_deliveries_total{outcome=~"refused|expired"}'
 
 ALERTS = (
     _own(
-        "WslgpudDown", f"{_UP} == 0", "1m", "critical", "Daemon",
+        "WslgpudDown",
+        f"{_UP} == 0",
+        "1m",
+        "critical",
+        "Daemon",
         "Nobody watches {{ $labels.instance }}",
         "Prometheus cannot scrape wslgpud on {{ $labels.instance }}. The machine is off, WSL has been stopped (Windows "
         "does so when its last terminal closes), or the daemon is: `systemctl status wslgpud`.",
     ),
     _own(
-        "WslgpudAbsent", 'absent(up{job="wslgpud"})', "5m", "critical", "Daemon",
+        "WslgpudAbsent",
+        'absent(up{job="wslgpud"})',
+        "5m",
+        "critical",
+        "Daemon",
         "Prometheus has no wslgpud to scrape",
         'No target with job="wslgpud" is configured any more; alerts about memory cannot come. Look at the scrape '
         "configuration, and that its job is called wslgpud.",
     ),
     _own(
-        "WslgpudNotSampling", "time() - wslgpud_last_tick_timestamp_seconds > 120", "30s", "critical", "Daemon",
+        "WslgpudNotSampling",
+        "time() - wslgpud_last_tick_timestamp_seconds > 120",
+        "30s",
+        "critical",
+        "Daemon",
         "wslgpud on {{ $labels.instance }} answers but takes no samples",
         "The last sample is {{ $value | humanizeDuration }} old: the machine stands still, its clock differs from "
         "Prometheus', or the daemon hangs. `systemctl restart wslgpud`, and report it.",
     ),
     _own(
-        "WslgpudRestarting", 'changes(process_start_time_seconds{job="wslgpud"}[15m]) >= 3', "0s", "warning",
+        "WslgpudRestarting",
+        'changes(process_start_time_seconds{job="wslgpud"}[15m]) >= 3',
+        "0s",
+        "warning",
         "Daemon",
         "wslgpud on {{ $labels.instance }} restarts again and again",
         "It has started {{ $value }} times within a quarter of an hour. `journalctl -u wslgpud -p warning` says why.",
     ),
     _own(
-        "WslgpudSamplesDropped", "increase(wslgpud_store_dropped_ticks_total[15m]) > 0", "0s", "warning",
+        "WslgpudSamplesDropped",
+        "increase(wslgpud_store_dropped_ticks_total[15m]) > 0",
+        "0s",
+        "warning",
         "Database",
         "wslgpud on {{ $labels.instance }} has lost history",
         "The disk took nothing for so long that {{ $value | humanize }} samples were given up. Is it full, read-only "
@@ -87,16 +103,23 @@ ALERTS = (
     ),
     _own(
         # The series appears with its first failure, which increase() alone does not see.
-        "WslgpudAlertsUndelivered", f"increase({_LOST}[1h]) > 0 or {_LOST} unless {_LOST} offset 1h", "0s",
-        "warning", "Alert deliveries",
+        "WslgpudAlertsUndelivered",
+        f"increase({_LOST}[1h]) > 0 or {_LOST} unless {_LOST} offset 1h",
+        "0s",
+        "warning",
+        "Alert deliveries",
         "Warnings of {{ $labels.instance }} do not reach {{ $labels.channel }}",
         "wslgpud has given messages up that {{ $labels.channel }} did not take ({{ $labels.outcome }}). "
         "`wslgpud alerts test` tries every channel and says what is wrong.",
     ),
     _own(
-        "WslgpudWatchdog", "vector(1)", "0s", "none", "Daemon",
+        "WslgpudWatchdog",
+        "vector(1)",
+        "0s",
+        "none",
+        "Daemon",
         "The way from Prometheus to you works",
         "Fires always. Route it to a dead man's switch outside of this machine (healthchecks.io, Dead Man's Snitch, "
         "another Alertmanager): when it stops coming, no other alert would come either.",
     ),
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""Many machines: which of them needs somebody."""
+"""Many machines: which of them need attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grafana.source.kit import (
     rows,
     states,
     steps,
-)  # fmt: skip
+)
 
 CHOSEN = '{job=~"$job", instance=~"$instance"}'
 _BY = "max by (job, instance)"
@@ -32,22 +32,48 @@ _BY = "max by (job, instance)"
 def _now() -> list[Panel]:
     level = f"{_BY} ({metric('verdict_level')})"
     return [
-        figure("Machines", "That answer.", ask(f"sum(up{CHOSEN})", now=True), width=4, decimals=0, colour=NEUTRAL),
-        figure("Not reached", "Targets that Prometheus cannot scrape: off, asleep, or WSL has been stopped.",
-               ask(f"count(up{CHOSEN} == 0) or count(up{CHOSEN}) * 0", now=True), width=4, decimals=0,
-               thresholds=steps((None, GOOD), (1, WARNING))),
-        figure("Warned of", "Machines whose memory will run out, warning or worse.",
-               ask(f"count({level} >= 2) or count({level}) * 0", now=True), width=4, decimals=0,
-               thresholds=steps((None, GOOD), (1, WARNING))),
-        figure("Critical", "Of those, the critical ones.",
-               ask(f"count({level} >= 3) or count({level}) * 0", now=True), width=4, decimals=0,
-               thresholds=steps((None, GOOD), (1, CRITICAL))),
-        figure("GPUs", "That answer.", ask(f"sum({metric('gpu_up')}) or count({level}) * 0", now=True), width=4,
-               decimals=0, colour=NEUTRAL),
-        figure("GPUs lost", "That a driver lists and that do not answer.",
-               ask(f"sum({metric('gpu_lost')}) or count({level}) * 0", now=True), width=4, decimals=0,
-               thresholds=steps((None, GOOD), (1, CRITICAL))),
-    ]  # fmt: skip
+        figure("Machines", "That respond.", ask(f"sum(up{CHOSEN})", now=True), width=4, decimals=0, colour=NEUTRAL),
+        figure(
+            "Unreachable",
+            "Targets that Prometheus cannot scrape: off, asleep, or WSL was stopped.",
+            ask(f"count(up{CHOSEN} == 0) or count(up{CHOSEN}) * 0", now=True),
+            width=4,
+            decimals=0,
+            thresholds=steps((None, GOOD), (1, WARNING)),
+        ),
+        figure(
+            "Warnings",
+            "Machines about to run out of memory: warning or worse.",
+            ask(f"count({level} >= 2) or count({level}) * 0", now=True),
+            width=4,
+            decimals=0,
+            thresholds=steps((None, GOOD), (1, WARNING)),
+        ),
+        figure(
+            "Critical",
+            "Those at critical or worse.",
+            ask(f"count({level} >= 3) or count({level}) * 0", now=True),
+            width=4,
+            decimals=0,
+            thresholds=steps((None, GOOD), (1, CRITICAL)),
+        ),
+        figure(
+            "GPUs",
+            "That respond.",
+            ask(f"sum({metric('gpu_up')}) or count({level}) * 0", now=True),
+            width=4,
+            decimals=0,
+            colour=NEUTRAL,
+        ),
+        figure(
+            "GPUs lost",
+            "Listed by the driver, but not responding.",
+            ask(f"sum({metric('gpu_lost')}) or count({level}) * 0", now=True),
+            width=4,
+            decimals=0,
+            thresholds=steps((None, GOOD), (1, CRITICAL)),
+        ),
+    ]
 
 
 def _machines() -> list[Panel]:
@@ -59,70 +85,139 @@ def _machines() -> list[Panel]:
     vram = f"{_BY} ({metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')})"
     level = f"{_BY} ({metric('verdict_level')})"
     table = rows(
-        "Machines by verdict", "One line a machine; a click opens its overview. N/A: the machine has no GPU.",
-        ask(level, rows=True), ask(f"{left} or {level} * 0 - 1", rows=True), ask(memory, rows=True),
+        "Machines by verdict",
+        "One row per machine; click to open its overview. N/A: the machine has no GPU.",
+        ask(level, rows=True),
+        ask(f"{left} or {level} * 0 - 1", rows=True),
+        ask(memory, rows=True),
         ask(f"{vram} or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('gpu_utilization_ratio')}) or {level} * 0 - 1", rows=True),
         ask(f"{_BY} ({metric('alert_level')}) or {level} * 0", rows=True),
-        columns={"instance": "Machine", "Value #A": "Verdict", "Value #B": "Time left", "Value #C": "RAM and swap",
-                 "Value #D": "VRAM", "Value #E": "GPU load", "Value #F": "Incidents"}, height=7,
-    )  # fmt: skip
+        columns={
+            "instance": "Machine",
+            "Value #A": "Verdict",
+            "Value #B": "Time left",
+            "Value #C": "RAM and swap",
+            "Value #D": "VRAM",
+            "Value #E": "GPU load",
+            "Value #F": "Incidents",
+        },
+        height=7,
+    )
     painted = {"type": "color-background", "mode": "basic"}
     na = [{"type": "value", "options": {"-1": {"text": "N/A", "color": "#8e8e8e", "index": 0}}}]
     gauge = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
-    used = {"mode": "absolute", "steps": [
-        {"value": None, "color": GOOD}, {"value": 1 - RISK.warn_points[-1][1], "color": WARNING},
-        {"value": 1 - RISK.critical_headroom, "color": CRITICAL},
-    ]}  # fmt: skip
+    used = {
+        "mode": "absolute",
+        "steps": [
+            {"value": None, "color": GOOD},
+            {"value": 1 - RISK.warn_points[-1][1], "color": WARNING},
+            {"value": 1 - RISK.critical_headroom, "color": CRITICAL},
+        ],
+    }
     for name in ("Verdict", "Incidents"):
+        override(table, name, mappings=[m.to_json() for m in LEVELS], custom__cellOptions=painted, custom__width=110)
+    override(
+        table,
+        "Time left",
+        unit="s",
+        mappings=[m.to_json() for m in TIME_LEFT_WORDS],
+        thresholds={"mode": "absolute", "steps": [{"value": v, "color": c} for v, c in TIME_LEFT_STEPS]},
+        custom__cellOptions={"type": "color-text"},
+        custom__width=140,
+    )
+    for name in ("RAM and swap", "VRAM", "GPU load"):
         override(
             table,
             name,
-            mappings=[m.to_json() for m in LEVELS],
-            custom__cellOptions=painted,
-            custom__width=110,
+            unit="percentunit",
+            min=0,
+            max=1,
+            mappings=na,
+            custom__cellOptions=gauge,
+            thresholds=(
+                used if name != "GPU load" else {"mode": "absolute", "steps": [{"value": None, "color": "blue"}]}
+            ),
         )
-    override(table, "Time left", unit="s", mappings=[m.to_json() for m in TIME_LEFT_WORDS], thresholds={
-        "mode": "absolute", "steps": [{"value": v, "color": c} for v, c in TIME_LEFT_STEPS]},
-        custom__cellOptions={"type": "color-text"}, custom__width=140)  # fmt: skip
-    for name in ("RAM and swap", "VRAM", "GPU load"):
-        override(table, name, unit="percentunit", min=0, max=1, mappings=na, custom__cellOptions=gauge, thresholds=(
-            used if name != "GPU load" else {"mode": "absolute", "steps": [{"value": None, "color": "blue"}]}))  # fmt: skip
-    override(table, "Machine", links=[{
-        "title": "Overview", "url": "/d/wslgpud-overview?var-instance=${__value.raw}&${__url_time_range}"}])  # fmt: skip
+    override(
+        table,
+        "Machine",
+        links=[{"title": "Overview", "url": "/d/wslgpud-overview?var-instance=${__value.raw}&${__url_time_range}"}],
+    )
     return [
         table,
-        states("Verdict by machine", "The worst level of each machine over time.",
-               ask(f"max by (instance) ({metric('verdict_level')})", "{{instance}}"), LEVELS, height=7),
-    ]  # fmt: skip
+        states(
+            "Verdict by machine",
+            "The worst level of each machine over time.",
+            ask(f"max by (instance) ({metric('verdict_level')})", "{{instance}}"),
+            LEVELS,
+            height=7,
+        ),
+    ]
 
 
 def _together() -> list[Panel]:
     card = "{{instance}} GPU {{gpu}}"
     return [
-        lines("RAM and swap in use", "Share of both together.",
-              ask(f"max by (instance) (1 - ({metric('memory_available_bytes')} + {metric('swap_free_bytes')}) / "
-                  f"({metric('memory_total_bytes')} + {metric('swap_total_bytes')}))", "{{instance}}"),
-              unit="percentunit", most=1),
-        lines("VRAM in use", "Share of each card's memory.",
-              ask(f"{metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')}", card),
-              unit="percentunit", most=1),
-        lines("GPU load by machine", "Share of time in which a kernel ran.",
-              ask(metric("gpu_utilization_ratio"), card), unit="percentunit", most=1),
+        lines(
+            "RAM and swap in use",
+            "Share of both together.",
+            ask(
+                f"max by (instance) (1 - ({metric('memory_available_bytes')} + {metric('swap_free_bytes')}) / "
+                f"({metric('memory_total_bytes')} + {metric('swap_total_bytes')}))",
+                "{{instance}}",
+            ),
+            unit="percentunit",
+            most=1,
+        ),
+        lines(
+            "VRAM in use",
+            "Share of each card's memory.",
+            ask(f"{metric('gpu_memory_used_bytes')} / {metric('gpu_memory_total_bytes')}", card),
+            unit="percentunit",
+            most=1,
+        ),
+        lines(
+            "GPU load by machine",
+            "Share of time in which a kernel ran.",
+            ask(metric("gpu_utilization_ratio"), card),
+            unit="percentunit",
+            most=1,
+        ),
         lines("GPU power by machine", "Drawn by each board.", ask(metric("gpu_power_watts"), card), unit="watt"),
-        bars("Headroom by machine", "The least share that any of its memories has left.",
-             ask(f"min by (instance) ({metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))",
-                 "{{instance}}", now=True), unit="percentunit", width=12, height=8,
-             thresholds=steps(*HEADROOM_STEPS), full=1),
-        rows("Versions", "Of wslgpud on each machine.", ask(metric("build"), rows=True), width=12,
-             columns={"instance": "Machine", "version": "wslgpud", "python": "Python"}),
-    ]  # fmt: skip
+        bars(
+            "Headroom by machine",
+            "The smallest share left on any of its resources.",
+            ask(
+                f"min by (instance) ({metric('headroom_bytes')} / ({metric('headroom_capacity_bytes')} > 0))",
+                "{{instance}}",
+                now=True,
+            ),
+            unit="percentunit",
+            width=12,
+            height=8,
+            thresholds=steps(*HEADROOM_STEPS),
+            full=1,
+        ),
+        rows(
+            "Versions",
+            "Of wslgpud on each machine.",
+            ask(metric("build"), rows=True),
+            width=12,
+            columns={"instance": "Machine", "version": "wslgpud", "python": "Python"},
+        ),
+    ]
 
 
 def fleet() -> str:
     """Return the dashboard."""
     return dashboard(
-        "wslgpud-fleet", "wslgpud / Fleet", "All machines: which of them will run out of memory, and which is silent.",
+        "wslgpud-fleet",
+        "wslgpud / Fleet",
+        "All machines: which are about to run out of memory, and which are unreachable.",
         (("", _now()), ("Machines", _machines()), ("Side by side", _together())),
-        chosen=variables(machines=True), since="now-6h", refresh="30s", notes=False,
-    )  # fmt: skip
+        chosen=variables(machines=True),
+        since="now-6h",
+        refresh="30s",
+        notes=False,
+    )

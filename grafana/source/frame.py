@@ -18,11 +18,16 @@ TAG = "wslgpud"
 
 def _variable(name: str, label: str, query: str, *, several: bool = False, pattern: str = "") -> Any:
     found = (
-        builders.QueryVariable(name).label(label).datasource(DATASOURCE)
+        builders.QueryVariable(name)
+        .label(label)
+        .datasource(DATASOURCE)
         .query({"query": query, "refId": name, "qryType": 3 if query.startswith("query_result") else 1})
-        .definition(query).refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .sort(models.VariableSort.ALPHABETICAL_ASC).multi(several).include_all(several)
-    )  # fmt: skip
+        .definition(query)
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .multi(several)
+        .include_all(several)
+    )
     if several:
         everything = models.VariableOption(text="All", value="$__all", selected=True)
         found = found.all_value(".+").current(everything)
@@ -44,18 +49,28 @@ def variables(*, machines: bool = False, cards: str = "") -> list[Any]:
         named = f'label_join({info}, "card", " ", "gpu", "name")'
         found.append(
             _variable(
-                "gpu", "GPU", f"query_result({named})", several=cards == "several",
+                "gpu",
+                "GPU",
+                f"query_result({named})",
+                several=cards == "several",
                 pattern='/card="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/',
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def _annotation(name: str, expression: str, title: str, text: str, colour: str, *, on: bool = True) -> Any:
     return (
-        builders.AnnotationQuery().name(name).datasource(DATASOURCE).enable(on).expr(expression)
-        .title_format(title).text_format(text).icon_color(colour).step("")
-    )  # fmt: skip
+        builders.AnnotationQuery()
+        .name(name)
+        .datasource(DATASOURCE)
+        .enable(on)
+        .expr(expression)
+        .title_format(title)
+        .text_format(text)
+        .icon_color(colour)
+        .step("")
+    )
 
 
 def happenings() -> list[Any]:
@@ -68,18 +83,29 @@ def happenings() -> list[Any]:
         ),
         _annotation(
             # not when it started: the kernel reckons that from the clock, which WSL sets after each sleep of the host
-            "Restarts of the machine", f"resets({metric('uptime_seconds')}[$__interval]) > 0", "Restart",
-            "{{instance}}", NOTE,
+            "Restarts of the machine",
+            f"resets({metric('uptime_seconds')}[$__interval]) > 0",
+            "Restart",
+            "{{instance}}",
+            NOTE,
         ),
         _annotation(
-            "Stress runs", jumped.format(metric("vram_stress_last_run_timestamp_seconds")), "VRAM stress run",
-            "GPU {{gpu}}", "purple", on=False,
+            "Stress runs",
+            jumped.format(metric("vram_stress_last_run_timestamp_seconds")),
+            "VRAM stress run",
+            "GPU {{gpu}}",
+            "purple",
+            on=False,
         ),
         _annotation(
-            "New version", f"{metric('build')} unless {metric('build')} offset $__interval", "wslgpud {{version}}",
-            "{{instance}}", "#8e8e8e", on=False,
+            "New version",
+            f"{metric('build')} unless {metric('build')} offset $__interval",
+            "wslgpud {{version}}",
+            "{{instance}}",
+            "#8e8e8e",
+            on=False,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _row(name: str) -> Any:
@@ -111,15 +137,29 @@ def dashboard(
 
     ``contents`` are rows, title ("" for none) and panels; ``folded`` ones come last, and Grafana asks their
     queries only when somebody opens them.
-    """  # fmt: skip
+    """
     board = (
-        builders.Dashboard(title).uid(uid).description(text).tags([TAG]).timezone("browser").readonly()
-        .tooltip(models.DashboardCursorSync.CROSSHAIR).time(since, "now").refresh(refresh).variables(chosen)
+        builders.Dashboard(title)
+        .uid(uid)
+        .description(text)
+        .tags([TAG])
+        .timezone("browser")
+        .readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .time(since, "now")
+        .refresh(refresh)
+        .variables(chosen)
         .link(
-            builders.DashboardLink("wslgpud").type(models.DashboardLinkType.DASHBOARDS).tags([TAG])
-            .as_dropdown(True).include_vars(True).keep_time(True).icon("external link").tooltip("All of wslgpud")
+            builders.DashboardLink("wslgpud")
+            .type(models.DashboardLinkType.DASHBOARDS)
+            .tags([TAG])
+            .as_dropdown(True)
+            .include_vars(True)
+            .keep_time(True)
+            .icon("external link")
+            .tooltip("All wslgpud dashboards")
         )
-    )  # fmt: skip
+    )
     if notes:
         board = board.annotations(happenings())
     for name, panels in contents:

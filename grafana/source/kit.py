@@ -6,15 +6,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grafana_foundation_sdk.builders import (
-    bargauge,
-    heatmap,
-    prometheus,
-    stat,
-    statetimeline,
-    table,
-    timeseries,
-)
+from grafana_foundation_sdk.builders import bargauge, heatmap, prometheus, stat, statetimeline, table, timeseries
 from grafana_foundation_sdk.builders import common as common_builders
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import common
@@ -23,9 +15,9 @@ from grafana_foundation_sdk.models import heatmap as heatmap_models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from wslgpud.alerts.rules import rule_named
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
+from wslgpud.colors import LEVELS as LEVEL_SHADES
 from wslgpud.model import Level
-from wslgpud.palette import LEVELS as LEVEL_SHADES
 from wslgpud.risk.settings import RiskSettings
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -121,14 +113,8 @@ def words(meanings: Mapping[float, tuple[str, str]]) -> list[models.ValueMapping
 
 LEVELS = words({int(level): (level.label, colour) for level, colour in LEVEL_COLOURS.items()})
 NOT_HERE_WORDS = words({NOT_AVAILABLE: ("N/A", NOT_HERE)})
-HEADROOM_STEPS: Steps = (
-    (None, CRITICAL), (RISK.critical_headroom, WARNING), (RISK.warn_points[-1][1], GOOD)
-)  # fmt: skip
-TIME_LEFT_STEPS: Steps = (
-    (None, CRITICAL),
-    (RISK.critical_eta_seconds, WARNING),
-    (RISK.warn_eta_seconds, GOOD),
-)
+HEADROOM_STEPS: Steps = ((None, CRITICAL), (RISK.critical_headroom, WARNING), (RISK.warn_points[-1][1], GOOD))
+TIME_LEFT_STEPS: Steps = ((None, CRITICAL), (RISK.critical_eta_seconds, WARNING), (RISK.warn_eta_seconds, GOOD))
 TIME_LEFT_WORDS = words({NOT_AVAILABLE: ("no end in sight", GOOD)})
 
 
@@ -175,15 +161,21 @@ def figure(
     decimals: float | None = None,
     colour: str = "",
 ) -> Panel:
-    """Return a large figure; ``names`` shows the names of series instead of values."""  # fmt: skip
+    """Return a large figure; ``names`` shows the names of series instead of values."""
     mode = common.BigValueColorMode.BACKGROUND if background else common.BigValueColorMode.VALUE
     panel = (
-        stat.Panel().color_scheme(_by_thresholds()).unit(unit).reduce_options(_last()).color_mode(mode)
+        stat.Panel()
+        .color_scheme(_by_thresholds())
+        .unit(unit)
+        .reduce_options(_last())
+        .color_mode(mode)
         .graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
         .text_mode(common.BigValueTextMode.NAME if names else common.BigValueTextMode.AUTO)
-        .justify_mode(common.BigValueJustifyMode.AUTO).wide_layout(True)
-        .mappings(list(mappings)).thresholds(thresholds or steps((None, colour or NEUTRAL)))
-    )  # fmt: skip
+        .justify_mode(common.BigValueJustifyMode.AUTO)
+        .wide_layout(True)
+        .mappings(list(mappings))
+        .thresholds(thresholds or steps((None, colour or NEUTRAL)))
+    )
     if decimals is not None:
         panel = panel.decimals(decimals)
     if names:
@@ -192,24 +184,24 @@ def figure(
 
 
 def bars(
-    title: str,
-    text: str,
-    query: Any,
-    *,
-    unit: str,
-    width: int,
-    height: int,
-    thresholds: Any,
-    full: float | None,
+    title: str, text: str, query: Any, *, unit: str, width: int, height: int, thresholds: Any, full: float | None
 ) -> Panel:
     """Return horizontal bars, one a series."""
     panel = (
-        bargauge.Panel().color_scheme(_by_thresholds()).unit(unit).min(0).thresholds(thresholds)
-        .text(common_builders.VizTextDisplayOptions().title_size(13).value_size(18)).reduce_options(_last())
-        .orientation(common.VizOrientation.HORIZONTAL).display_mode(common.BarGaugeDisplayMode.BASIC)
-        .value_mode(common.BarGaugeValueMode.COLOR).show_unfilled(True).max_viz_height(44)
+        bargauge.Panel()
+        .color_scheme(_by_thresholds())
+        .unit(unit)
+        .min(0)
+        .thresholds(thresholds)
+        .text(common_builders.VizTextDisplayOptions().title_size(13).value_size(18))
+        .reduce_options(_last())
+        .orientation(common.VizOrientation.HORIZONTAL)
+        .display_mode(common.BarGaugeDisplayMode.BASIC)
+        .value_mode(common.BarGaugeValueMode.COLOR)
+        .show_unfilled(True)
+        .max_viz_height(44)
         .name_placement(common.BarGaugeNamePlacement.AUTO)
-    )  # fmt: skip
+    )
     if full is not None:
         panel = panel.max(full)
     return _dressed(panel, title, text, [query], width, height)
@@ -231,16 +223,25 @@ def lines(
     soft_most: float | None = None,
     decimals: float | None = None,
 ) -> Panel:
-    """Return curves over time; ``thresholds`` are drawn as dashed lines."""  # fmt: skip
+    """Return curves over time; ``thresholds`` are drawn as dashed lines."""
     # Several shaded curves on top of each other hide one another.
     shaded = fill if fill is not None else 10 if len(queries) == 1 else 0
     panel = (
-        timeseries.Panel().unit(unit).line_width(1).fill_opacity(60 if stacked else shaded)
-        .gradient_mode(common.GraphGradientMode.NONE).show_points(common.VisibilityMode.NEVER)
-        .line_interpolation(common.LineInterpolation.LINEAR).axis_border_show(False).span_nulls(False)
-        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI)
-                 .sort(common.SortOrder.NONE if stacked else common.SortOrder.DESCENDING))
-    )  # fmt: skip
+        timeseries.Panel()
+        .unit(unit)
+        .line_width(1)
+        .fill_opacity(60 if stacked else shaded)
+        .gradient_mode(common.GraphGradientMode.NONE)
+        .show_points(common.VisibilityMode.NEVER)
+        .line_interpolation(common.LineInterpolation.LINEAR)
+        .axis_border_show(False)
+        .span_nulls(False)
+        .tooltip(
+            common_builders.VizTooltipOptions()
+            .mode(common.TooltipDisplayMode.MULTI)
+            .sort(common.SortOrder.NONE if stacked else common.SortOrder.DESCENDING)
+        )
+    )
     panel = panel.color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
     panel = panel.legend(_legend(figures=table_legend))
     if least is not None:
@@ -264,31 +265,44 @@ def states(
 ) -> Panel:
     """Return a band for each series, coloured by what its values mean; ``said``: the words are in it."""
     panel = (
-        statetimeline.Panel().color_scheme(_by_thresholds()).mappings(list(mappings)).merge_values(True)
-        .row_height(0.85).fill_opacity(80).line_width(0).legend(_legend())
+        statetimeline.Panel()
+        .color_scheme(_by_thresholds())
+        .mappings(list(mappings))
+        .merge_values(True)
+        .row_height(0.85)
+        .fill_opacity(80)
+        .line_width(0)
+        .legend(_legend())
         .show_value(common.VisibilityMode.AUTO if said else common.VisibilityMode.NEVER)
-        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE)
-                 .sort(common.SortOrder.NONE))
-    )  # fmt: skip
+        .tooltip(common_builders.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE).sort(common.SortOrder.NONE))
+    )
     return _dressed(panel, title, text, [query], width, height)
 
 
 def heat(title: str, text: str, query: Any, *, unit: str) -> Panel:
     """Return a heat map with one row a series."""
     colours = (
-        heatmap.HeatmapColorOptions().mode(heatmap_models.HeatmapColorMode.SCHEME).scheme("RdYlGn").steps(64)
-        .fill("dark-orange").exponent(0.5).reverse(False)
-    )  # fmt: skip
+        heatmap.HeatmapColorOptions()
+        .mode(heatmap_models.HeatmapColorMode.SCHEME)
+        .scheme("RdYlGn")
+        .steps(64)
+        .fill("dark-orange")
+        .exponent(0.5)
+        .reverse(False)
+    )
     panel = (
-        heatmap.Panel().calculate(False).cell_gap(1).cell_values(heatmap.CellValues().unit(unit)).color(colours)
-        .y_axis(heatmap.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).reverse(True)).show_legend()
-    )  # fmt: skip
+        heatmap.Panel()
+        .calculate(False)
+        .cell_gap(1)
+        .cell_values(heatmap.CellValues().unit(unit))
+        .color(colours)
+        .y_axis(heatmap.YAxisConfig().axis_placement(common.AxisPlacement.LEFT).reverse(True))
+        .show_legend()
+    )
     return _dressed(panel, title, text, [query], width=24, height=10)
 
 
-def rows(
-    title: str, text: str, *queries: Any, columns: Mapping[str, str], width: int = 24, height: int = 8
-) -> Panel:
+def rows(title: str, text: str, *queries: Any, columns: Mapping[str, str], width: int = 24, height: int = 8) -> Panel:
     """Return a table; ``columns`` are the labels shown and their headings, in order, all others are hidden."""
     # Grafana's own 150 would push the last columns of a narrow table out of sight.
     panel = table.Panel().show_header(True).cell_height(common.TableCellHeight.SM).min_width(50)
@@ -318,15 +332,20 @@ def coloured(panel: Panel, colours: Mapping[str, str]) -> Panel:
 def limit_line(panel: Panel, name: str, colour: str = CRITICAL) -> Panel:
     """Draw a series as a dashed limit: no fill, never stacked."""
     return override(
-        panel, name, color={"mode": "fixed", "fixedColor": colour}, custom__fillOpacity=0,
-        custom__lineStyle={"fill": "dash", "dash": [8, 6]}, custom__stacking={"mode": "none", "group": "A"},
-    )  # fmt: skip
+        panel,
+        name,
+        color={"mode": "fixed", "fixedColor": colour},
+        custom__fillOpacity=0,
+        custom__lineStyle={"fill": "dash", "dash": [8, 6]},
+        custom__stacking={"mode": "none", "group": "A"},
+    )
 
 
 def dashed(panel: Panel, pattern: str) -> Panel:
     """Draw all series whose name matches as dashed limits."""
-    look = {"custom.lineStyle": {"fill": "dash", "dash": [8, 6]}, "custom.fillOpacity": 0,
-            "color": {"mode": "fixed", "fixedColor": CRITICAL}}  # fmt: skip
-    return panel.override_by_regexp(
-        pattern, [models.DynamicConfigValue(id_val=k, value=v) for k, v in look.items()]
-    )
+    look = {
+        "custom.lineStyle": {"fill": "dash", "dash": [8, 6]},
+        "custom.fillOpacity": 0,
+        "color": {"mode": "fixed", "fixedColor": CRITICAL},
+    }
+    return panel.override_by_regexp(pattern, [models.DynamicConfigValue(id_val=k, value=v) for k, v in look.items()])

@@ -34,7 +34,7 @@ from grafana.source.kit import (
     steps,
     steps_of,
     words,
-)  # fmt: skip
+)
 from wslgpud.model import Level
 
 #: for how long the present rate is carried on in the picture of VRAM
@@ -53,30 +53,46 @@ def _verdict() -> list[Panel]:
     return [
         figure(
             "Verdict",
-            "How things stand, all in all: the level that wslgpud shows in the terminal, on its page and in messages.",
-            ask(f"max({level})", now=True), mappings=LEVELS, background=True, width=4, height=5,
+            "The overall level, as wslgpud shows it in the terminal, on its page and in messages.",
+            ask(f"max({level})", now=True),
+            mappings=LEVELS,
+            background=True,
+            width=4,
+            height=5,
         ),
         figure(
-            "What matters now",
-            "The verdict in words, with the figures of its last change: what it is about, and who takes the memory.",
-            ask(f"max by (headline) ({metric('verdict')})", "{{headline}}", now=True), names=True, width=9, height=5,
+            "Current state",
+            "The verdict in words, with the figures of its last change: the resource and the process that takes the memory.",
+            ask(f"max by (headline) ({metric('verdict')})", "{{headline}}", now=True),
+            names=True,
+            width=9,
+            height=5,
             colour=NEUTRAL,
         ),
         figure(
             "Time left",
-            "Until the first of them is exhausted if it goes on like this: the middle of the range. Nothing points "
+            "Until the first resource is exhausted at the current rate: the middle of the range. Nothing points "
             "to exhaustion: no end in sight.",
-            ask(f"min({left}) or max({level}) * 0 - 1", now=True), unit="s", mappings=TIME_LEFT_WORDS,
-            decimals=1, thresholds=steps(*TIME_LEFT_STEPS), width=4, height=5,
+            ask(f"min({left}) or max({level}) * 0 - 1", now=True),
+            unit="s",
+            mappings=TIME_LEFT_WORDS,
+            decimals=1,
+            thresholds=steps(*TIME_LEFT_STEPS),
+            width=4,
+            height=5,
         ),
         bars(
             "Headroom",
-            "What can still be taken before allocations fail, as a share: RAM with swap, VRAM below its real ceiling. "
-            "Colours change where a growth becomes a warning and critical.",
-            ask(headroom, "{{resource}}", now=True), unit="percentunit", width=7, height=5,
-            thresholds=steps(*HEADROOM_STEPS), full=1,
+            "Share that can still be allocated: RAM with swap, VRAM below its real ceiling. "
+            "Colours change where growth becomes a warning, and critical.",
+            ask(headroom, "{{resource}}", now=True),
+            unit="percentunit",
+            width=7,
+            height=5,
+            thresholds=steps(*HEADROOM_STEPS),
+            full=1,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _memory() -> list[Panel]:
@@ -84,47 +100,75 @@ def _memory() -> list[Panel]:
     swap_total, swap_free = metric("swap_total_bytes"), metric("swap_free_bytes")
     ram = lines(
         "RAM and swap",
-        "What programs hold, and what there is. Memory runs out when both reach their dashed lines.",
-        ask(f"{total} - {available}", "RAM in use"), ask(f"{swap_total} - {swap_free}", "swap in use"),
-        ask(total, "RAM"), ask(f"{total} + {swap_total}", "RAM and swap"), unit="bytes", stacked=True,
-    )  # fmt: skip
+        "Memory in use and installed. It runs out when both reach their dashed lines.",
+        ask(f"{total} - {available}", "RAM in use"),
+        ask(f"{swap_total} - {swap_free}", "swap in use"),
+        ask(total, "RAM"),
+        ask(f"{total} + {swap_total}", "RAM and swap"),
+        unit="bytes",
+        stacked=True,
+    )
     coloured(ram, {"RAM in use": NOTE, "swap in use": "purple"})
     limit_line(limit_line(ram, "RAM", NOTE), "RAM and swap", CRITICAL)
     pressure = lines(
         "Pressure",
-        "Share of time in which programs waited for memory (PSI): some of them, or all, so that nothing got done. "
-        "Dashed: from here on it is called thrashing, and critical.",
+        "Share of time in which some or all programs waited for memory (PSI). "
+        "Dashed: thrashing, and critical, from here on.",
         ask(metric("pressure_stalled_ratio", resource="memory", window="10s"), "all wait"),
         ask(metric("pressure_waiting_ratio", resource="memory", window="10s"), "some wait"),
-        unit="percentunit", most=1, thresholds=steps_of("swap_thrash", "transparent"), width=6,
-    )  # fmt: skip
+        unit="percentunit",
+        most=1,
+        thresholds=steps_of("swap_thrash", "transparent"),
+        width=6,
+    )
     traffic = lines(
         "Swap traffic",
         "Into swap is drawn downwards. Out of it all the time means that RAM is too small; both at once is thrashing.",
-        ask(rate(metric("swap_in_bytes")), "from swap"), ask(f"-{rate(metric('swap_out_bytes'))}", "into swap"),
-        unit="Bps", least=None, width=6,
-    )  # fmt: skip
+        ask(rate(metric("swap_in_bytes")), "from swap"),
+        ask(f"-{rate(metric('swap_out_bytes'))}", "into swap"),
+        unit="Bps",
+        least=None,
+        width=6,
+    )
     level = states(
-        "Level", "How each resource was judged over time.",
-        ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"), LEVELS, width=8, height=7,
-    )  # fmt: skip
+        "Level",
+        "How each resource was judged over time.",
+        ask(f"max by (resource) ({metric('risk_level')})", "{{resource}}"),
+        LEVELS,
+        width=8,
+        height=7,
+    )
     chance = lines(
-        "Chance of exhaustion", "Probability that nothing is left within five minutes, and within an hour.",
+        "Chance of exhaustion",
+        "Probability that nothing is left within five minutes, and within an hour.",
         *(
-            ask(f'max by (resource) ({metric("exhaustion_probability_ratio", within_seconds=str(seconds))})',
-                f"{{{{resource}}}} in {words}")
+            ask(
+                f"max by (resource) ({metric('exhaustion_probability_ratio', within_seconds=str(seconds))})",
+                f"{{{{resource}}}} in {words}",
+            )
             for seconds, words in CHANCES.items()
-        ), unit="percentunit", most=1, width=8, height=7,
-    )  # fmt: skip
+        ),
+        unit="percentunit",
+        most=1,
+        width=8,
+        height=7,
+    )
     programs = lines(
-        "Programs", "RAM of the programs that matter; shared pages count in each.",
-        ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"), unit="bytes",
-        width=8, height=7,
-    )  # fmt: skip
+        "Programs",
+        "RAM of the programs that matter; shared pages count in each.",
+        ask(f"topk(8, sum by (program) ({metric('program_resident_bytes')}))", "{{program}}"),
+        unit="bytes",
+        width=8,
+        height=7,
+    )
     return [
-        ram, coloured(pressure, {"all wait": CRITICAL, "some wait": WARNING}),
-        coloured(traffic, {"from swap": NOTE, "into swap": "purple"}), level, chance, programs,
-    ]  # fmt: skip
+        ram,
+        coloured(pressure, {"all wait": CRITICAL, "some wait": WARNING}),
+        coloured(traffic, {"from swap": NOTE, "into swap": "purple"}),
+        level,
+        chance,
+        programs,
+    ]
 
 
 def vram(width: int = 24) -> Panel:
@@ -136,28 +180,28 @@ def vram(width: int = 24) -> Panel:
     learnt = f"max({for_gpu(metric('learned_ceiling_bytes'))})"
     kept = f"({reserved} or {used} * 0)"
     # Only where the forecast sees an end that is near, and believes in it: a rate alone is noise.
-    foreseen = (
-        f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
-    )
+    foreseen = f"max({for_gpu(metric('time_to_exhaustion_seconds', estimate='middle'))}) < {RISK.warn_eta_seconds:g}"
     felt = f"max({for_gpu(metric('risk_level'))}) >= {int(Level.INFO)}"
     soon = f"({used} + {kept} + {FORECAST_SECONDS} * {growing} and {foreseen} and {felt})"
     panel = lines(
         "VRAM by layer",
-        "From below: kept by the driver; in use by all programs (under WSL2 by Windows' desktop, too); really "
-        "usable, as wslgpud has learnt it; what looks free and is not. Dashed: the card's size, where an allocation "
-        "has failed before, and use in five minutes if it goes on like this.",
-        ask(reserved, "reserved by the driver"), ask(used, "in use"), ask(usable, "really usable"),
+        "From below: reserved by the driver; used by all programs (under WSL2 including Windows' desktop); "
+        "really usable, as wslgpud has learned; free in name only. Dashed: the card's size, the size at which an allocation "
+        "failed before, and the use in five minutes at the current rate.",
+        ask(reserved, "reserved by the driver"),
+        ask(used, "in use"),
+        ask(usable, "really usable"),
         ask(f"clamp_min({total} - ({used} + {usable} + {kept}), 0)", "free in name only"),
         ask(f"{soon} < {total} or {total} and {soon}", "in 5 min"),
-        ask(f"{learnt} + {kept}", "failed before"), ask(total, "size of the card"), unit="bytes", stacked=True,
-        width=width, height=9, table_legend=width > 12,
-    )  # fmt: skip
-    layers = {
-        "reserved by the driver": NOT_HERE,
-        "in use": NOTE,
-        "really usable": GOOD,
-        "free in name only": "yellow",
-    }
+        ask(f"{learnt} + {kept}", "failed before"),
+        ask(total, "size of the card"),
+        unit="bytes",
+        stacked=True,
+        width=width,
+        height=9,
+        table_legend=width > 12,
+    )
+    layers = {"reserved by the driver": NOT_HERE, "in use": NOTE, "really usable": GOOD, "free in name only": "yellow"}
     coloured(panel, layers)
     override(panel, "really usable", custom__fillOpacity=15)
     override(panel, "free in name only", custom__fillOpacity=25)
@@ -169,21 +213,34 @@ def vram(width: int = 24) -> Panel:
 def _cards() -> list[Panel]:
     repeated = vram().repeat("gpu").repeat_direction("v")
     busy = lines(
-        "GPU load", "Share of time in which a kernel ran. Low during a training: the data loader is the bottleneck.",
-        ask(gpu("gpu_utilization_ratio"), "GPU {{gpu}}"), unit="percentunit", most=1, width=8, height=7,
-    )  # fmt: skip
+        "GPU load",
+        "Share of time in which a kernel ran. Low during training: the data loader is the bottleneck.",
+        ask(gpu("gpu_utilization_ratio"), "GPU {{gpu}}"),
+        unit="percentunit",
+        most=1,
+        width=8,
+        height=7,
+    )
     heat = lines(
-        "GPU temperature", "Of the core. Dashed: the card slows down from here on.",
+        "GPU temperature",
+        "Of the core. Dashed: throttling from here on.",
         ask(gpu("gpu_temperature_celsius"), "GPU {{gpu}}"),
-        ask(gpu("gpu_temperature_limit_celsius", limit="slowdown"), "GPU {{gpu}} slows down"),
-        unit="celsius", width=8, height=7, least=20,
-    )  # fmt: skip
+        ask(gpu("gpu_temperature_limit_celsius", limit="slowdown"), "GPU {{gpu}} throttles"),
+        unit="celsius",
+        width=8,
+        height=7,
+        least=20,
+    )
     power = lines(
-        "GPU power", "Drawn by the board. Dashed: the limit in force.",
-        ask(gpu("gpu_power_watts"), "GPU {{gpu}}"), ask(gpu("gpu_power_limit_watts"), "GPU {{gpu}} limit"),
-        unit="watt", width=8, height=7,
-    )  # fmt: skip
-    return [repeated, busy, dashed(heat, "/slows down/"), dashed(power, "/limit/")]
+        "GPU power",
+        "Drawn by the board. Dashed: the limit in force.",
+        ask(gpu("gpu_power_watts"), "GPU {{gpu}}"),
+        ask(gpu("gpu_power_limit_watts"), "GPU {{gpu}} limit"),
+        unit="watt",
+        width=8,
+        height=7,
+    )
+    return [repeated, busy, dashed(heat, "/throttles/"), dashed(power, "/limit/")]
 
 
 def _trouble() -> list[Panel]:
@@ -191,31 +248,46 @@ def _trouble() -> list[Panel]:
     quiet = f'label_replace({_ALIVE} * 0, "rule", "nothing open", "", "")'
     table = rows(
         "Open incidents",
-        "What wslgpud has found and what is not over yet; `wslgpud incidents` shows the minutes before it.",
+        "Found by wslgpud and not over yet; `wslgpud incidents` shows the minutes before each.",
         ask(f"{metric('alert_level')} or on (job, instance) {quiet}", rows=True),
-        columns={"rule": "Rule", "resource": "Where", "Value": "Level"}, width=12, height=7,
-    )  # fmt: skip
+        columns={"rule": "Rule", "resource": "Where", "Value": "Level"},
+        width=12,
+        height=7,
+    )
     override(
-        table, "Level", mappings=[m.to_json() for m in LEVELS],
-        custom__cellOptions={"type": "color-background", "mode": "basic"}, custom__width=120,
-    )  # fmt: skip
+        table,
+        "Level",
+        mappings=[m.to_json() for m in LEVELS],
+        custom__cellOptions={"type": "color-background", "mode": "basic"},
+        custom__width=120,
+    )
     return [
         table,
         lines(
-            "Kills", "Processes killed for lack of memory: as the kernel counts them, and by what its log says ran out, "
-            "the whole machine's memory or a group's.",
+            "Kills",
+            "Processes killed for lack of memory: by the kernel's counter, and by the scope in its log: "
+            "the whole machine or a cgroup.",
             ask(f"increase({metric('oom_kills')}[$__rate_interval])", "counted"),
             ask(f"sum by (scope) (increase({metric('kernel_oom_kills')}[$__rate_interval]))", "{{scope}}, by the log"),
-            unit="short", width=6, height=7, decimals=0, soft_most=4,
+            unit="short",
+            width=6,
+            height=7,
+            decimals=0,
+            soft_most=4,
         ),
         lines(
-            "Errors of GPU drivers", "Of WSL's (dxgkrnl) and of NVIDIA's (Xid). Notices are usually harmless.",
+            "Errors of GPU drivers",
+            "From WSL's driver (dxgkrnl) and NVIDIA's (Xid). Notices are usually harmless.",
             ask(f"sum(increase({metric('dxg_errors')}[$__rate_interval])) or {none}", "WSL's driver"),
-            ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "its notices"),
+            ask(f"sum(increase({metric('dxg_notices')}[$__rate_interval])) or {none}", "WSL's driver, notices"),
             ask(f"sum(increase({metric('nvidia_xid_errors')}[$__rate_interval])) or {none}", "Xid"),
-            unit="short", width=6, height=7, decimals=0, soft_most=4,
+            unit="short",
+            width=6,
+            height=7,
+            decimals=0,
+            soft_most=4,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _machine() -> list[Panel]:
@@ -230,48 +302,80 @@ def _machine() -> list[Panel]:
         chosen = metric("cpu_seconds", f'mode=~"{modes}"')
         busy[name] = f"sum({rate(chosen)}) / {everything}"
     processor = lines(
-        "Processor", "Share of all processors by what they do; iowait with swap traffic is a machine that thrashes.",
-        *(ask(expression, name) for name, expression in busy.items()), unit="percentunit", most=1, stacked=True, width=10,
+        "Processor",
+        "Share of all processors by mode; iowait together with swap traffic means thrashing.",
+        *(ask(expression, name) for name, expression in busy.items()),
+        unit="percentunit",
+        most=1,
+        stacked=True,
+        width=10,
         height=7,
-    )  # fmt: skip
+    )
     coloured(processor, {"user": NOTE, "system": "purple", "iowait": WARNING, "other": NOT_HERE})
     disks = bars(
         "Disks",
-        "Space left. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
-        "/mnt that holds ext4.vhdx. Colours as the warnings about Windows' disk.",
-        ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True), unit="bytes",
-        width=7, height=7, thresholds=steps_of("windows_disk_full"), full=None,
-    )  # fmt: skip
+        "Free space. Inside WSL a disk shows up to 1 TB whatever Windows has left: what counts is the drive below "
+        "/mnt that holds ext4.vhdx. Colours follow the warnings about Windows' disk.",
+        ask(f"min by (mountpoint) ({metric('filesystem_avail_bytes')})", "{{mountpoint}}", now=True),
+        unit="bytes",
+        width=7,
+        height=7,
+        thresholds=steps_of("windows_disk_full"),
+        full=None,
+    )
     wsl = f"max by (version, distro, networking) ({metric('wsl')})"
     plain = f'label_replace(max({metric("boot")}) * 0, "distro", "not under WSL", "", "")'
     under = figure(
-        "WSL", "Distribution, version and networking mode of WSL; or that this is no WSL.",
-        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True), names=True, width=6, colour=NEUTRAL,
-    )  # fmt: skip
+        "WSL",
+        "Distribution, version and networking mode of WSL, if this is WSL.",
+        ask(f"{wsl} or on () {plain}", "{{distro}} {{version}} {{networking}}", now=True),
+        names=True,
+        width=6,
+        colour=NEUTRAL,
+    )
     offered = figure(
-        "GPU for WSL", "Does WSL offer a GPU (/dev/dxg)? No: an old driver in Windows, or gpuSupport=false.",
-        ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True), mappings=OFFERED, width=3,
-    )  # fmt: skip
+        "GPU for WSL",
+        "Whether WSL offers a GPU (/dev/dxg). No: an old driver in Windows, or gpuSupport=false.",
+        ask(f"max({metric('wsl_gpu_device')}) or max({metric('build')}) * 0 - 1", now=True),
+        mappings=OFFERED,
+        width=3,
+    )
     found = metric("doctor_findings")
     problems = metric("doctor_findings", state="problem")
     doctor = figure(
-        "Doctor", "Problems that the doctor's last round found; `wslgpud doctor` tells them, and what mends them.",
-        ask(f"sum({problems}) or sum({found}) * 0 or max({metric('build')}) * 0 - 1", now=True), decimals=0,
-        mappings=words({-1: ("not yet", NOT_HERE)}), thresholds=steps((None, GOOD), (1, WARNING)), width=3,
-    )  # fmt: skip
+        "Doctor",
+        "Problems found by the last doctor run; `wslgpud doctor` lists them with their fixes.",
+        ask(f"sum({problems}) or sum({found}) * 0 or max({metric('build')}) * 0 - 1", now=True),
+        decimals=0,
+        mappings=words({-1: ("not yet", NOT_HERE)}),
+        thresholds=steps((None, GOOD), (1, WARNING)),
+        width=3,
+    )
     since = figure(
-        "Up for", "How long the machine (under WSL2: its virtual machine) runs; a small value is a restart.",
-        ask(f"max({metric('uptime_seconds')})", now=True), unit="s", width=4, decimals=1,
-    )  # fmt: skip
+        "Uptime",
+        "Time since the machine (under WSL2: its virtual machine) started; a small value is a restart.",
+        ask(f"max({metric('uptime_seconds')})", now=True),
+        unit="s",
+        width=4,
+        decimals=1,
+    )
     last_jump = figure(
-        "Last jump", "How far the clock jumped the last time.",
-        ask(f"max({metric('clock_last_jump_seconds')}) or max({metric('build')}) * 0", now=True), unit="s",
-        mappings=words({0: ("never", GOOD)}), width=4, decimals=1, colour=NEUTRAL,
-    )  # fmt: skip
+        "Last clock jump",
+        "Size of the last jump of the wall clock.",
+        ask(f"max({metric('clock_last_jump_seconds')}) or max({metric('build')}) * 0", now=True),
+        unit="s",
+        mappings=words({0: ("never", GOOD)}),
+        width=4,
+        decimals=1,
+        colour=NEUTRAL,
+    )
     jumps = figure(
-        "Clock jumps", "Times the machine slept or its clock was set; gaps around them are no outage.",
-        ask(f"max({metric('clock_jumps')})", now=True), width=4, decimals=0,
-    )  # fmt: skip
+        "Clock jumps",
+        "How often the machine slept or its clock was set; gaps around them are not outages.",
+        ask(f"max({metric('clock_jumps')})", now=True),
+        width=4,
+        decimals=0,
+    )
     return [under, offered, doctor, since, jumps, last_jump, processor, disks, *_windows()]
 
 
@@ -279,46 +383,54 @@ def _windows() -> list[Panel]:
     total, available = metric("windows_memory_total_bytes"), metric("windows_memory_available_bytes")
     limit, committed = metric("windows_memory_commit_limit_bytes"), metric("windows_memory_committed_bytes")
     memory = lines(
-        "Memory of Windows",
-        "What WSL's virtual machine holds of it, how much of that Linux has freed and Windows has not got back, what "
-        "Windows' kernel and drivers hold for good (growing for days: a leak), and what is left for all programs.",
+        "Windows memory",
+        "Held by WSL's virtual machine, how much of that Linux has freed without returning it to Windows, held permanently "
+        "by Windows' kernel and drivers (growing for days: a leak), and available to all programs.",
         ask(metric("windows_vm_resident_bytes"), "held by WSL"),
-        ask(metric("windows_vm_unreturned_bytes"), "of that not in use"),
+        ask(metric("windows_vm_unreturned_bytes"), "freed, not returned"),
         ask(metric("windows_memory_pool_nonpaged_bytes"), "kernel and drivers"),
-        ask(available, "left"), ask(total, "RAM of Windows"), unit="bytes",
-    )  # fmt: skip
+        ask(available, "left"),
+        ask(total, "RAM of Windows"),
+        unit="bytes",
+    )
     left = bars(
-        "Windows' memory left",
-        "Of its RAM, and of what it can promise (RAM and page files); where either ends, programs of Windows fail.",
+        "Windows memory left",
+        "Of its RAM, and of its commit limit (RAM and page files); when either is exhausted, Windows programs fail.",
         ask(
             f'label_replace({available} / {total}, "of", "RAM", "", "") or '
             f'label_replace(({limit} - {committed}) / {limit}, "of", "RAM and page files", "", "")',
-            "{{of}}", now=True,
+            "{{of}}",
+            now=True,
         ),
-        unit="percentunit", width=7, height=7, thresholds=steps_of("windows_memory_low"), full=1,
-    )  # fmt: skip
+        unit="percentunit",
+        width=7,
+        height=7,
+        thresholds=steps_of("windows_memory_low"),
+        full=1,
+    )
     seen = lines(
         "VRAM as Windows sees it",
-        "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been moved out: "
-        "nothing fails, everything gets many times slower. Promised: what programs could claim.",
+        "On the card, and in Windows' RAM. When the second grows while the first is full, VRAM has been evicted: "
+        "nothing fails, but everything becomes many times slower. Committed: what programs could claim.",
         ask(f"sum({metric('windows_gpu_dedicated_bytes', NVIDIA)})", "on the card"),
         ask(f"sum({metric('windows_gpu_shared_bytes', NVIDIA)})", "in shared RAM"),
-        ask(f"sum({metric('windows_gpu_committed_bytes', NVIDIA)})", "promised"),
-        ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"), unit="bytes",
-    )  # fmt: skip
-    coloured(
-        memory,
-        {"held by WSL": NOTE, "of that not in use": "purple", "kernel and drivers": "yellow", "left": GOOD},
+        ask(f"sum({metric('windows_gpu_committed_bytes', NVIDIA)})", "committed"),
+        ask(f"sum({metric('windows_gpu_dedicated_size_bytes', NVIDIA)})", "size of the card"),
+        unit="bytes",
     )
-    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "promised": NOT_HERE})
+    coloured(
+        memory, {"held by WSL": NOTE, "freed, not returned": "purple", "kernel and drivers": "yellow", "left": GOOD}
+    )
+    coloured(seen, {"on the card": NOTE, "in shared RAM": CRITICAL, "committed": NOT_HERE})
     return [left, limit_line(memory, "RAM of Windows"), limit_line(seen, "size of the card")]
 
 
 def overview() -> str:
     """Return the dashboard."""
     return dashboard(
-        "wslgpud-overview", "wslgpud / Overview",
-        "One machine: is memory about to run out, when, and who takes it. Below that: why.",
+        "wslgpud-overview",
+        "wslgpud / Overview",
+        "One machine: whether and when memory runs out, and who takes it. Below: why.",
         (
             ("", _verdict()),
             ("Memory", _memory()),
@@ -328,4 +440,4 @@ def overview() -> str:
         ),
         folded=(("Memory in depth", in_depth.memory()), ("Processors, disks and network", in_depth.machine())),
         chosen=variables(cards="several"),
-    )  # fmt: skip
+    )

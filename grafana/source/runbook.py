@@ -30,11 +30,22 @@ def sections() -> dict[str, str]:
 def runbook() -> str:
     """Return the dashboard."""
     panels = [
-        text.Panel().title(rule).description(f"What to do about {rule}.").mode(TextMode.MARKDOWN).content(words)
-        .id(zlib.crc32(rule.encode()) % 1_000_000).span(12).height(7)
+        text.Panel()
+        .title(rule)
+        .description(f"What to do about {rule}.")
+        .mode(TextMode.MARKDOWN)
+        .content(words)
+        .id(zlib.crc32(rule.encode()) % 1_000_000)
+        .span(12)
+        .height(7)
         for rule, words in sections().items()
-    ]  # fmt: skip
+    ]
     return dashboard(
-        "wslgpud-runbook", "wslgpud / Runbook", "What to do when wslgpud says ...; alerts link here.",
-        (("", panels),), chosen=[], refresh="", notes=False,
-    )  # fmt: skip
+        "wslgpud-runbook",
+        "wslgpud / Runbook",
+        "What to do about each alert; alerts link here.",
+        (("", panels),),
+        chosen=[],
+        refresh="",
+        notes=False,
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hosts.machines import HERE as HOSTS
-from wslgpud.store.pending import dumps
+from wslgpud.store.rollup import dumps
 
 #: Harmless letters that come with it: where they are shown, the attack was, too.
 MARK = "PWN"
@@ -27,9 +27,26 @@ ATTACK = (
 ATTACK_OF_ROWS = f"{ATTACK}\x0b\x0c\r\x85\u2028\u2029"
 #: words that programs decide by: with another one a row is refused, and is no attack
 _KEPT = {
-    "verdict", "mode", "kind", "class", "outcome", "level", "old", "new", "previous_level", "health", "state",
-    "at", "since", "opened", "closed", "seen_by", "type", "event", "torch_abi",
-}  # fmt: skip
+    "verdict",
+    "mode",
+    "kind",
+    "class",
+    "outcome",
+    "level",
+    "old",
+    "new",
+    "previous_level",
+    "health",
+    "state",
+    "at",
+    "since",
+    "opened",
+    "closed",
+    "seen_by",
+    "type",
+    "event",
+    "torch_abi",
+}
 #: as above; ticks and figures
 _KEPT_COLUMNS = {("series", "kind"), ("series", "metric"), ("stress_run", "verdict")}
 _FIGURES = {"batch", "rollup_minute", "schema_migration"}

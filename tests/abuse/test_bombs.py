@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from tests.store.made import BYTES, T0, snapshot
-from wslgpud import export
-from wslgpud.export import Piece
 from wslgpud.risk.trace import MOST_LINE_BYTES, TraceError, read_trace
+from wslgpud.series import export
+from wslgpud.series.export import Piece
 from wslgpud.store import Reader, SeriesRef, Store
-from wslgpud.store.codec import decode
+from wslgpud.store.codec import Block, decode, pack_sheet
 from wslgpud.store.limits import MOST_TICKS
 
 #: tells the most memory that a process ever took; getrusage's figure begins with its parent's
@@ -39,9 +39,7 @@ def deflated(kind: int, mebibytes: int) -> bytes:
 
 def peak_mib(code: str) -> int:
     """Run code in a Python of its own; return the most memory it took."""
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{PEAK}"], capture_output=True, text=True, check=True)
     return int(done.stdout.splitlines()[-1]) // 1024
 
 
@@ -86,13 +84,19 @@ def history(tmp_path: Path) -> Path:
 def spoiled(file: Path, **columns: object) -> None:
     """Put a chunk into a history in which these columns are as somebody hostile would have them."""
     row: dict[str, object] = {
-        "id": 1000, "ticks": 900, "low_ms": T0 * 1000, "high_ms": T0 * 1000 + 899_000,
-        "last_ms": T0 * 1000 + 899_000, "times": b"", "masks": b"", "processes": None,
-    } | columns  # fmt: skip
+        "id": 1000,
+        "ticks": 900,
+        "low_ms": T0 * 1000,
+        "high_ms": T0 * 1000 + 899_000,
+        "last_ms": T0 * 1000 + 899_000,
+        "times": b"",
+        "masks": b"",
+        "processes": None,
+    } | columns
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("DELETE FROM batch")
         database.execute("INSERT INTO chunk VALUES (?, ?, ?, ?, ?, ?, ?, ?)", tuple(row.values()))
-        database.execute("INSERT INTO block VALUES (?, 1, 7, ?)", (1000 << 16 | 1, b""))
+        database.execute("INSERT INTO block VALUES (1000, ?)", (pack_sheet({1: Block(1, 7, b"")}),))
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,7 @@ HEADER = b'{"trace": 1, "interval_s": 1.0, "host": {}}\n'
 
 
 @pytest.mark.parametrize("body", [b"x" * (64 * MIB), HEADER + b" " * (64 * MIB)], ids=["first", "later"])
-def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(
-    tmp_path: Path, body: bytes
-) -> None:
+def test_a_recording_of_one_endless_line_is_refused_by_its_line_and_the_limit(tmp_path: Path, body: bytes) -> None:
     file = tmp_path / "bomb.jsonl.gz"
     file.write_bytes(gzip.compress(body, 9))
 

@@ -33,10 +33,10 @@ from tests.support.hostile import (
     says,
 )
 from tests.support.receivers import smtp, webhook
-from wslgpud.alerts.channels import DeliveryError, apprise, postman, programs
-from wslgpud.alerts.channels.apprise import AppriseChannel, inert, understood
+from wslgpud.alerts.channels import DeliveryError, apprise, programs
+from wslgpud.alerts.channels import apprise_worker as worker
+from wslgpud.alerts.channels.apprise import AppriseChannel, AppriseProcess, inert, understood
 from wslgpud.alerts.channels.journal import Journal
-from wslgpud.alerts.channels.postoffice import PostOffice
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.message import digest, payload, worded
 from wslgpud.alerts.texts import Text
@@ -73,9 +73,7 @@ ACTIVE = r"[<>@\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\]\("
 
 def message(name: str) -> dict[str, Any]:
     """Return the message that a program of this name leads to."""
-    row = Transition(
-        1_790_000_000.0, 1.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, Message(f"killed: {name}")
-    )
+    row = Transition(1_790_000_000.0, 1.0, "ram", "oom_kill", Level.OK, Level.CRITICAL, Message(f"killed: {name}"))
     return {**worded(payload(row, Text(row.message), host="pc"), ENGLISH), "evidence": name}
 
 
@@ -133,10 +131,7 @@ class TestApprise:
 
     @pytest.mark.parametrize(
         "behaviour",
-        [
-            answers("200 OK", BOMB * 20, Content_Encoding="gzip"),
-            NONSENSE["no HTTP"],
-        ],
+        [answers("200 OK", BOMB * 20, Content_Encoding="gzip"), NONSENSE["no HTTP"]],
         ids=["bomb", "no HTTP"],
     )
     def test_nonsense_and_bombs_are_a_failure_or_a_success_and_no_traceback(self, behaviour):
@@ -151,11 +146,9 @@ class TestApprise:
         with hostile(behaviour) as server:
             channel = AppriseChannel(webhook_url(server.place), PATIENCE_SECONDS)
 
-            assert failed(channel) == str(apprise._PROBLEMS[postman.REFUSED])
+            assert failed(channel) == str(apprise._PROBLEMS[worker.REFUSED])
 
-    @pytest.mark.parametrize(
-        ("status", "place"), [("302 Found", "itself"), ("307 Temporary Redirect", "another host")]
-    )
+    @pytest.mark.parametrize(("status", "place"), [("302 Found", "itself"), ("307 Temporary Redirect", "another host")])
     def test_a_redirect_carries_neither_token_nor_message_anywhere(self, status, place):
         with hostile(answers("200 OK")) as other:
             location = ELSEWHERE[place].format(other=other.place)
@@ -183,10 +176,7 @@ class TestApprise:
             for folder in Path("/proc").glob("[0-9]*"):
                 try:
                     command = (folder / "cmdline").read_bytes().decode()
-                    if (
-                        postman.__name__ in command
-                        and f"PPid:\t{os.getpid()}\n" in (folder / "status").read_text()
-                    ):
+                    if worker.__name__ in command and f"PPid:\t{os.getpid()}\n" in (folder / "status").read_text():
                         seen.append(command + (folder / "environ").read_bytes().decode())
                 except OSError:
                     continue
@@ -203,13 +193,11 @@ class TestApprise:
             letter = {"url": webhook_url(server.place), "title": "", "body": "x", "type": "info"}
             line = json.dumps({**letter, "seconds": 0.1, "number": 0}) + "\n"
             setting = programs.Setting("/", {**clean_environment(), "HOME": str(tmp_path)})
-            command = python_command(postman.__name__)
+            command = python_command(worker.__name__)
             assert programs.ended(command, line, PATIENCE_SECONDS, setting).status == 0  # no more letters
             eventually(lambda: not living_in(tmp_path), "the end of the one that hangs")
 
-    def test_ten_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(
-        self, tmp_path, monkeypatch
-    ):
+    def test_ten_that_hang_at_the_same_time_hold_up_no_other_and_share_their_memory(self, tmp_path, monkeypatch):
         monkeypatch.setenv("HOME", str(tmp_path))
         with hostile(ENDLESS["a dripping body"]) as bad, webhook() as good:
             url = f"{webhook_url(bad.place)}&rto=180"
@@ -228,39 +216,39 @@ class TestApprise:
                 thread.join()
 
     def test_a_process_that_dies_is_a_failure_at_once_and_the_next_message_has_another(self, tmp_path):
-        office = PostOffice(["/bin/false"])
+        sender = AppriseProcess(["/bin/false"])
         with pytest.raises(DeliveryError, match="has died"):
-            office.ask({"urls": []}, PATIENCE_SECONDS)
-        office._command = python_command(postman.__name__)
+            sender.ask({"urls": []}, PATIENCE_SECONDS)
+        sender._command = python_command(worker.__name__)
 
-        assert office.ask({"urls": []}, PATIENCE_SECONDS) == postman.TAKEN
+        assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
 
     def test_a_process_that_reads_nothing_is_a_failure_and_holds_up_nobody(self):
-        office = PostOffice(["/bin/sleep", "600"])
+        sender = AppriseProcess(["/bin/sleep", "600"])
         with pytest.raises(DeliveryError, match="has died"):
-            office.ask({"title": "x" * (2 << 20)}, PATIENCE_SECONDS)
+            sender.ask({"title": "x" * (2 << 20)}, PATIENCE_SECONDS)
 
     def test_it_stands_by_while_a_message_is_likely_and_no_longer(self):
         """A start takes a second, and far longer once memory is short."""
-        office = PostOffice()
-        office.stand_by(needed=True)
-        process = office._round._process
+        sender = AppriseProcess()
+        sender.keep_warm(needed=True)
+        process = sender._process
         for _ in range(2):
-            assert office.ask({"urls": []}, PATIENCE_SECONDS) == postman.TAKEN
-            assert office._round._process is process
+            assert sender.ask({"urls": []}, PATIENCE_SECONDS) == worker.TAKEN
+            assert sender._process is process
             assert process.poll() is None
-        office.stand_by(needed=False)
+        sender.keep_warm(needed=False)
 
         assert process.wait(PATIENCE_SECONDS) == 0
 
     def test_one_that_dies_while_it_stands_by_is_not_started_again_and_again(self):
-        office = PostOffice(["/bin/false"])
-        office.stand_by(needed=True)
-        first = office._round
-        eventually(lambda: first.over, "its end")
-        office.stand_by(needed=True)
+        sender = AppriseProcess(["/bin/false"])
+        sender.keep_warm(needed=True)
+        assert sender._process is not None
+        eventually(lambda: sender._process is None, "its end")
+        sender.keep_warm(needed=True)
 
-        assert office._round is first
+        assert sender._process is None
 
     def test_many_urls_of_which_one_is_nonsense_are_told_apart(self):
         understood([webhook_url("127.0.0.1:1"), "mailto://u:p@example.org"])
@@ -272,10 +260,7 @@ class TestMail:
 
     @pytest.mark.parametrize(
         "behaviour",
-        [
-            lambda peer: peer.for_ever(b"2", 0.05),
-            lambda peer: peer.for_ever(b"220-hello\r\n", 0.05),
-        ],
+        [lambda peer: peer.for_ever(b"2", 0.05), lambda peer: peer.for_ever(b"220-hello\r\n", 0.05)],
         ids=["a dripping greeting", "a greeting of endless lines"],
     )
     def test_a_server_that_never_finishes_ends_with_the_child(self, behaviour):

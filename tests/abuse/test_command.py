@@ -16,10 +16,10 @@ import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, eventually
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.channels.desktop import DesktopChannel
-from wslgpud.foreign.programs import program, replaceable
+from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.probes import interop
+from wslgpud.security.run_as.accounts import program, replaceable
 
 MESSAGE = {"level": "critical", "headline": "LD_PRELOAD=/tmp/evil.so\x1b[2J", "evidence": "PATH=/tmp"}
 NOBODY = 65534
@@ -87,9 +87,9 @@ def test_a_flood_of_words_is_read_and_its_end_kept():
     tracemalloc.start()
     try:
         with pytest.raises(DeliveryError) as caught:
-            channel(
-                "head -c 50000000 /dev/zero | tr '\\0' x >&2; printf '\\033[2J\\nthe end' >&2; exit 3"
-            ).send(MESSAGE)
+            channel("head -c 50000000 /dev/zero | tr '\\0' x >&2; printf '\\033[2J\\nthe end' >&2; exit 3").send(
+                MESSAGE
+            )
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -118,9 +118,7 @@ def test_all_of_a_long_message_arrives(tmp_path):
 
 
 def test_a_message_sets_no_variable_and_is_no_argument(tmp_path):
-    script = executable(
-        tmp_path / "alert", f'#!/bin/sh\nenv > {tmp_path}/env\necho "$#" > {tmp_path}/count\n'
-    )
+    script = executable(tmp_path / "alert", f'#!/bin/sh\nenv > {tmp_path}/env\necho "$#" > {tmp_path}/count\n')
     CommandChannel([str(script), "one"], PATIENCE_SECONDS).send(MESSAGE)
 
     assert "LD_PRELOAD" not in (tmp_path / "env").read_text()
@@ -193,9 +191,7 @@ class TestWhoCouldReplaceIt:
 
 class TestDesktop:
     @root
-    def test_a_user_s_session_sees_a_process_with_their_rights_and_nothing_of_our_environment(
-        self,
-    ):
+    def test_a_user_s_session_sees_a_process_with_their_rights_and_nothing_of_our_environment(self):
         """A user may trace what runs as they do, and read its environment."""
         # Not pytest's folders, which are root's alone.
         with tempfile.TemporaryDirectory() as folder:
@@ -205,8 +201,7 @@ class TestDesktop:
             out.mkdir()
             os.chown(out, NOBODY, NOBODY)
             executable(
-                place / "bin/notify-send",
-                f"#!/bin/sh\nid -u > {out}/uid; id -G > {out}/groups; env > {out}/env\n",
+                place / "bin/notify-send", f"#!/bin/sh\nid -u > {out}/uid; id -G > {out}/groups; env > {out}/env\n"
             )
             (place / f"run/{NOBODY}").mkdir(parents=True)
             os.chown(place / f"run/{NOBODY}", NOBODY, NOBODY)
@@ -260,11 +255,6 @@ class TestInterop:
             assert "WSL_INTEROP" not in interop.environment({"WSL_INTEROP": str(tmp_path / name)})
 
     def test_windows_gets_no_secret_of_our_environment(self):
-        environ = {
-            "WSLENV": "WSLGPUD_ALERTS__URLS",
-            "WSLGPUD_ALERTS__URLS": "x",
-            "PATH": "/bin",
-            "TOKEN": "x",
-        }
+        environ = {"WSLENV": "WSLGPUD_ALERTS__URLS", "WSLGPUD_ALERTS__URLS": "x", "PATH": "/bin", "TOKEN": "x"}
 
         assert interop.environment(environ) == {"PATH": "/bin"}

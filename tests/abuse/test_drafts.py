@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.store import made
-from wslgpud import documents
 from wslgpud.advise.doctor import bundle
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Level
-from wslgpud.plots import plot_replays
+from wslgpud.security import safe_files
+from wslgpud.series.plots import plot_replays
 from wslgpud.store import Store
 
 
@@ -76,9 +76,7 @@ def test_a_link_that_waits_there_leads_to_no_write_elsewhere(
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(("name", "write"), WRITERS.values(), ids=WRITERS)
-def test_a_pipe_that_waits_there_holds_nobody_up(
-    tmp_path: Path, name: str, write: Callable[[Path], None]
-) -> None:
+def test_a_pipe_that_waits_there_holds_nobody_up(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     (tmp_path / "theirs").mkdir()
     for ending in ("", ".part"):
         os.mkfifo(tmp_path / "theirs" / f"{name}{ending}")
@@ -92,7 +90,7 @@ def test_a_draft_that_is_swapped_for_a_link_is_written_all_the_same(tmp_path: Pa
     victim, target = tmp_path / "victim", tmp_path / "theirs" / "file"
     target.parent.mkdir()
     victim.write_text("root's")
-    with documents.draft(target) as draft:
+    with safe_files.draft(target) as draft:
         (seen,) = target.parent.iterdir()
         seen.unlink()
         seen.symlink_to(victim)
@@ -106,7 +104,7 @@ def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
     target.write_text("before")
 
     def fail() -> None:
-        with documents.draft(target) as draft:
+        with safe_files.draft(target) as draft:
             draft.write_text("half of")
             raise LookupError
 

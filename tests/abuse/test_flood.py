@@ -122,9 +122,7 @@ def test_hundreds_of_bad_clients_do_not_keep_a_good_one_from_its_answer(
 @pytest.mark.parametrize(
     "said", [b"", b"GET /-/healthy HTTP/1.1\r\nHost: local", GOOD], ids=["", "half a head", "deaf"]
 )
-def test_a_thousand_who_hold_their_connections_hold_none_that_is_needed(
-    running: Running, said: bytes
-) -> None:
+def test_a_thousand_who_hold_their_connections_hold_none_that_is_needed(running: Running, said: bytes) -> None:
     before = handles(running)
     clients = connected(running, CLIENTS, said)
     answers = [answer_of_a_good_one(running) for _ in range(20)]

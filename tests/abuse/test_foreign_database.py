@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.store.made import BYTES, T0, snapshot
-from wslgpud.store import Reader, Store, StoreError, foreign, maintenance
+from wslgpud.store import Reader, Store, StoreError, maintenance, untrusted
 from wslgpud.store.errors import ForeignDatabaseError, UnwritableError
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT"
@@ -43,15 +43,18 @@ def run(file: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "NO_COLOR": "1", "HOME": str(file.parent)}
     return subprocess.run(
         [sys.executable, "-m", "wslgpud", *command, "--state", str(file.parent)],
-        check=False, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 IN_PLACE_OF_TABLES = {
     "series": f"CREATE VIEW series AS {ENDLESS} x AS id, 0 AS host, 'a' AS metric, 'gauge' AS kind,"
     " '{}' AS labels, 1 AS divisor FROM n",
-    "schema_migration": f"CREATE VIEW schema_migration AS {ENDLESS} 1 AS version, '' AS name,"
-    " x AS applied_ms FROM n",
+    "schema_migration": f"CREATE VIEW schema_migration AS {ENDLESS} 1 AS version, '' AS name, x AS applied_ms FROM n",
     "transition": "CREATE VIEW transition AS SELECT zeroblob(1000000000) AS id",
     "event": "CREATE VIRTUAL TABLE event USING fts5(id, ms, kind, text, fields)",
     "host": "CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT AS (hex(zeroblob(900000000))))",
@@ -114,7 +117,7 @@ def test_a_connection_that_reads_can_neither_write_nor_run_code_of_the_file(file
 
 def test_a_statement_that_would_take_for_ever_is_ended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that lie billions of years apart make the search for them endless, without any code."""
-    monkeypatch.setattr(foreign, "MOST_STEPS", 20_000_000)
+    monkeypatch.setattr(untrusted, "MOST_STEPS", 20_000_000)
     spoil(
         file,
         "INSERT INTO rollup_minute VALUES (0, 1, 1, 0, '', X'01', X'00', X'00', X'00', X'00')",
@@ -172,9 +175,7 @@ def test_a_link_in_place_of_the_lock_makes_no_file_elsewhere(file: Path, tmp_pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose rights are what is to be gained")
-def test_root_compacts_the_file_of_another_with_that_users_rights(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_compacts_the_file_of_another_with_that_users_rights(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (file.parent, *file.parent.iterdir()):
         os.chown(path, 51234, 51234)
     file.parent.parent.chmod(0o755)

@@ -10,7 +10,7 @@ import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host
-from wslgpud.masking import named
+from wslgpud.security.redaction import named
 from wslgpud.sources import kernel_lines
 from wslgpud.sources.kernel_lines import DxgError, OomKill, Story, Xid, parse_line
 from wslgpud.sources.kernel_log import KernelLogSource
@@ -22,12 +22,7 @@ KILL = (
 GROUP_KILL = KILL.replace("Out of memory", "Memory cgroup out of memory")
 RESIDENT = "misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12"
 XID = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-REAL = {
-    "kill": (KILL, OomKill),
-    "group kill": (GROUP_KILL, OomKill),
-    "VRAM": (RESIDENT, DxgError),
-    "Xid": (XID, Xid),
-}
+REAL = {"kill": (KILL, OomKill), "group kill": (GROUP_KILL, OomKill), "VRAM": (RESIDENT, DxgError), "Xid": (XID, Xid)}
 
 #: where the kernel repeats words that anybody may choose: options of a mount in a namespace, names
 FRAMES = [
@@ -68,9 +63,7 @@ def test_words_that_the_kernel_repeats_do_not(text, kind, frame):
     assert events(f"3,100,1200000,-;{forged}") == []
 
 
-@pytest.mark.parametrize(
-    "record", ["6,1,2,-", ";" + KILL, "6;" + KILL, "-2,1,1,-;" + KILL, "\n6,1,1,-;" + KILL]
-)
+@pytest.mark.parametrize("record", ["6,1,2,-", ";" + KILL, "6;" + KILL, "-2,1,1,-;" + KILL, "\n6,1,1,-;" + KILL])
 def test_what_is_no_record_says_nothing(record):
     assert events(record) == []
 
@@ -89,23 +82,12 @@ def killed(details: str, victim: str = "cicc") -> OomKill:
         ("cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a/b,task=cicc,pid=7008,uid=1000", "/a"),
         ("cpuset=/,mems_allowed=0-1,3,oom_memcg=/a,b,task_memcg=/a,b/c,task=cicc,pid=7008,uid=1000", "/a,b"),
         ("cpuset=x,oom_memcg=,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=cicc,pid=7008,uid=1", ""),
-        (
-            "cpuset=/,mems_allowed=0,oom_memcg=/a,oom_memcg=/wsl-user,task_memcg=/a,task=cicc,pid=7008,uid=1",
-            "",
-        ),
+        ("cpuset=/,mems_allowed=0,oom_memcg=/a,oom_memcg=/wsl-user,task_memcg=/a,task=cicc,pid=7008,uid=1", ""),
         ("cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=a,oom_memcg=/wsl,pid=7008,uid=1", "/a"),
         ("cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=1,uid=0,pid=7008,uid=1", "/a"),
         ("cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=cicc,pid=1,uid=1", ""),
     ],
-    ids=[
-        "plain",
-        "commas",
-        "in the cpuset",
-        "in a group",
-        "in a program",
-        "a pid in a program",
-        "another's pid",
-    ],
+    ids=["plain", "commas", "in the cpuset", "in a group", "in a program", "a pid in a program", "another's pid"],
 )
 def test_a_name_does_not_put_the_blame_on_another_group(details, group):
     assert killed(details).cgroup == group
@@ -119,11 +101,7 @@ def test_a_name_of_a_program_changes_no_figure(name):
 
 
 def test_a_long_line_takes_no_long_time():
-    for text in (
-        KILL[:40] + "(" * 8000,
-        RESIDENT[:40] + " fail" * 1600,
-        "oom-kill:constraint=A," + ",task=" * 1300,
-    ):
+    for text in (KILL[:40] + "(" * 8000, RESIDENT[:40] + " fail" * 1600, "oom-kill:constraint=A," + ",task=" * 1300):
         assert Story().add(text) is None
 
 

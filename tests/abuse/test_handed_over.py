@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.accounts import ALICE, give, needs_root, shared_python
-from wslgpud import documents
-from wslgpud.foreign.rule import Account, Refused
-from wslgpud.foreign.start import Command, run
-from wslgpud.foreign.survey import survey
+from wslgpud.security import safe_files
+from wslgpud.security.run_as.evidence import survey
+from wslgpud.security.run_as.rule import Account, Refused
+from wslgpud.security.run_as.start import Command, run
 from wslgpud.stress.find_python import has_torch
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import supervise
@@ -129,16 +129,14 @@ class TestALease:
         with pytest.raises(Refused, match="a lease"):
             survey(python)
 
-    def test_on_a_lock_or_a_document_holds_no_reader_up(
-        self, tmp_path: Path, leased: Callable[[Path], None]
-    ) -> None:
+    def test_on_a_lock_or_a_document_holds_no_reader_up(self, tmp_path: Path, leased: Callable[[Path], None]) -> None:
         lock = GpuLock(0, tmp_path)
         lock.path.touch()
         leased(lock.path)
 
         def read() -> None:
             with pytest.raises(BlockingIOError):
-                documents.contents(lock.path)
+                safe_files.contents(lock.path)
             with pytest.raises(LockError), lock.held():
                 pass
 
@@ -161,9 +159,7 @@ class TestALease:
         assert failures == ["not done within 1 s"]
 
 
-def test_a_device_in_the_place_of_a_file_is_not_even_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_in_the_place_of_a_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening /dev/watchdog starts a clock that ends the machine."""
     link = tmp_path / "pyvenv.cfg"
     link.symlink_to("/dev/null")
@@ -176,6 +172,6 @@ def test_a_device_in_the_place_of_a_file_is_not_even_opened(
 
     monkeypatch.setattr(os, "open", noted)
     with pytest.raises(OSError, match="this is a device, not a plain file"):
-        documents.contents(link, follow=True)
+        safe_files.contents(link, follow=True)
 
     assert opened == []

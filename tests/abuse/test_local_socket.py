@@ -78,9 +78,7 @@ def test_a_link_put_in_its_place_meanwhile_opens_or_closes_no_other_file(
 
 
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "file"])
-def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(
-    tmp_path: Path, kind: str
-) -> None:
+def test_whatever_has_its_name_is_replaced_and_what_it_leads_to_stays_as_it_is(tmp_path: Path, kind: str) -> None:
     victim = tmp_path / "victim"
     path = tmp_path / "state" / "status.sock"
     path.parent.mkdir()
@@ -111,12 +109,11 @@ def test_a_folder_of_its_name_costs_the_socket_and_not_the_daemon(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "sent", [b"x" * 65536, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000, b"", b"\0"],
+    "sent",
+    [b"x" * 65536, b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 9000, b"", b"\0"],
     ids=["no request", "headers without end", "nothing", "no end"],
-)  # fmt: skip
-def test_a_client_that_sends_no_request_is_let_go_and_the_next_one_answered(
-    tmp_path: Path, sent: bytes
-) -> None:
+)
+def test_a_client_that_sends_no_request_is_let_go_and_the_next_one_answered(tmp_path: Path, sent: bytes) -> None:
     local = LocalApi(tmp_path, STATUS, timeout_seconds=0.2)
     assert local.start()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as talker:
@@ -186,9 +183,7 @@ def test_an_answer_without_end_is_read_no_further_than_a_daemon_has_to_say(
     assert "does not answer" in said
 
 
-def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The service's account could hold root's ``wslgpud status`` up for years."""
     monkeypatch.setattr(client, "SECONDS", 0.5)
     with false_daemon(tmp_path, b" ", pause_seconds=0.05):

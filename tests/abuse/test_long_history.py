@@ -17,20 +17,20 @@ from threading import Event
 
 import pytest
 
-from tests.alerts.ticks import START, transition
+from tests.alerts.ticks import START, fold, transition
 from tests.stress.support import night
 from tests.support.daemons import Running, daemon, eventually
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.dispatcher import MOST_WAITING, Dispatcher
-from wslgpud.alerts.incidents import Ledger, after, fold
+from wslgpud.alerts.incidents import IncidentLedger, after
 from wslgpud.config import StoreSettings, Stress
 from wslgpud.host import Host
-from wslgpud.jobs import Nightly
 from wslgpud.model import Forecast, Level, StressResult, Transition
 from wslgpud.risk.wording import headline
 from wslgpud.store import Store, schema, stress_rows
 from wslgpud.store import engine as engines
 from wslgpud.store.journal import _forecast_payload
+from wslgpud.stress.schedule import Nightly
 from wslgpud.words import Said, to_json
 
 MIB = 1 << 20
@@ -57,22 +57,44 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Store(file, StoreSettings(), host_name=socket.gethostname()) as store:
         assert store.flush()
     forecast = Forecast(
-        "ram", WARNING, 3 << 30, 24 << 30, 1e7, 100.0, 200.0, 300.0, {60: 0.1, 3600: 0.99},
-        "python train.py (pid 4121)", "growth", "process", 4121, 1e7, 0.9, True, None, 240.0,
-    )  # fmt: skip
+        "ram",
+        WARNING,
+        3 << 30,
+        24 << 30,
+        1e7,
+        100.0,
+        200.0,
+        300.0,
+        {60: 0.1, 3600: 0.99},
+        "python train.py (pid 4121)",
+        "growth",
+        "process",
+        4121,
+        1e7,
+        0.9,
+        True,
+        None,
+        240.0,
+    )
     told, seen = json.dumps(_forecast_payload(forecast)), json.dumps({"text": "y" * 100, "victim": "python"})
     message = json.dumps(to_json(headline(forecast)))
     begin_ms = round((time.time() - 29 * 86400) * 1000)
     rows = [
         {
-            "id": 1 + ROWS_EACH * number + place, "mono": 1.0,
+            "id": 1 + ROWS_EACH * number + place,
+            "mono": 1.0,
             "ms": begin_ms + 300_000 * number + 1000 * place,
-            "resource": f"cgroup:/user.slice/user-1001.slice/{number % 40}", "rule": "memory_exhaustion",
-            "old": int(old), "new": int(new), "message": message, "forecast": told,
+            "resource": f"cgroup:/user.slice/user-1001.slice/{number % 40}",
+            "rule": "memory_exhaustion",
+            "old": int(old),
+            "new": int(new),
+            "message": message,
+            "forecast": told,
             "facts": seen,
         }
-        for number in range(INCIDENTS) for place, (old, new) in enumerate(STEPS)
-    ]  # fmt: skip
+        for number in range(INCIDENTS)
+        for place, (old, new) in enumerate(STEPS)
+    ]
     with engines.writer_engine(str(file)).begin() as connection:
         connection.execute(schema.transition.insert(), rows)
         for number in range(NIGHTS):
@@ -97,6 +119,7 @@ def calm_bytes(tmp_path_factory: pytest.TempPathFactory) -> int:
         return memory_bytes(running, "VmHWM")
 
 
+@pytest.mark.slow
 def test_neither_the_start_nor_four_who_ask_at_once_cost_the_memory_of_that_history(
     state: Path, calm_bytes: int
 ) -> None:
@@ -125,7 +148,7 @@ def rows(count: int) -> Iterator[tuple[int, Transition]]:
 
 
 def test_an_incident_that_never_ends_takes_no_more_memory_than_one_that_does() -> None:
-    ledger = Ledger([], 0.0, START)
+    ledger = IncidentLedger([], 0.0, START)
     tracemalloc.start()
     try:
         for number, row in rows(1500):
@@ -155,7 +178,7 @@ def test_an_incident_keeps_what_its_score_is_made_of() -> None:
         incident = after(incident, number, row)
 
     assert incident is not None
-    assert (incident.warned_wall, incident.close_call, incident.told_id) == (START + 20, True, 2)
+    assert (incident.warned_wall, incident.close_call) == (START + 20, True)
 
 
 class Shelf:
@@ -196,6 +219,7 @@ class Down:
         raise DeliveryError("nobody there")
 
 
+@pytest.mark.slow
 def test_a_flood_for_a_channel_that_is_down_is_bounded_and_what_matters_most_goes_on_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -27,15 +27,14 @@ def sparse(file: Path, head: bytes) -> None:
 
 def a_list_of_words(count: int) -> bytes:
     key = b"tokenizer.ggml.tokens"
-    return (
-        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key
-        + struct.pack("<IIQ", 9, 8, count)
-    )  # fmt: skip
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key + struct.pack("<IIQ", 9, 8, count)
 
 
 BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "GGUF: a list of empty words without end": (
-        "a.gguf", lambda file: sparse(file, a_list_of_words(1 << 62)), "its header is longer than 1 MiB",
+        "a.gguf",
+        lambda file: sparse(file, a_list_of_words(1 << 62)),
+        "its header is longer than 1 MiB",
     ),
     "GGUF: values without end": (
         "a.gguf",
@@ -54,7 +53,9 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "GGUF: a pipe": ("a.gguf", os.mkfifo, "FIFO"),
     "safetensors: a header of exabytes": (
-        "a.safetensors", lambda file: sparse(file, struct.pack("<Q", 1 << 60)), "is no safetensors file",
+        "a.safetensors",
+        lambda file: sparse(file, struct.pack("<Q", 1 << 60)),
+        "is no safetensors file",
     ),
     "safetensors: a header that nests without end": (
         "a.safetensors",
@@ -64,7 +65,9 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "safetensors: a pipe": ("a.safetensors", os.mkfifo, "FIFO"),
     "config.json: a terabyte": ("config.json", lambda file: sparse(file, b'{"a": '), "larger than"),
     "config.json: nested without end": (
-        "config.json", lambda file: file.write_text('{"a":' * 100_000), "nested too deeply",
+        "config.json",
+        lambda file: file.write_text('{"a":' * 100_000),
+        "nested too deeply",
     ),
     "config.json: a pipe": ("config.json", os.mkfifo, "FIFO"),
     "config.json: a number of a million digits": (
@@ -72,10 +75,8 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda file: file.write_text('{"hidden_size": ' + "9" * (MIB // 2) + "}"),
         "cannot read",
     ),
-    "index: a terabyte": (
-        "model.safetensors.index.json", lambda file: sparse(file, b"{"), "larger than",
-    ),
-}  # fmt: skip
+    "index: a terabyte": ("model.safetensors.index.json", lambda file: sparse(file, b"{"), "larger than"),
+}
 
 
 @pytest.mark.parametrize(("name", "plant", "says"), BOMBS.values(), ids=BOMBS)

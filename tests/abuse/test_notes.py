@@ -17,23 +17,24 @@ from tests.stress.test_run import FAITHFUL, IdleGpu
 from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.test_monitor import SteppingClock
-from wslgpud import client, documents
-from wslgpud.advise.guard import ledger
+from wslgpud import client
+from wslgpud.active_runs.note import MOST_ENTRIES, PLACES, name_of
+from wslgpud.active_runs.reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes, expected
+from wslgpud.active_runs.writer import Claim, Note
+from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.stopped import FILE as STOPPED
-from wslgpud.alerts.stopped import StoppedFile
+from wslgpud.alerts.save_request import FILE as STOPPED
+from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.cli.common import Fault
 from wslgpud.cli.guard import _own_log
 from wslgpud.config import Stress
 from wslgpud.host import Host
-from wslgpud.jobs import Nightly, inbox, leave
 from wslgpud.model import ProcessSample, StressResult
-from wslgpud.running.form import MOST_ENTRIES, PLACES, name_of
-from wslgpud.running.read import MOST_NOTES, MOST_NOTES_A_USER, Notes, expected
-from wslgpud.running.write import Claim, Note
-from wslgpud.stress.look import HungNote
+from wslgpud.security import safe_files
+from wslgpud.stress.conditions import HungNote
 from wslgpud.stress.run import Runner
+from wslgpud.stress.schedule import Nightly, inbox, leave
 from wslgpud.words import Said
 
 GIB = 1 << 30
@@ -87,7 +88,7 @@ class Calls:
 def test_a_flood_of_files_costs_nothing_once_it_is_there_and_hides_nobodys_note(
     host: Elsewhere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make: Callable
 ) -> None:
-    notes = Notes(host)
+    notes = RunNotes(host)
     for place in PLACES:
         for number in range(FLOOD // 2):
             for name in (f"wslgpud-guard-{number}.json", name_of("guard", 10**8 + number)):
@@ -98,7 +99,7 @@ def test_a_flood_of_files_costs_nothing_once_it_is_there_and_hides_nobodys_note(
     host.clock.now += 0.5
     while_it_grows = calls.of(notes.read)
     host.clock.now += 3600.0
-    monkeypatch.setattr(documents.Folder, "changed_ns", lambda _: 1)  # long ago
+    monkeypatch.setattr(safe_files.Folder, "changed_ns", lambda _: 1)  # long ago
     notes.read()
     host.clock.now += 3600.0
     settled = calls.of(notes.read)
@@ -124,7 +125,7 @@ def test_a_flood_of_files_costs_nothing_once_it_is_there_and_hides_nobodys_note(
 def test_listing_ends_after_so_many_entries(tmp_path: Path) -> None:
     for number in range(2 * MOST_ENTRIES):
         (tmp_path / str(number)).touch()
-    with documents.Folder(tmp_path) as folder:
+    with safe_files.Folder(tmp_path) as folder:
         assert len(folder.names(MOST_ENTRIES)) == MOST_ENTRIES
 
 
@@ -134,16 +135,16 @@ def test_one_users_notes_displace_nobody_elses(host: Elsewhere) -> None:
         made = at(host, name_of("guard", pid))
         made.touch()
         os.chown(made, NOBODY, NOBODY)
-    notes = Notes(host, ROOT)
+    notes = RunNotes(host, ROOT)
     with Note(host, "guard", "make"):
         assert [note.who.pid for note in notes.read()] == [os.getpid()]
         opened: list[str] = []
-        real = documents.Folder.opened
-        documents.Folder.opened = lambda self, name: (opened.append(name), real(self, name))[1]
+        real = safe_files.Folder.opened
+        safe_files.Folder.opened = lambda self, name: (opened.append(name), real(self, name))[1]
         try:
-            Notes(host, ROOT).read()
+            RunNotes(host, ROOT).read()
         finally:
-            documents.Folder.opened = real
+            safe_files.Folder.opened = real
 
     assert opened[0] == name_of("guard", os.getpid())
     assert len(opened) <= 1 + MOST_NOTES_A_USER < MOST_NOTES
@@ -161,8 +162,11 @@ def victim(tmp_path: Path) -> Path:
 
 def kept(victim: Path) -> bool:
     return sorted((f.name, f.read_text()) for f in victim.iterdir()) == [
-        ("a.json", "{}"), ("old.log", "{}"), ("stress-1.json", "{}"), ("wslgpud-running-stress-1.json", "{}")
-    ]  # fmt: skip
+        ("a.json", "{}"),
+        ("old.log", "{}"),
+        ("stress-1.json", "{}"),
+        ("wslgpud-running-stress-1.json", "{}"),
+    ]
 
 
 @pytest.fixture
@@ -189,9 +193,7 @@ class Kept:
         return None
 
 
-def test_a_stress_run_removes_and_writes_nothing_through_a_link(
-    tmp_path: Path, state: Path, victim: Path
-) -> None:
+def test_a_stress_run_removes_and_writes_nothing_through_a_link(tmp_path: Path, state: Path, victim: Path) -> None:
     """As root in the service's state folder: behind 'running', whatever ended in .json was swept away."""
     for name in ("running", "stress-inbox", "guard"):
         (state / name).symlink_to(victim)
@@ -199,9 +201,14 @@ def test_a_stress_run_removes_and_writes_nothing_through_a_link(
     worker.write_text(FAITHFUL)
     idle, host = IdleGpu(), Idle(tmp_path / "shared")
     runner = Runner(
-        host, Stress(python=str(shared_python()), settle_seconds=60.0), state, idle.recent, worker=worker,
-        lock_folder=Path(host.path("/run/lock")), environ={"PATH": "/usr/bin"},
-    )  # fmt: skip
+        host,
+        Stress(python=str(shared_python()), settle_seconds=60.0),
+        state,
+        idle.recent,
+        worker=worker,
+        lock_folder=Path(host.path("/run/lock")),
+        environ={"PATH": "/usr/bin"},
+    )
     result = runner.run(gpu(), "nightly")
     idle.close()
 
@@ -227,12 +234,12 @@ def test_runs_and_logs_are_not_taken_from_where_a_link_leads(state: Path, victim
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(state: Path, victim: Path) -> None:
-    for name in ("stress-hung.json", CONTROL, STOPPED, ledger.NAME):
+    for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME):
         (state / name).symlink_to(victim / "a.json")
     HungNote(state, Host()).write(7)
     ControlFile(state).change(lambda held: held)
     StoppedFile(state).write([])
-    ledger.save(state, ledger.Ledger())
+    past_runs.save(state, past_runs.PastRuns())
 
     assert kept(victim)
     assert not any(file.is_symlink() for file in state.iterdir())
@@ -242,7 +249,7 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: P
     ours = tmp_path / "ours"
     ours.mkdir()
     (ours / "a.json").write_text("ours")
-    with documents.Folder(ours) as folder:
+    with safe_files.Folder(ours) as folder:
         ours.rename(tmp_path / "moved")
         ours.symlink_to(victim)
         folder.put("b.json", "text")
@@ -251,7 +258,7 @@ def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere(tmp_path: P
     assert kept(victim)
     assert [file.name for file in (tmp_path / "moved").iterdir()] == ["b.json"]
     with pytest.raises(OSError, match="directory"):
-        documents.put(ours / "b.json", "text")
+        safe_files.put(ours / "b.json", "text")
     assert kept(victim)
 
 
@@ -287,10 +294,8 @@ def a_huge_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [a_fifo, a_huge_file, a_link, Path.mkdir])
-def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(
-    state: Path, outcome, make: Callable
-) -> None:
-    for name in ("stress-hung.json", CONTROL, STOPPED, ledger.NAME, "daemon.json"):
+def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(state: Path, outcome, make: Callable) -> None:
+    for name in ("stress-hung.json", CONTROL, STOPPED, past_runs.NAME, "daemon.json"):
         make(state / name)
     inbox(state).mkdir()
     make(inbox(state) / "1-GPU-1.json")
@@ -299,7 +304,7 @@ def test_no_file_of_the_state_folder_hangs_us_or_fills_our_memory(
 
     assert outcome(HungNote(state, Host()).stands) is False
     assert outcome(StoppedFile(state).read) == set()
-    assert outcome(lambda: ledger.load(state)) == ledger.Ledger()
+    assert outcome(lambda: past_runs.load(state)) == past_runs.PastRuns()
     assert outcome(lambda: list(client.noted([state]))) == []
     assert outcome(nightly._take_inbox) is None
     assert outcome(ControlFile(state, complaints.append).now).silences == ()
@@ -323,17 +328,15 @@ def test_nobody_speaks_for_another_users_processes(host: Elsewhere) -> None:
         )
 
     with another(announce, NOBODY) as pid:
-        (row,) = expected(Notes(host, ROOT).read(), running)
+        (row,) = expected(RunNotes(host, ROOT).read(), running)
     assert (row.resource, row.who, row.pids) == ("ram", f"make (guard {pid})", (10,))
 
     with another(announce) as pid:  # sudo, which runs others' programs for them
-        (row,) = expected(Notes(host, ROOT).read(), running)
+        (row,) = expected(RunNotes(host, ROOT).read(), running)
     assert row.pids == (10, 11, 12)
 
 
-def test_a_note_of_another_process_or_time_or_under_another_name_does_not_count(
-    host: Elsewhere,
-) -> None:
+def test_a_note_of_another_process_or_time_or_under_another_name_does_not_count(host: Elsewhere) -> None:
     with Note(host, "guard", "make"):
         file = at(host, name_of("guard", os.getpid()))
         text = file.read_text()

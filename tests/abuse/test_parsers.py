@@ -19,30 +19,29 @@ from hypothesis import strategies as st
 from wslgpud import client
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.fit import shape
-from wslgpud.advise.guard import ledger
+from wslgpud.advise.guard import past_runs
 from wslgpud.advise.wslconfig import files, parse
 from wslgpud.advise.wslconfig.check import remarks
-from wslgpud.alerts import policy
+from wslgpud.alerts import send_policy
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.stopped import FILE as STOPPED
-from wslgpud.alerts.stopped import StoppedFile
+from wslgpud.alerts.save_request import FILE as STOPPED
+from wslgpud.alerts.save_request import StoppedFile
+from wslgpud.app.process import NoRecording, host_at
 from wslgpud.cli import common, moments
 from wslgpud.config import Alerts, Stress
-from wslgpud.config_key import ConfigError
-from wslgpud.daemon import NoRecording, host_at
+from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
-from wslgpud.jobs import trigger
 from wslgpud.serve import otlp, webconfig
 from wslgpud.sources import disk, processes
 from wslgpud.sources.text import decimal, table, whole
 from wslgpud.store import engine
-from wslgpud.store.records import SeriesRef
-from wslgpud.store.select import matcher
+from wslgpud.store.records import SeriesRef, matcher
 from wslgpud.store.stress_rows import from_json, to_json
-from wslgpud.stress.look import HungNote
-from wslgpud.stress_unit import NoRequestError, answer
-from wslgpud.units import printable
+from wslgpud.stress.conditions import HungNote
+from wslgpud.stress.schedule import trigger
+from wslgpud.stress.unit import NoRequestError, answer
+from wslgpud.words.units import printable
 
 #: Reader -> where hypothesis is let loose on it.
 ELSEWHERE = {
@@ -70,9 +69,12 @@ JSON = st.recursive(
 )
 #: A stress run needs these, and may have more.
 WHOLE = {
-    "wall": st.just(1.8e9) | JSON, "uuid": st.just("GPU-1") | JSON, "gpu": st.just(0) | JSON,
-    "name": st.just("a card") | JSON, "verdict": st.just("passed") | JSON,
-}  # fmt: skip
+    "wall": st.just(1.8e9) | JSON,
+    "uuid": st.just("GPU-1") | JSON,
+    "gpu": st.just(0) | JSON,
+    "name": st.just("a card") | JSON,
+    "verdict": st.just("passed") | JSON,
+}
 DEEP = "[" * 100_000
 LINES = st.text(st.characters(codec="utf-8"), max_size=200)
 # Found values count, not how fast a busy machine finds them.
@@ -148,9 +150,7 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
                 answer(Path(folder), run)
 
     @relaxed
-    @given(
-        st.fixed_dictionaries(WHOLE, optional=dict.fromkeys(("values", "findings", "key", "detail"), JSON))
-    )
+    @given(st.fixed_dictionaries(WHOLE, optional=dict.fromkeys(("values", "findings", "key", "detail"), JSON)))
     def test_a_stress_run_left_for_the_daemon_is_whole_or_refused(self, document: Any) -> None:
         try:
             found = from_json(document)
@@ -165,9 +165,9 @@ class TestFilesOfOurOwnFolderThatAnybodyMayHaveSpoiled:
     @example('{"commands": {}, "compilers": {"nvcc": 1e999}}')
     def test_what_the_guard_remembers(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / ledger.NAME).write_text(text)
+            (Path(folder) / past_runs.NAME).write_text(text)
 
-            assert all(isinstance(size, int) for size in ledger.load(Path(folder)).compilers.values())
+            assert all(isinstance(size, int) for size in past_runs.load(Path(folder)).compilers.values())
 
     @relaxed
     @given(documents("wall", "mono", "links", "disks", "commands"))
@@ -193,9 +193,9 @@ class TestTextsOfTheSystem:
         disk.holder(found, "/home/user")
 
     @relaxed
-    @given(st.text() | LINES.map(lambda text: f"1 2 0:1 / /{text} rw - ext4 /dev/sda rw"))
-    @example("1 2 0:1 / \\777 rw - ext4 x rw")
-    def test_mountinfo(self, text: str) -> None:
+    @given(st.text() | LINES.map(lambda text: f"/dev/sda /{text} ext4 rw 0 0"))
+    @example("x \\777 ext4 rw 0 0")
+    def test_mounts_of_the_state_folder(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 engine.check_state_folder(Path(folder), text)
@@ -232,9 +232,7 @@ class TestTextsOfTheSystem:
         torches._facts("python", text, "", 1)
 
     @relaxed
-    @given(
-        st.binary() | LINES.map(lambda text: b"\xff\xfe" + text.encode("utf-16-le")) | LINES.map(str.encode)
-    )
+    @given(st.binary() | LINES.map(lambda text: b"\xff\xfe" + text.encode("utf-16-le")) | LINES.map(str.encode))
     def test_bytes_of_a_wslconfig_come_back_as_they_were(self, data: bytes) -> None:
         found = files.decoded(data)
 
@@ -269,10 +267,7 @@ class TestWhatPeopleType:
     @relaxed
     @given(LINES)
     def test_levels_of_channels_and_headers(self, text: str) -> None:
-        for read in (
-            lambda: policy.channel_levels(Alerts(channel_levels=(text,))),
-            lambda: otlp._header(text),
-        ):
+        for read in (lambda: send_policy.channel_levels(Alerts(channel_levels=(text,))), lambda: otlp._header(text)):
             try:
                 read()
             except ConfigError as refusal:

@@ -31,13 +31,13 @@ from tests.support.hostile import (
 from tests.support.receivers import webhook
 from tests.support.servers import alertmanager as real_alertmanager
 from wslgpud import client as daemons
-from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.config import Config, Otlp, Windows
 from wslgpud.host import Host, SourceError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
+from wslgpud.security import http_client
 from wslgpud.serve import otlp
 from wslgpud.sources import windows, windows_facts
 from wslgpud.sources.windows import WindowsSource
@@ -69,7 +69,7 @@ def collector(url: str, seconds: float) -> object:
 
 
 CLIENTS: dict[str, Fetch] = {"Alertmanager": alertmanager, "windows_exporter": exporter, "OTLP": collector}
-PROBLEMS = (DeliveryError, SourceError, outgoing.Refused, outgoing.Unreachable)
+PROBLEMS = (DeliveryError, SourceError, http_client.Refused, http_client.Unreachable)
 client = pytest.mark.parametrize("fetch", CLIENTS.values(), ids=CLIENTS)
 
 
@@ -257,9 +257,7 @@ def test_an_unusual_server_that_is_honest_is_understood():
     """The limits take nothing from who keeps to the protocol."""
     page = b"windows_memory_available_bytes 5\n"
     honest = {
-        "chunks and trailers": b"Transfer-Encoding: chunked\r\n\r\n21;x=y\r\n"
-        + page
-        + b"\r\n0\r\nX: y\r\n\r\n",
+        "chunks and trailers": b"Transfer-Encoding: chunked\r\n\r\n21;x=y\r\n" + page + b"\r\n0\r\nX: y\r\n\r\n",
         "no length": b"\r\n" + page,
         "a length": b"Content-Length: 33\r\nConnection: keep-alive\r\n\r\n" + page,
     }
@@ -269,7 +267,7 @@ def test_an_unusual_server_that_is_honest_is_understood():
 
 
 def test_an_address_keeps_its_password_to_itself():
-    address = outgoing.parsed(f"http://me:{SECRET}@[::1]:9093/am?x=1")
+    address = http_client.parsed(f"http://me:{SECRET}@[::1]:9093/am?x=1")
 
     assert (address.place, address.target) == ("[::1]:9093", "/am?x=1")
     assert SECRET not in repr(address)
@@ -277,13 +275,9 @@ def test_an_address_keeps_its_password_to_itself():
 
 
 @pytest.mark.parametrize(
-    "behaviour",
-    [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]],
-    ids=["drip", "flood", "escapes"],
+    "behaviour", [ENDLESS["a dripping body"], FLOODS["body"], REFUSALS["escapes"]], ids=["drip", "flood", "escapes"]
 )
-def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(
-    behaviour, monkeypatch, tmp_path
-):
+def test_whoever_takes_the_port_of_a_daemon_that_died_gets_nothing_out_of_who_asks_it(behaviour, monkeypatch, tmp_path):
     monkeypatch.setattr(daemons, "MOST_BYTES", 1 << 20)
     monkeypatch.setattr(daemons, "SECONDS", HASTY)
     said: list[str] = []

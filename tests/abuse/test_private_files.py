@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 
 from tests.support.daemons import daemon
 from wslgpud import config as configuration
-from wslgpud import secrecy
 from wslgpud.advise.doctor.checks_machine import secrets
-from wslgpud.advise.doctor.look import Look
+from wslgpud.advise.doctor.evidence import Evidence
 from wslgpud.cli import app
-from wslgpud.config import Config, load
+from wslgpud.config import Config, load, secret_files
 from wslgpud.host import Host
 
 SECRET = '[alerts]\nurls = ["ntfy://ntfy.sh/my-topic"]\n'
@@ -94,7 +93,7 @@ def test_a_configuration_with_secrets_that_everybody_can_read_is_found(
     file = put(public / "here" / "wslgpud.toml", text, mode)
     file.parent.chmod(folder_mode)
 
-    assert secrecy.exposed(load(file, {}).config, file) == ([file] if found else [])
+    assert secret_files.exposed(load(file, {}).config, file) == ([file] if found else [])
 
 
 @pytest.mark.parametrize("key", ["alerts.urls_file", "server.web_config_file"])
@@ -103,9 +102,9 @@ def test_files_of_secrets_that_it_names_are_found_as_well(public: Path, key: str
     section, _, name = key.partition(".")
     file = put(public / "wslgpud.toml", f'[{section}]\n{name} = "{named}"\n', 0o644)
 
-    assert secrecy.exposed(load(file, {}).config, file) == [named]
+    assert secret_files.exposed(load(file, {}).config, file) == [named]
     named.chmod(0o640)
-    assert secrecy.exposed(load(file, {}).config, file) == []
+    assert secret_files.exposed(load(file, {}).config, file) == []
 
 
 def test_the_daemon_says_so_in_one_line_and_the_doctor_has_the_remedy(
@@ -123,12 +122,12 @@ def test_the_daemon_says_so_in_one_line_and_the_doctor_has_the_remedy(
     monkeypatch.setenv("HOME", str(public))
 
     def doctor() -> tuple[str, str, str]:
-        state, *texts = secrets(Look(Host(), load(file, settings).config, None, str(tmp_path)))
+        state, *texts = secrets(Evidence(Host(), load(file, settings).config, None, str(tmp_path)))
         return (state, *map(str, texts))
 
     assert len(warned) == 1
-    assert f"{urls}, which holds secrets: {secrecy.remedy(urls)}" in warned[0]
-    assert doctor() == ("problem", f"every user can read {urls}", secrecy.remedy(urls))
+    assert f"{urls}, which holds secrets: {secret_files.remedy(urls)}" in warned[0]
+    assert doctor() == ("problem", f"every user can read {urls}", secret_files.remedy(urls))
     assert f"chmod {640 if os.geteuid() == 0 else 600} {urls}" in doctor()[2]
     urls.chmod(0o640)
     assert doctor()[0] == "good"

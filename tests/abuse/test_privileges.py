@@ -28,10 +28,10 @@ from tests.support.accounts import ALICE, BOB, give, needs_root, shared_python
 from tests.support.daemons import wslgpud
 from wslgpud.advise.doctor import torches
 from wslgpud.config import Stress
-from wslgpud.foreign import accounts, survey
-from wslgpud.foreign.accounts import account_for, account_of
-from wslgpud.foreign.rule import NOBODY, Account, Component, Refused, owner, unreachable
-from wslgpud.foreign.start import Command, start
+from wslgpud.security.run_as import accounts, evidence
+from wslgpud.security.run_as.accounts import account_for, account_of
+from wslgpud.security.run_as.rule import NOBODY, Account, Component, Refused, owner, unreachable
+from wslgpud.security.run_as.start import Command, start
 from wslgpud.stress import find_python
 from wslgpud.stress.find_python import candidates, has_torch
 from wslgpud.stress.run import Runner
@@ -74,9 +74,7 @@ class Trap:
         (self.torch / "__init__.py").write_text(f"LOOT = {str(self.loot)!r}\n{TELLTALE}")
         self.base = shared_python()
         self.settings = self.environment / "pyvenv.cfg"
-        self.settings.write_text(
-            f"home = {self.base.resolve().parent}\ninclude-system-site-packages = false\n"
-        )
+        self.settings.write_text(f"home = {self.base.resolve().parent}\ninclude-system-site-packages = false\n")
 
     @property
     def python(self) -> Path:
@@ -109,13 +107,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., str]]:
         settings = Stress(python=str(python), settle_seconds=60.0)
         given = {} if worker is None else {"worker": worker}
         runner = Runner(
-            Alone(),
-            settings,
-            tmp_path,
-            idle.recent,
-            lock_folder=tmp_path,
-            environ={"PATH": "", **environ},
-            **given,
+            Alone(), settings, tmp_path, idle.recent, lock_folder=tmp_path, environ={"PATH": "", **environ}, **given
         )
         return str(runner.run(gpu(), "quick").reason)
 
@@ -130,18 +122,14 @@ def nvml(tmp_path: Path) -> Path:
     if not compiler:
         pytest.skip("no C compiler (cc) to build the fake NVML library with")
     library = tmp_path / "libnvidia-ml.so.1"
-    subprocess.run(
-        [compiler, "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, FAKE, "-ldl"], check=True
-    )
+    subprocess.run([compiler, "-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-o", library, FAKE, "-ldl"], check=True)
     library.with_name(f"{library.name}.settings").write_text("utilization 0\ntemperature 41\n")
     return library
 
 
 @needs_root
 class TestTheStressTest:
-    def test_the_link_to_roots_own_programs_runs_as_the_user_who_made_it(
-        self, trap: Trap, run, monkeypatch
-    ) -> None:
+    def test_the_link_to_roots_own_programs_runs_as_the_user_who_made_it(self, trap: Trap, run, monkeypatch) -> None:
         """The attack: ~/.venv/bin -> /usr/bin, with pyvenv.cfg and torch of the user's own beside it."""
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
@@ -166,13 +154,12 @@ class TestTheStressTest:
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
         settings = {
-            "WSLGPUD_SAMPLING__NVML_LIBRARY": str(nvml), "WSLGPUD_STRESS__PYTHON": str(trap.python),
+            "WSLGPUD_SAMPLING__NVML_LIBRARY": str(nvml),
+            "WSLGPUD_STRESS__PYTHON": str(trap.python),
             "WSLGPUD_STRESS__SETTLE_SECONDS": "1",
-        }  # fmt: skip
+        }
         for _ in range(5):
-            done = wslgpud(
-                "stress", "--json", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings
-            )
+            done = wslgpud("stress", "--json", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings)
             if trap.said() or done.returncode != 3:
                 break  # else a program that others run here wanted the card
 
@@ -219,9 +206,7 @@ class TestTheStressTest:
 
         assert [said["uid"] for said in trap.said()] == [[ALICE] * 3]
 
-    def test_a_link_on_the_way_counts_as_well_as_what_it_leads_to(
-        self, trap: Trap, public: Path, run
-    ) -> None:
+    def test_a_link_on_the_way_counts_as_well_as_what_it_leads_to(self, trap: Trap, public: Path, run) -> None:
         trap.honest()
         link = public / "links" / "python"
         link.parent.mkdir()
@@ -393,9 +378,7 @@ class TestTheDoctor:
         trap.of_the_issue()
         give(trap.environment.parent, ALICE)
 
-        wslgpud(
-            "doctor", "--state", str(tmp_path), home=tmp_path, settings={"VIRTUAL_ENV": str(trap.environment)}
-        )
+        wslgpud("doctor", "--state", str(tmp_path), home=tmp_path, settings={"VIRTUAL_ENV": str(trap.environment)})
         wslgpud("doctor", "--python", str(trap.python), "--state", str(tmp_path), home=tmp_path)
 
         assert trap.said()
@@ -432,11 +415,11 @@ class TestLookingForPythons:
     def test_a_file_system_of_a_users_own_is_not_entered(self, trap: Trap, monkeypatch) -> None:
         """What it says of owners is that user's word, and it may never answer."""
         trap.honest()
-        monkeypatch.setattr(survey, "users_mounts", lambda: {str(trap.environment): ALICE})
+        monkeypatch.setattr(evidence, "users_mounts", lambda: {str(trap.environment): ALICE})
 
         assert not has_torch(trap.python)
         with pytest.raises(Refused, match=f"{trap.environment} is a file system of user {ALICE}"):
-            survey.survey(trap.python)
+            evidence.survey(trap.python)
 
     def test_file_systems_of_users_are_known_by_who_mounted_them(self, monkeypatch) -> None:
         text = (
@@ -446,7 +429,7 @@ class TestLookingForPythons:
         )
         monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
 
-        assert survey.users_mounts() == {"/home/me/far away": 1000}
+        assert evidence.users_mounts() == {"/home/me/far away": 1000}
 
     def test_a_user_who_is_not_root_runs_what_there_is_as_ever(self, trap: Trap, monkeypatch) -> None:
         trap.honest()
@@ -465,9 +448,7 @@ COMPONENTS = st.builds(Component, st.text(max_size=5), UIDS, UIDS, MODES, st.boo
 
 class TestTheRule:
     @given(st.lists(COMPONENTS, max_size=8), st.dictionaries(UIDS, st.frozensets(UIDS, max_size=3)))
-    def test_nobody_becomes_root_or_somebody_who_does_not_own_all_that_is_not_roots(
-        self, chain, members
-    ) -> None:
+    def test_nobody_becomes_root_or_somebody_who_does_not_own_all_that_is_not_roots(self, chain, members) -> None:
         try:
             uid = owner(chain, members)
         except Refused:
@@ -483,9 +464,7 @@ class TestTheRule:
             return
         owners = {0, *(component.uid for component in chain)}
         for component in chain:
-            on_the_way = (
-                stat.S_ISDIR(component.mode) and component.mode & stat.S_ISVTX and not component.searched
-            )
+            on_the_way = stat.S_ISDIR(component.mode) and component.mode & stat.S_ISVTX and not component.searched
             if stat.S_ISLNK(component.mode) or on_the_way:
                 continue
             assert not component.mode & stat.S_IWOTH
@@ -522,22 +501,42 @@ class TestTheRule:
 
 #: Where the product starts programs, and what can be said of each: a new one must be thought about.
 STARTS = {
-    "foreign/start.py": "what a user may have made, as that user or without rights",
+    "security/run_as/start.py": "what a user may have made, as that user or without rights",
     "advise/guard/rescue.py": "/bin/sh with a script of ours",
     "advise/guard/runner.py": "the command that the user who starts guard or sweep has named",
-    "alerts/channels/postman.py": "copies of itself",
-    "alerts/channels/postoffice.py": "our own postman, by our own Python, in /",
+    "alerts/channels/apprise_worker.py": "copies of itself",
+    "alerts/channels/apprise.py": "our own worker, by our own Python, in /",
     "alerts/channels/programs.py": "the command of the configuration; notify-send as the session's user",
-    "capture.py": "our own probe, in /",
     "host.py": "wslinfo, journalctl and PowerShell, found by PATH",
     "probes/supervisor.py": "our own probes, in /; PowerShell, which is Windows' administrators' to replace",
-    "daemon.py": "itself, as it was started",
+    "app/process.py": "itself, as it was started",
 }
 _STARTERS = {
-    "Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput", "system", "popen",
-    "posix_spawn", "posix_spawnp", "fork", "forkpty", "execv", "execve", "execvp", "execvpe", "execl",
-    "execle", "execlp", "spawnv", "spawnve", "create_subprocess_exec", "create_subprocess_shell",
-}  # fmt: skip
+    "Popen",
+    "run",
+    "call",
+    "check_call",
+    "check_output",
+    "getoutput",
+    "getstatusoutput",
+    "system",
+    "popen",
+    "posix_spawn",
+    "posix_spawnp",
+    "fork",
+    "forkpty",
+    "execv",
+    "execve",
+    "execvp",
+    "execvpe",
+    "execl",
+    "execle",
+    "execlp",
+    "spawnv",
+    "spawnve",
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+}
 _MODULES = {"subprocess", "os", "pty", "asyncio", "multiprocessing"}
 
 
@@ -546,9 +545,12 @@ def _starts_programs(path: Path) -> bool:
     types = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}  # Popen[bytes]
     for node in nodes:
         if (
-            id(node) not in types and isinstance(node, ast.Attribute) and node.attr in _STARTERS
-            and isinstance(node.value, ast.Name) and node.value.id in _MODULES - {"asyncio"}
-        ):  # fmt: skip
+            id(node) not in types
+            and isinstance(node, ast.Attribute)
+            and node.attr in _STARTERS
+            and isinstance(node.value, ast.Name)
+            and node.value.id in _MODULES - {"asyncio"}
+        ):
             return True
         if isinstance(node, ast.ImportFrom) and node.module in _MODULES:
             names = {alias.name for alias in node.names}
@@ -571,7 +573,7 @@ def test_a_picture_does_not_go_by_the_settings_of_the_folder_in_which_it_is_draw
     pytest.importorskip("matplotlib")
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfigure.facecolor: red\n")
     script = (
-        "import os; from wslgpud.plots import figure_of; figure_of(1, 1); import matplotlib as m;"
+        "import os; from wslgpud.series.plots import figure_of; figure_of(1, 1); import matplotlib as m;"
         "print(m.rcParams['text.usetex'], m.rcParams['figure.facecolor'], os.getcwd())"
     )
     told = {"HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": str(PACKAGE.parent)}
@@ -585,8 +587,8 @@ def test_a_picture_does_not_go_by_the_settings_of_the_folder_in_which_it_is_draw
 @needs_root
 def test_a_notification_is_shown_by_the_sessions_user_in_full(public: Path, monkeypatch) -> None:
     """With root's group and variables, what that user's desktop can read would be more than theirs."""
-    from tests.alerts.test_channels import message  # noqa: PLC0415 - it imports every channel
-    from wslgpud.alerts.channels.desktop import DesktopChannel  # noqa: PLC0415
+    from tests.alerts.test_channels import message  # it imports every channel
+    from wslgpud.alerts.channels.desktop import DesktopChannel
 
     shown = public / "shown"
     shown.touch()
@@ -600,9 +602,7 @@ def test_a_notification_is_shown_by_the_sessions_user_in_full(public: Path, monk
     monkeypatch.setattr(accounts, "_PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
-    DesktopChannel({"WSLGPUD_ALERTS__URLS": "a secret", "PATH": os.environ["PATH"]}, public / "run").send(
-        message()
-    )
+    DesktopChannel({"WSLGPUD_ALERTS__URLS": "a secret", "PATH": os.environ["PATH"]}, public / "run").send(message())
 
     uid, groups, *variables = shown.read_text().splitlines()
     assert (uid, groups) == (str(ALICE), str(NOBODY))

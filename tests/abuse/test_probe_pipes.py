@@ -23,10 +23,7 @@ HARM = {
     "a nested object": ("out(b'{\"a\":' * 100000 + b'\\n')", "not a JSON object"),
     "escapes": ("out(b'\\x1b]0;owned\\x07\\x1b[2J\\n')", "not a JSON object"),
     "a flood without a line": ("exec('while True: out(b\"x\" * 65536)')", "more than"),
-    "escapes as last words": (
-        "os.write(2, b'\\x1b[2Jowned\\x07\\n'); sys.exit(3)",
-        "ended with status 3",
-    ),
+    "escapes as last words": ("os.write(2, b'\\x1b[2Jowned\\x07\\n'); sys.exit(3)", "ended with status 3"),
     "an odd signal": ("os.kill(os.getpid(), 50)", "was killed by signal 50"),
     "a drip": ("exec('while True: out(b\"x\"); time.sleep(0.02)')", "did not answer within"),
     "half a line": ("out(b'{'); time.sleep(600)", "did not answer within"),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.page.stage import Stage
 from tests.page.test_api import RAM, ask, remember
 from tests.support.daemons import Running, daemon, eventually
-from wslgpud.patterns import shell_pattern
+from wslgpud.security.patterns import shell_pattern
 from wslgpud.serve import api, api_series
 from wslgpud.serve.http import HEAVY_THREADS, Problem
 
@@ -57,9 +57,7 @@ def asked(running: Running, path: Callable[[int], str], many: int) -> set[int]:
 
 
 def pss_bytes(running: Running) -> int:
-    found = re.search(
-        r"^Pss:\s+(\d+) kB", Path(f"/proc/{running.process.pid}/smaps_rollup").read_text(), re.MULTILINE
-    )
+    found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{running.process.pid}/smaps_rollup").read_text(), re.MULTILINE)
     assert found
     return int(found[1]) * 1024
 
@@ -141,9 +139,7 @@ def test_a_pattern_that_would_be_tried_in_more_ways_than_there_are_atoms_is_deci
 
 
 @pytest.mark.parametrize("path", ["latest", "series"])
-def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(
-    stage: Stage, path: str
-) -> None:
+def test_a_pattern_longer_than_any_name_is_refused_with_the_length_it_may_have(stage: Stage, path: str) -> None:
     remember(stage, (5, 1))
     status, _, problem = ask(stage, path, match="*" * 257)
 
@@ -171,7 +167,7 @@ def test_few_answers_of_the_largest_kind_are_made_at_a_time_and_the_others_do_no
         now.pop()
         return []
 
-    monkeypatch.setattr("wslgpud.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
     askers = [threading.Thread(target=ask, args=(stage, "stress")) for _ in range(12)]
     for asker in askers:
         asker.start()
@@ -195,7 +191,7 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.archive.Archive.stress_runs", hanging)
+    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", hanging)
     monkeypatch.setattr("wslgpud.serve.http.HANDLER_SECONDS", 0.3)
     late = [ask(stage, "stress")[0] for _ in range(4)]
     others = [ask(stage, path)[0] for path in ("live", "openapi.json")]
@@ -207,9 +203,7 @@ def test_answers_that_take_too_long_hold_up_their_own_kind_alone_and_those_in_th
     assert len(begun) == HEAVY_THREADS
 
 
-def test_a_doctor_who_fails_is_not_sent_for_by_each_who_asks(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_doctor_who_fails_is_not_sent_for_by_each_who_asks(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
 
     def failing() -> list[dict[str, object]]:

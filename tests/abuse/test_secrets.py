@@ -23,14 +23,36 @@ from wslgpud.config import declared_keys
 #: In every secret, so that one search finds them all, each with a letter of its own behind it.
 MARK = "pl4nted"
 PAGES = (
-    "/metrics", "/", "/plain", "/-/healthy", "/-/ready", "/api/v1/status", "/api/v1/live", "/api/v1/latest",
-    "/api/v1/series", "/api/v1/processes", "/api/v1/incidents", "/api/v1/stress", "/api/v1/doctor",
-    "/api/v1/self", "/api/v1/openapi.json", f"/metrics?token={MARK}-query", f"/no/{MARK}-path",
-)  # fmt: skip
+    "/metrics",
+    "/",
+    "/plain",
+    "/-/healthy",
+    "/-/ready",
+    "/api/v1/status",
+    "/api/v1/live",
+    "/api/v1/latest",
+    "/api/v1/series",
+    "/api/v1/processes",
+    "/api/v1/incidents",
+    "/api/v1/stress",
+    "/api/v1/doctor",
+    "/api/v1/self",
+    "/api/v1/openapi.json",
+    f"/metrics?token={MARK}-query",
+    f"/no/{MARK}-path",
+)
 COMMANDS = (
-    ("config", "show"), ("config", "show", "--json"), ("status",), ("status", "--json"), ("alerts", "test"),
-    ("alerts", "list"), ("incidents",), ("history",), ("monitor", "-o"), ("doctor", "--json"),
-)  # fmt: skip
+    ("config", "show"),
+    ("config", "show", "--json"),
+    ("status",),
+    ("status", "--json"),
+    ("alerts", "test"),
+    ("alerts", "list"),
+    ("incidents",),
+    ("history",),
+    ("monitor", "-o"),
+    ("doctor", "--json"),
+)
 PROGRAM = "import sys; held = bytearray(300 << 20); print('up', flush=True); sys.stdin.read()"
 #: As setproctitle does: one string over all arguments. /proc/self/stat names their place, proc_pid_stat(5).
 TITLE = f"trainer: epoch 1 --api-key={MARK}-k --password {MARK}-l sk-{MARK}0123456789abcdef01234"
@@ -112,6 +134,7 @@ def body(running: Running, path: str, password: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], training: list[int]) -> None:
     outputs: dict[str, str] = {}
     with daemon(tmp_path, settings=settings) as running:
@@ -130,9 +153,11 @@ def test_none_of_them_is_anywhere(tmp_path: Path, settings: dict[str, str], trai
             outputs[" ".join(command)] = done.stdout + done.stderr
         bundle, trace = tmp_path / "bundle.tar.gz", tmp_path / "trace.jsonl"
         for command in (
-            ("doctor", "--bundle", str(bundle), *state), ("capture", str(tmp_path / "captured")),
-            ("record", str(trace), "--for", "2s"), ("export", str(tmp_path / "history.csv"), *state),
-        ):  # fmt: skip
+            ("doctor", "--bundle", str(bundle), *state),
+            ("capture", str(tmp_path / "captured")),
+            ("record", str(trace), "--for", "2s"),
+            ("export", str(tmp_path / "history.csv"), *state),
+        ):
             done = wslgpud(*command, home=tmp_path, settings=settings)
             outputs[" ".join(command)] = done.stdout + done.stderr
         _, outputs["log"] = running.end()
@@ -172,7 +197,7 @@ WRONG = (
     ({"WSLGPUD_STORE__PATH": f"{POSTGRESQL}://me:pa@{MARK}@127.0.0.1:1/db?password={MARK}"}, ("db", "info")),
     ({"WSLGPUD_STORE__PATH": f"{POSTGRESQL}://me:pa/{MARK}@127.0.0.1:1/db"}, ("history",)),
     ({"WSLGPUD_STORE__PATH": f"nonsense://me:pa@{MARK}@127.0.0.1:1/db?password={MARK}"}, ("history",)),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("settings", "command"), WRONG)
@@ -186,10 +211,7 @@ def test_no_error_quotes_a_secret(settings: dict[str, str], command: tuple[str, 
 
 
 SHOWN = {
-    "store.path": (
-        "postgresql+psycopg://me:pa@{}@db.example/history?password={}",
-        "postgresql+psycopg://db.example",
-    ),
+    "store.path": ("postgresql+psycopg://me:pa@{}@db.example/history?password={}", "postgresql+psycopg://db.example"),
     "otlp.endpoint": ("https://me:{}@collector:4318/v1/{}?token={}#{}", "https://collector:4318"),
     "windows.exporter_url": ("http://mypc:9182/metrics?key={}", "http://mypc:9182"),
     "alerts.alertmanager_urls": ("http://me:pa@{}@am:9093/{}?x={}", ["http://am:9093"]),
@@ -201,8 +223,7 @@ SHOWN = {
 
 def test_config_show_says_where_things_go_and_nothing_else(tmp_path: Path) -> None:
     settings = {
-        f"WSLGPUD_{key.replace('.', '__').upper()}": value.replace("{}", MARK)
-        for key, (value, _) in SHOWN.items()
+        f"WSLGPUD_{key.replace('.', '__').upper()}": value.replace("{}", MARK) for key, (value, _) in SHOWN.items()
     }
     done = wslgpud("config", "show", "--json", home=tmp_path, settings=settings)
     table = wslgpud("config", "show", home=tmp_path, settings=settings)

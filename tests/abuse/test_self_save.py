@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.test_selfsave import IDLE, program, start_ticks, state
+from tests.alerts.test_save_request import IDLE, program, start_ticks, state
 from tests.alerts.ticks import START
 from tests.support.daemons import eventually, wslgpud
-from wslgpud.alerts.selfsave import SelfSave, culprit, send
-from wslgpud.alerts.stopped import Stopped, StoppedFile
+from wslgpud.alerts.save_request import SaveRequests, Stopped, StoppedFile, culprit, send
 from wslgpud.config import Alerts
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
@@ -32,9 +31,7 @@ def blamed(who: str, pid: int, kind: str = "process") -> Transition:
 @contextmanager
 def of_another_user() -> Iterator[subprocess.Popen[str]]:
     command = ["/bin/sh", "-c", "echo ready; exec sleep 600"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, cwd="/"
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, user=NOBODY, group=NOBODY, cwd="/") as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -70,7 +67,7 @@ def test_another_user_s_process_is_not_signalled(number, tmp_path):
 
 @root
 def test_a_root_daemon_without_a_user_asks_only_root_s(tmp_path):
-    saver = SelfSave(Alerts(save_signal="SIGSTOP"), tmp_path)
+    saver = SaveRequests(Alerts(save_signal="SIGSTOP"), tmp_path)
     with of_another_user() as other:
         sample = ProcessSample(other.pid, start_ticks(other.pid), "x", 1, 0)
         said = saver.note(blamed(f"x (pid {other.pid})", other.pid), [sample])
@@ -135,7 +132,7 @@ def test_a_note_made_to_harm_wakes_nobody_and_is_no_traceback(text, tmp_path):
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     (tmp_path / "stopped.json").write_text(text.replace("BOOT", boot))
 
-    assert SelfSave(Alerts(), tmp_path).released == []
+    assert SaveRequests(Alerts(), tmp_path).released == []
     done = wslgpud("alerts", "release", "--state", str(tmp_path), home=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 

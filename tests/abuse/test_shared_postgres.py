@@ -165,9 +165,7 @@ def test_a_daemon_neither_reads_nor_deletes_the_rows_of_another_machine(server_t
     assert run("SELECT count(*) FROM outbox") == [(2,)]
 
 
-def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_into(
-    server_target: str, run: Run
-) -> None:
+def test_a_series_that_another_machine_has_put_under_our_name_is_not_written_into(server_target: str, run: Run) -> None:
     with Store(server_target, host_name="a"):
         pass
     run("INSERT INTO host VALUES (1, 'b')")

@@ -26,18 +26,18 @@ from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
 from tests.test_monitor import SteppingClock
+from wslgpud.active_runs.note import PLACES, name_of
+from wslgpud.active_runs.reader import RunNotes
+from wslgpud.active_runs.writer import Note
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport
-from wslgpud.monitor import Monitor
-from wslgpud.running.form import PLACES, name_of
-from wslgpud.running.read import Notes
-from wslgpud.running.write import Note
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.serve.status import status
 from wslgpud.sources.identity import Identity, Trust
-from wslgpud.status import status
+from wslgpud.stress.cards_under_test import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
 from wslgpud.stress.lock import GpuLock, claims
 from wslgpud.stress.run import Runner
-from wslgpud.stress.tested import GIVING_BACK_SECONDS, UNPROVEN_SECONDS, CardsUnderTest
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH
 
@@ -88,9 +88,7 @@ def another(act: Callable[[], object], uid: int | None = None, groups: tuple[int
         os.waitpid(pid, 0)
 
 
-def run(
-    host: Host, *, noted: int | None = 0, worker: str = "its own", lock: str = "alone"
-) -> Callable[[], None]:
+def run(host: Host, *, noted: int | None = 0, worker: str = "its own", lock: str = "alone") -> Callable[[], None]:
     """Return what a stress run of card 0 does, or somebody who pretends to be one."""
     path = lock_of(host).path
 
@@ -126,7 +124,7 @@ def _sleeper() -> int:
 
 
 def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Elsewhere) -> None:
-    tests = CardsUnderTest(host, SETTINGS, Notes(host))
+    tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     with another(run(host)):
         quiet = []
         for _ in range(int(LIMIT_SECONDS) + 20):
@@ -141,7 +139,7 @@ def test_a_run_is_left_alone_for_as_long_as_it_may_take_and_no_longer(host: Else
 
 
 def test_its_memory_may_take_a_while_to_come_back_after_the_worker_has_ended(host: Elsewhere) -> None:
-    tests = CardsUnderTest(host, SETTINGS, Notes(host))
+    tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     stop = host.path("/dev/shm") + "/stop"  # noqa: S108 - not the real one
 
     def act() -> None:
@@ -169,14 +167,26 @@ def test_its_memory_may_take_a_while_to_come_back_after_the_worker_has_ended(hos
 @pytest.mark.parametrize(
     "claim",
     [
-        {"noted": None}, {"worker": "none"}, {"worker": "dead"}, {"worker": "somebody else's"}, {"noted": 1},
-        {"lock": "shared"}, {"lock": "bytes"},
+        {"noted": None},
+        {"worker": "none"},
+        {"worker": "dead"},
+        {"worker": "somebody else's"},
+        {"noted": 1},
+        {"lock": "shared"},
+        {"lock": "bytes"},
     ],
-    ids=["a lock alone", "no worker", "a dead worker", "another's child", "another card", "a shared lock",
-         "a lock of bytes"],
-)  # fmt: skip
+    ids=[
+        "a lock alone",
+        "no worker",
+        "a dead worker",
+        "another's child",
+        "another card",
+        "a shared lock",
+        "a lock of bytes",
+    ],
+)
 def test_who_only_looks_like_a_run_is_not_left_alone(host: Elsewhere, claim: dict) -> None:
-    tests = CardsUnderTest(host, SETTINGS, Notes(host))
+    tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     with another(run(host, **claim)):
         for _ in range(10):
             assert tests.look([0]) == set()
@@ -186,7 +196,7 @@ def test_who_only_looks_like_a_run_is_not_left_alone(host: Elsewhere, claim: dic
 @needs_root
 def test_only_root_the_daemons_user_and_the_members_of_its_group_may_test_a_card(host: Elsewhere) -> None:
     def quiet(trust: Trust, groups: tuple[int, ...] = ()) -> bool:
-        tests = CardsUnderTest(host, SETTINGS, Notes(host, trust))
+        tests = CardsUnderTest(host, SETTINGS, RunNotes(host, trust))
         with another(run(host), NOBODY, groups):
             found = tests.look([0]) == {0}
             assert bool(seen(host, trust)) is found  # nor does another's run hide the monitor's hints
@@ -207,9 +217,7 @@ def test_nobody_can_vouch_for_another_users_lock(host: Elsewhere) -> None:
     """Root's training under flock(1) without -s, and somebody's note that says it were a test."""
     lock_of(host).path.touch()
     training = subprocess.Popen(
-        ["flock", lock_of(host).path, "sh", "-c", "echo on; cat"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        ["flock", lock_of(host).path, "sh", "-c", "echo on; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     training.stdout.readline()
 
@@ -227,14 +235,14 @@ def test_nobody_can_vouch_for_another_users_lock(host: Elsewhere) -> None:
     forged = Path(host.path(PLACES[0]), name_of("stress", training.pid))
     try:
         with another(forge, NOBODY):
-            assert CardsUnderTest(host, SETTINGS, Notes(host, ROOT)).look([0]) == set()
+            assert CardsUnderTest(host, SETTINGS, RunNotes(host, ROOT)).look([0]) == set()
             os.chown(forged, 0, 0)  # the very same, were it root's own
-            assert CardsUnderTest(host, SETTINGS, Notes(host, ROOT)).look([0]) == {0}
+            assert CardsUnderTest(host, SETTINGS, RunNotes(host, ROOT)).look([0]) == {0}
             forged.chmod(0o666)  # a file of root's that anybody can write, like the lock itself, ...
-            assert CardsUnderTest(host, SETTINGS, Notes(host, ROOT)).look([0]) == set()
+            assert CardsUnderTest(host, SETTINGS, RunNotes(host, ROOT)).look([0]) == set()
             forged.chmod(0o644)
             os.link(forged, forged.with_name("elsewhere"))  # ... or of which there is another link
-            assert CardsUnderTest(host, SETTINGS, Notes(host, ROOT)).look([0]) == set()
+            assert CardsUnderTest(host, SETTINGS, RunNotes(host, ROOT)).look([0]) == set()
     finally:
         training.communicate(b"")
 
@@ -286,7 +294,7 @@ class Ramp:
     """A monitor before which a card fills to 98 % within a minute."""
 
     def __init__(self, host: Host, clock: SteppingClock, number: int, patch: pytest.MonkeyPatch) -> None:
-        self.monitor, self.clock, self.number = Monitor(Config(), host), clock, number
+        self.monitor, self.clock, self.number = SamplingPipeline(Config(), host), clock, number
         patch.setattr(self.monitor._sampler, "tick", lambda **_: self._snapshot())
         self.used = 0.10
 
@@ -349,7 +357,7 @@ def test_the_same_without_any_lock(ramp: Ramp) -> None:
 
 
 def test_who_takes_the_lock_again_and_again_does_not_fill_the_log(host: Elsewhere, caplog) -> None:
-    tests = CardsUnderTest(host, SETTINGS, Notes(host))
+    tests = CardsUnderTest(host, SETTINGS, RunNotes(host))
     for _ in range(12):
         with another(run(host, noted=None)):
             for _ in range(5):
@@ -378,17 +386,20 @@ def runner(tmp_path: Path) -> Iterator[Runner]:
     worker.write_text(WAITING)
     host = Idle(tmp_path / "shared")
     yield Runner(
-        host, Stress(python=str(shared_python()), settle_seconds=60.0), tmp_path, idle.recent, worker=worker,
-        lock_folder=Path(host.path("/run/lock")), environ={"PATH": "/usr/bin"},
-    )  # fmt: skip
+        host,
+        Stress(python=str(shared_python()), settle_seconds=60.0),
+        tmp_path,
+        idle.recent,
+        worker=worker,
+        lock_folder=Path(host.path("/run/lock")),
+        environ={"PATH": "/usr/bin"},
+    )
     idle.close()
 
 
-def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the service's sandbox /run/lock can only be read; a run is another unit's."""
-    tests = CardsUnderTest(runner.host, SETTINGS, Notes(runner.host))
+    tests = CardsUnderTest(runner.host, SETTINGS, RunNotes(runner.host))
     full = Observation(1.0, gpus=(gpu(), gpu(index=1, uuid="GPU-2")))
     results: list = []
     thread = threading.Thread(target=lambda: results.append(runner.run(gpu(), "nightly")))
@@ -412,8 +423,9 @@ def test_a_real_run_is_seen_by_a_daemon_that_can_write_nowhere(
 def test_a_run_that_is_kept_away_says_by_whom(runner: Runner) -> None:
     training = subprocess.Popen(
         ["flock", "-s", lock_of(runner.host).path, "sh", "-c", "echo on; cat"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     training.stdout.readline()
     result = runner.run(gpu(), "nightly")
     training.communicate(b"")
@@ -438,9 +450,14 @@ def a_socket(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "what"),
-    [(os.mkfifo, "a FIFO"), (Path.mkdir, "a folder"), (a_link, "a link"), (a_dead_link, "a link"),
-     (a_socket, "a socket")],
-)  # fmt: skip
+    [
+        (os.mkfifo, "a FIFO"),
+        (Path.mkdir, "a folder"),
+        (a_link, "a link"),
+        (a_dead_link, "a link"),
+        (a_socket, "a socket"),
+    ],
+)
 def test_what_is_no_lock_file_neither_hangs_a_run_nor_leads_it_elsewhere(
     runner: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make: Callable[[Path], None], what: str
 ) -> None:
@@ -453,7 +470,7 @@ def test_what_is_no_lock_file_neither_hangs_a_run_nor_leads_it_elsewhere(
     assert str(result.reason) == (
         f"the lock file {path} cannot be used, this is {what}, not a plain file: sudo rm -r {path}"
     )
-    assert CardsUnderTest(runner.host, SETTINGS, Notes(runner.host)).look([0]) == set()
+    assert CardsUnderTest(runner.host, SETTINGS, RunNotes(runner.host)).look([0]) == set()
 
 
 @needs_root
@@ -476,8 +493,11 @@ def test_the_whole_daemon_warns_of_a_locked_card_and_shows_by_whom(
     facts = library.with_name(f"{library.name}.settings")
     total = 16303 * MIB
     facts.write_text(f"utilization 0\ntotal {total}\nused {int(0.99 * total)}\ntemperature 41\n")
-    settings = {"WSLGPUD_SAMPLING__NVML_LIBRARY": str(library), "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.5",
-                "WSLGPUD_STRESS__SCHEDULE": "off"}  # fmt: skip
+    settings = {
+        "WSLGPUD_SAMPLING__NVML_LIBRARY": str(library),
+        "WSLGPUD_SAMPLING__INTERVAL_SECONDS": "0.5",
+        "WSLGPUD_STRESS__SCHEDULE": "off",
+    }
     lock = GpuLock(0)
     with lock.held() as ours, daemon(tmp_path, settings=settings) as running:
         if not ours:

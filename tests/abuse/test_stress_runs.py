@@ -23,21 +23,21 @@ from typer.testing import CliRunner
 
 from tests.stress.support import gpu, night
 from tests.support.accounts import ALICE, needs_root
-from wslgpud import documents, jobs
 from wslgpud.cli import app
 from wslgpud.config import StoreSettings
-from wslgpud.foreign.start import Command
 from wslgpud.host import Host, SystemClock
-from wslgpud.shapes import LINES, ShapeError, check_line
+from wslgpud.security import safe_files
+from wslgpud.security.run_as.start import Command
+from wslgpud.security.shapes import LINES, ShapeError, check_line
 from wslgpud.store import Store
 from wslgpud.store.stress_rows import from_json, to_json
-from wslgpud.stress import look, parent
-from wslgpud.stress.look import HungNote
-from wslgpud.stress.metrics import readings
+from wslgpud.stress import conditions, parent, schedule
+from wslgpud.stress.conditions import HungNote
 from wslgpud.stress.parent import supervise
-from wslgpud.stress.progress import Pace
-from wslgpud.stress.verdict import Frame, digest
-from wslgpud.stress_unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+from wslgpud.stress.progress import WorkerPace
+from wslgpud.stress.result import Frame, digest
+from wslgpud.stress.stress_metrics import readings
+from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 
 DEEP = "[" * 100_000
 JSON = st.recursive(
@@ -58,17 +58,41 @@ SAMPLES = st.lists(
     max_size=5,
 )
 FIELDS: Mapping[str, st.SearchStrategy[Any]] = {
-    "samples": SAMPLES, "bits": COUNTS, "flips": COUNTS, "belongs": PLACES, "sweep": st.integers(1, 2),
-    "chunk": st.integers(0, 9), "index": st.integers(0, 9), "checks": st.integers(0, 3),
+    "samples": SAMPLES,
+    "bits": COUNTS,
+    "flips": COUNTS,
+    "belongs": PLACES,
+    "sweep": st.integers(1, 2),
+    "chunk": st.integers(0, 9),
+    "index": st.integers(0, 9),
+    "checks": st.integers(0, 3),
     **dict.fromkeys(("outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"), TEXTS),
     **dict.fromkeys(
-        ("free", "total", "bus_bits", "memory_kilohertz", "traversed", "verified", "seconds", "target",
-         "actual",
-         "allocate_seconds", "write_seconds", "free_less", "bytes", "planned", "write", "change", "read",
-         "bad_words", "words", "still_taken"),
+        (
+            "free",
+            "total",
+            "bus_bits",
+            "memory_kilohertz",
+            "traversed",
+            "verified",
+            "seconds",
+            "target",
+            "actual",
+            "allocate_seconds",
+            "write_seconds",
+            "free_less",
+            "bytes",
+            "planned",
+            "write",
+            "change",
+            "read",
+            "bad_words",
+            "words",
+            "still_taken",
+        ),
         NUMBERS,
     ),
-}  # fmt: skip
+}
 HEARD = st.builds(
     lambda event, facts, odd: {"event": event, **facts, **odd},
     st.sampled_from(sorted(LINES)),
@@ -88,20 +112,14 @@ def accepted(line: Mapping[str, Any]) -> bool:
 TOO_MUCH, NO_LINE = "far more than a worker does", "no line of its own"
 #: how a worker floods its parent, and how that ends
 FLOODS = {
-    "nested lists": (
-        """while True: out.write(b'{"event": "x", "a": [' + b'[],' * 20000 + b'[]]}\\n')""",
-        TOO_MUCH,
-    ),
+    "nested lists": ("""while True: out.write(b'{"event": "x", "a": [' + b'[],' * 20000 + b'[]]}\\n')""", TOO_MUCH),
     "lines": ("""while True: out.write(b'{"event": "chunk", "index": 1, "free_less": 0}\\n')""", TOO_MUCH),
     "beats": ("""while True: out.write(b'{"event": "beat"}\\n' * 1000)""", TOO_MUCH),
     "one line": ("while True: out.write(b'x' * 65536)", TOO_MUCH),
     "deep": (f"out.write(b'[' * {len(DEEP)} + b'\\n'); time.sleep(600)", NO_LINE),
     "no figure": ("""out.write(b'{"event": "filled", "bytes": "x"}\\n'); time.sleep(600)""", NO_LINE),
     "no event": ("""out.write(b'{"event": ["beat"]}\\n'); time.sleep(600)""", NO_LINE),
-    "digits": (
-        """out.write(b'{"event": "beat", "verified": 1' + b'9' * 99 + b'}\\n'); time.sleep(600)""",
-        NO_LINE,
-    ),
+    "digits": ("""out.write(b'{"event": "beat", "verified": 1' + b'9' * 99 + b'}\\n'); time.sleep(600)""", NO_LINE),
     "complaints": ("while True: sys.stderr.write('x' * 65536)", "not done within"),
 }
 
@@ -112,7 +130,7 @@ class TestWhatAWorkerSays:
     def test_whatever_passes_the_check_makes_a_result_that_can_be_kept_and_shown(self, lines) -> None:
         """Every line is looked at once, and nobody after that has to be careful."""
         heard = [line for line in json.loads(json.dumps(lines)) if accepted(line)]
-        pace = Pace(1.0, 1.0, 0.0)
+        pace = WorkerPace(1.0, 1.0, 0.0)
         for number, line in enumerate(heard):
             pace.note(line, float(number))
 
@@ -125,9 +143,14 @@ class TestWhatAWorkerSays:
     @given(HEARD)
     def test_an_honest_line_passes(self, line) -> None:
         honest = dict.fromkeys(FIELDS, 7) | {
-            "samples": [], "bits": {}, "flips": {}, "belongs": [], **dict.fromkeys(FIELDS.keys() & {
-                "outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"}, "ok"),
-        }  # fmt: skip
+            "samples": [],
+            "bits": {},
+            "flips": {},
+            "belongs": [],
+            **dict.fromkeys(
+                FIELDS.keys() & {"outcome", "why", "phase", "name", "torch", "cuda", "form", "pattern"}, "ok"
+            ),
+        }
         assert accepted({"event": line["event"], **honest})
 
     @pytest.mark.parametrize(("script", "said"), FLOODS.values(), ids=FLOODS)
@@ -136,7 +159,7 @@ class TestWhatAWorkerSays:
         program = f"import sys, time; out = open(1, 'wb', buffering=0)\n{script}"
         body = (
             "import json, resource, sys\nfrom wslgpud.stress import parent\nparent.OWN_SECONDS = 0.3\n"
-            "from wslgpud.foreign.start import Command\n"
+            "from wslgpud.security.run_as.start import Command\n"
             "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
             f"done = parent.supervise(Command([sys.executable, '-c', {program!r}], {{}}), {{}},"
             f" deadline_seconds={2.0 if said.startswith('not done') else 300.0})\n"
@@ -144,9 +167,7 @@ class TestWhatAWorkerSays:
             "print(json.dumps([str(done.failure), after - before, done.hung_pid]))"
         )
         told = {**os.environ, "PYTHONPATH": str(Path(parent.__file__).parents[2])}
-        done = subprocess.run(
-            [sys.executable, "-c", body], env=told, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", body], env=told, capture_output=True, text=True, check=True)
         failure, grown_kib, hung = json.loads(done.stdout)
 
         assert said in failure
@@ -155,12 +176,8 @@ class TestWhatAWorkerSays:
 
     def test_beats_that_come_too_fast_are_not_passed_on(self) -> None:
         heard: list[Any] = []
-        script = (
-            'print(\'{"event": "beat", "phase": "x"}\\n\' * 1500 + \'{"event": "end", "outcome": "done"}\')'
-        )
-        done = supervise(
-            Command([sys.executable, "-c", script], {}), {}, deadline_seconds=300.0, progress=heard.append
-        )
+        script = 'print(\'{"event": "beat", "phase": "x"}\\n\' * 1500 + \'{"event": "end", "outcome": "done"}\')'
+        done = supervise(Command([sys.executable, "-c", script], {}), {}, deadline_seconds=300.0, progress=heard.append)
 
         assert done.failure == ""
         assert len(heard) < 500
@@ -171,7 +188,9 @@ def damaged(document: dict[str, Any], **changes: Any) -> str:
 
 
 DAMAGES = {
-    "no JSON": "{", "deep": DEEP, "a list": "[]",
+    "no JSON": "{",
+    "deep": DEEP,
+    "a list": "[]",
     "verdict": damaged(to_json(night(1)), verdict="splendid"),
     "time": damaged(to_json(night(1)), wall=1e300),
     "figure": damaged(to_json(night(1)), values={"usable_bytes": "many"}),
@@ -182,7 +201,7 @@ DAMAGES = {
     "chunks": damaged(to_json(night(1)), detail={"chunks": [{"bytes": 1, "read": 0}]}),
     "errors": damaged(to_json(night(1)), detail={"errors": [{"words": "x"}]}),
     "phases": damaged(to_json(night(1)), detail={"phases": {"fill": "long"}}),
-}  # fmt: skip
+}
 
 
 class TestWhatIsStored:
@@ -214,13 +233,9 @@ class TestWhatIsStored:
     @given(st.sampled_from(sorted(FIELDS)), JSON)
     @example("chunks", [{}])
     def test_no_detail_that_passes_the_check_breaks_the_screen(self, name: str, value: Any) -> None:
-        from wslgpud.cli.stress_screen import print_history, print_run  # noqa: PLC0415
+        from wslgpud.cli.stress_screen import print_history, print_run
 
-        for detail in (
-            {"ladder": [{name: value}]},
-            {"chunks": [{name: value}]},
-            {"patterns": [{name: value}]},
-        ):
+        for detail in ({"ladder": [{name: value}]}, {"chunks": [{name: value}]}, {"patterns": [{name: value}]}):
             try:
                 run = from_json(to_json(night(1)) | {"detail": detail})
             except ShapeError:
@@ -286,18 +301,16 @@ class TestTheFolderOfTheServicesAccount:
 
     def test_a_run_is_not_left_in_a_folder_that_a_link_leads_to(self, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
-        jobs.inbox(tmp_path).symlink_to(tmp_path / "elsewhere")
+        schedule.inbox(tmp_path).symlink_to(tmp_path / "elsewhere")
 
         with pytest.raises(OSError, match="stress-inbox"):
-            jobs.leave(tmp_path, night(1))
+            schedule.leave(tmp_path, night(1))
         assert list((tmp_path / "elsewhere").iterdir()) == []
 
     @needs_root
-    def test_root_leaves_its_run_for_the_service_instead_of_writing_the_services_database(
-        self, tmp_path: Path
-    ) -> None:
-        from wslgpud.cli.stress import _keep  # noqa: PLC0415
-        from wslgpud.config import Config  # noqa: PLC0415
+    def test_root_leaves_its_run_for_the_service_instead_of_writing_the_services_database(self, tmp_path: Path) -> None:
+        from wslgpud.cli.stress import _keep
+        from wslgpud.config import Config
 
         victim = tmp_path / "victim"
         folder = tmp_path / "state"
@@ -308,9 +321,9 @@ class TestTheFolderOfTheServicesAccount:
         _keep(night(1), Config(), folder, str(folder / "wslgpud.db"))
 
         assert not victim.exists()
-        (left,) = jobs.inbox(folder).iterdir()
-        assert jobs.inbox(folder).stat().st_uid == ALICE  # who takes it out again
-        assert from_json(documents.parsed(left.read_text())) == night(1)
+        (left,) = schedule.inbox(folder).iterdir()
+        assert schedule.inbox(folder).stat().st_uid == ALICE  # who takes it out again
+        assert from_json(safe_files.parsed(left.read_text())) == night(1)
 
 
 class Counted(Host):
@@ -328,7 +341,7 @@ def process_of(host: Host, pid: int, uid: int, files: int) -> None:
     folder = Path(host.path(f"/proc/{pid}"))
     (folder / "fd").mkdir(parents=True)
     for number in range(files):
-        (folder / "fd" / str(number)).symlink_to("/dev/null" if number else look.CUDA_DEVICE)
+        (folder / "fd" / str(number)).symlink_to("/dev/null" if number else conditions.CUDA_DEVICE)
     (folder / "stat").write_text(f"{pid} (python3) S 1 {pid} {pid} 0 -1" + " 0" * 40)
     (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nGroups:\t\n")
     (folder / "cmdline").write_text("")
@@ -338,15 +351,15 @@ def test_a_users_millions_of_open_files_hide_no_others_program_and_cost_a_bounde
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten times a second a run looks for others who want the card; two million took it 15 s each time."""
-    monkeypatch.setattr(look, "MOST_FILES_A_USER", 1000)
-    monkeypatch.setattr(look, "MOST_FILES", 300)
+    monkeypatch.setattr(conditions, "MOST_FILES_A_USER", 1000)
+    monkeypatch.setattr(conditions, "MOST_FILES", 300)
     host = Counted(tmp_path)
     for pid in range(100, 120):
         process_of(host, pid, uid=12345, files=500)
     process_of(host, 99, uid=12346, files=200)
     process_of(host, 121, uid=12346, files=200)
 
-    found = look.users(host, own_pid=2)
+    found = conditions.users(host, own_pid=2)
 
     assert {"python3 (pid 99)", "python3 (pid 121)"} <= {*found}
-    assert host.looks <= 1000 + 300 + 20 * look.MANY_FILES + 2 * 200
+    assert host.looks <= 1000 + 300 + 20 * conditions.MANY_FILES + 2 * 200

@@ -29,10 +29,11 @@ ENVIRONMENT = ROOT / "deploy" / "environment.sh"
 LOCKED = sorted(
     file.relative_to(ROOT)
     for file in (
-        *(ROOT / "deploy").glob("*.txt"), *(ROOT / "deploy" / "extras").glob("*.txt"),
+        *(ROOT / "deploy").glob("*.txt"),
+        *(ROOT / "deploy" / "extras").glob("*.txt"),
         ROOT / "tests" / "requirements.txt",
     )
-)  # fmt: skip
+)
 PINNED = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ;\\]+)(?P<marker> ; [^\\]+)?"
     r"(?P<hashes>(?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
@@ -59,9 +60,7 @@ HOSTILE = "import os, pathlib\npathlib.Path(os.environ['TRACES'], __name__ + '.p
 
 def requirements(file: Path) -> list[re.Match[str]]:
     """Take a lock file apart; every line of it must belong to a pin with hashes."""
-    text = "".join(
-        line for line in (ROOT / file).read_text().splitlines(keepends=True) if not line.startswith("#")
-    )
+    text = "".join(line for line in (ROOT / file).read_text().splitlines(keepends=True) if not line.startswith("#"))
     found = list(PINNED.finditer(text))
     assert "".join(match[0] for match in found) == text, f"{file}: something is not pinned, or has no hash"
     return found
@@ -82,10 +81,7 @@ def test_all_that_pyproject_asks_for_is_locked() -> None:
     extras = document["project"]["optional-dependencies"]
     asked = {
         Path("deploy/requirements.txt"): document["project"]["dependencies"],
-        Path("deploy/build.txt"): [
-            *document["build-system"]["requires"],
-            *document["dependency-groups"]["build"],
-        ],
+        Path("deploy/build.txt"): [*document["build-system"]["requires"], *document["dependency-groups"]["build"]],
         Path("tests/requirements.txt"): document["dependency-groups"]["test"],
         **{Path(f"deploy/extras/{name}.txt"): wanted for name, wanted in extras.items()},
     }
@@ -114,8 +110,10 @@ def test_a_package_is_the_same_wherever_it_is_locked() -> None:
     core = {(match["name"], match["version"]) for match in requirements(Path("deploy/requirements.txt"))}
     extras = {
         (match["name"], match["version"])
-        for file in LOCKED if file.parent.name == "extras" for match in requirements(file)
-    }  # fmt: skip
+        for file in LOCKED
+        if file.parent.name == "extras"
+        for match in requirements(file)
+    }
     assert extras - tests - core == set()
 
 
@@ -200,13 +198,21 @@ class Clone:
         """Source the scripts and run something, in a folder full of traps as /tmp may be."""
         return subprocess.run(
             ["sh", "-euc", f". '{ENVIRONMENT}'\n{script}"],
-            cwd=self.traces / "traps", capture_output=True, text=True, check=False,
+            cwd=self.traces / "traps",
+            capture_output=True,
+            text=True,
+            check=False,
             env={
-                "PATH": os.environ["PATH"], "HOME": str(self.traces), "PYTHON": sys.executable,
-                "TRACES": str(self.traces), "PIP_INDEX_URL": self.index.url, "PIP_CONFIG_FILE": os.devnull,
-                "PIP_NO_CACHE_DIR": "1", "NO_PROXY": "*",
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.traces),
+                "PYTHON": sys.executable,
+                "TRACES": str(self.traces),
+                "PIP_INDEX_URL": self.index.url,
+                "PIP_CONFIG_FILE": os.devnull,
+                "PIP_NO_CACHE_DIR": "1",
+                "NO_PROXY": "*",
             },
-        )  # fmt: skip
+        )
 
     def left(self) -> list[str]:
         """Return the traces of what should never have run."""
@@ -247,12 +253,11 @@ def made(clone: Clone) -> Clone:
     return clone
 
 
+@pytest.mark.slow
 def test_a_release_is_made_of_what_is_locked_and_nothing_else_is_asked_for(made: Clone) -> None:
     asked = {path.split("/")[2] for path in made.index.asked if path.startswith("/simple/")}
     packages = next(made.release.glob("lib/python3*/site-packages"))
-    installed = {
-        path.name for path in packages.glob("*.dist-info") if not path.name.startswith(("pip-", "set"))
-    }
+    installed = {path.name for path in packages.glob("*.dist-info") if not path.name.startswith(("pip-", "set"))}
 
     assert asked == {"good", "backend", "addition"}
     assert installed == {"good-1.0.dist-info", "addition-1.0.dist-info", "wslgpud-1.0.dist-info"}
@@ -265,9 +270,12 @@ def test_making_it_writes_nothing_into_the_clone(made: Clone) -> None:
     there = {str(path.relative_to(made.folder)) for path in made.folder.rglob("*") if path.is_file()}
 
     assert there == {
-        "pyproject.toml", "wslgpud/__init__.py", "deploy/requirements.txt", "deploy/build.txt",
+        "pyproject.toml",
+        "wslgpud/__init__.py",
+        "deploy/requirements.txt",
+        "deploy/build.txt",
         "deploy/extras/more.txt",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

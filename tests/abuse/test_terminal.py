@@ -23,12 +23,13 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud import logs, output
+from wslgpud.active_runs.note import PLACES, name_of
+from wslgpud.active_runs.reader import RunNotes, expected
+from wslgpud.app import logs
 from wslgpud.cli.console import Console
-from wslgpud.running.form import PLACES, name_of
-from wslgpud.running.read import Notes, expected
+from wslgpud.security import terminal
 from wslgpud.sources.identity import identity
-from wslgpud.units import printable
+from wslgpud.words.units import printable
 
 ROOT = Path(__file__).parent.parent.parent
 #: What Rich writes itself: colours, and for its bars the cursor.
@@ -96,22 +97,31 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]
     (here / ".wslconfig").write_text(f"[wsl2]\nmemory={ATTACK}\n{ATTACK}=1\nkernel={ATTACK}\n")
     model = here / ATTACK
     model.mkdir()
-    tiny = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "intermediate_size": 512, "vocab_size": 1000}  # fmt: skip
+    tiny = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "vocab_size": 1000,
+    }
     (model / "config.json").write_text(json.dumps(tiny))
     program = here / f"{ATTACK}.sh"
     program.write_text("#!/bin/sh\nexit 0\n")
     program.chmod(0o755)
-    orders = [
-        ([word.format(here=here, incident=incident) for word in words], "", "") for words in COMMANDS.values()
-    ]
+    orders = [([word.format(here=here, incident=incident) for word in words], "", "") for words in COMMANDS.values()]
     orders[list(COMMANDS).index("guard")][0][-1] = str(program)
     orders.append((["monitor", "--host-root", str(here / "limit")], MARK, "q"))
     done = subprocess.run(
         [sys.executable, "-m", "tests.abuse.on_a_terminal"],
-        input=json.dumps(orders), env={**clean_environment(here), "TERM": "xterm-256color"}, cwd=ROOT,
-        stdout=subprocess.PIPE, text=True, check=True, timeout=2 * PATIENCE_SECONDS,
-    )  # fmt: skip
+        input=json.dumps(orders),
+        env={**clean_environment(here), "TERM": "xterm-256color"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=2 * PATIENCE_SECONDS,
+    )
     results = [(status, base64.b64decode(seen).decode()) for status, seen in json.loads(done.stdout)]
     return dict(zip([*COMMANDS, "the live view"], results, strict=True))
 
@@ -128,6 +138,8 @@ def _hostile_state(folder: Path) -> int:
     return number
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("terminal")  # else each worker makes what is shown
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_foreign_escape_reaches_the_terminal(name: str, shown: dict[str, tuple[int, str]]) -> None:
     _, text = shown[name]
@@ -139,6 +151,8 @@ def test_no_foreign_escape_reaches_the_terminal(name: str, shown: dict[str, tupl
     assert "\x1b[8m" not in text, "letters can be hidden"
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("terminal")  # else each worker makes what is shown
 def test_none_is_drawn_by_the_live_view_either(shown: dict[str, tuple[int, str]]) -> None:
     status, text = shown["the live view"]
     never = {c for c in ATTACK if not c.isprintable()} - set("\x1b\x07\x08")  # which Textual uses itself
@@ -151,7 +165,7 @@ def test_none_is_drawn_by_the_live_view_either(shown: dict[str, tuple[int, str]]
 
 def test_a_usage_error_cannot_hide_in_a_stream_that_click_opens_anew() -> None:
     beneath = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # which Click would open anew as UTF-8
-    stream = output.Boundary(beneath)
+    stream = terminal.Boundary(beneath)
 
     assert not hasattr(stream, "buffer")
     assert not stream.isatty()
@@ -184,11 +198,15 @@ def test_nor_do_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) 
     me = identity(host, os.getpid())
     assert me is not None
     note = {
-        "kind": "guard", "pid": me.pid, "start_ticks": me.start_ticks, "began_mono": 0.0,
-        "peaks": {"ram": 1 << 30}, **dict.fromkeys(("what", "who", "phase"), ATTACK),
-    }  # fmt: skip
+        "kind": "guard",
+        "pid": me.pid,
+        "start_ticks": me.start_ticks,
+        "began_mono": 0.0,
+        "peaks": {"ram": 1 << 30},
+        **dict.fromkeys(("what", "who", "phase"), ATTACK),
+    }
     (Path(host.path(PLACES[0])) / name_of("guard", me.pid)).write_text(json.dumps(note))
-    [noted] = notes = Notes(host).read()
+    [noted] = notes = RunNotes(host).read()
     [peak] = expected(notes, ())
     [shown] = seen(host)
 
@@ -199,8 +217,23 @@ def test_nor_do_notes_of_guards_that_lie_where_everybody_writes(tmp_path: Path) 
 
 @pytest.mark.parametrize("kept", ["", "\n\t"])
 def test_whatever_is_forbidden_is_replaced_and_nothing_else(kept: str) -> None:
-    codes = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200B, 0x200D,
-             0x200E, 0x200F, 0x061C, 0xFEFF, 0x00AD, 0x2028, 0x2029, 0xD800, 0xDFFF)  # fmt: skip
+    codes = (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+        0x200B,
+        0x200D,
+        0x200E,
+        0x200F,
+        0x061C,
+        0xFEFF,
+        0x00AD,
+        0x2028,
+        0x2029,
+        0xD800,
+        0xDFFF,
+    )
     forbidden = set(map(chr, codes)) - set(kept)
     fine = "aé中文 ░█⣿━╭─ °C → ✓ 🙂" + kept
 
@@ -223,7 +256,7 @@ def test_markup_in_a_string_is_text_for_the_console_of_every_command() -> None:
 
 #: Programs whose standard output is a pipe to us, or that pass a guarded command's own output on unchanged.
 #: Whatever they print of others is made harmless where it is read, or where they write it (``os.write``).
-SPEAK_TO_PIPES = ("probes/", "stress/worker.py", "advise/doctor/torch_probe.py", "alerts/channels/postman.py")
+SPEAK_TO_PIPES = ("probes/", "stress/worker.py", "advise/doctor/torch_probe.py", "alerts/channels/apprise_worker.py")
 OWN_WRITERS = {
     "output.py": {"sys.stdout", "sys.stderr"},
     "cli/console.py": {"rich.Console"},
@@ -248,7 +281,7 @@ def test_no_module_writes_past_the_boundary() -> None:
 
 
 def ways_around(source: str) -> Iterator[str]:
-    """Yield what code could write with past ``wslgpud.output``: other streams, consoles, descriptors."""
+    """Yield what code could write with past ``wslgpud.security.terminal``: other streams, consoles, descriptors."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.__stdout__", "sys.__stderr__"):
             yield ast.unparse(node)

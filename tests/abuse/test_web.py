@@ -43,9 +43,7 @@ def statuses(answer: bytes) -> list[int]:
 
 
 def get(path: bytes = b"/metrics", *headers: bytes, host: bytes = b"localhost") -> bytes:
-    return b"\r\n".join(
-        (b"GET " + path + b" HTTP/1.1", b"Host: " + host, *headers, b"Connection: close", b"\r\n")
-    )
+    return b"\r\n".join((b"GET " + path + b" HTTP/1.1", b"Host: " + host, *headers, b"Connection: close", b"\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +116,7 @@ def test_no_second_request_hides_in_the_body_of_the_first(running: Running, head
     assert b"cpu_seconds" not in answer
 
 
-@pytest.mark.parametrize(
-    "head", [b"X: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"X: a\rB: c\r\n\r\n"]
-)
+@pytest.mark.parametrize("head", [b"X: a\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"X: a\rB: c\r\n\r\n"])
 def test_a_bare_line_end_hides_no_header(running: Running, head: bytes) -> None:
     assert set(statuses(said(running, START + head + HIDDEN, end=True))) <= {400, 413}
 
@@ -170,12 +166,8 @@ def test_a_path_means_itself_and_nothing_else(running: Running, path: bytes) -> 
     assert b"wslgpud_memory" not in answer
 
 
-@pytest.mark.parametrize(
-    "path", [b"/api/v1/incidents/%0d%0aX-Own:%20evil", b"/%0d%0aevil%1b]0;evil%07", b"/%9b31m"]
-)
-def test_line_ends_and_escapes_in_a_path_reach_neither_the_head_nor_the_log(
-    running: Running, path: bytes
-) -> None:
+@pytest.mark.parametrize("path", [b"/api/v1/incidents/%0d%0aX-Own:%20evil", b"/%0d%0aevil%1b]0;evil%07", b"/%9b31m"])
+def test_line_ends_and_escapes_in_a_path_reach_neither_the_head_nor_the_log(running: Running, path: bytes) -> None:
     answer = said(running, get(path))
 
     assert statuses(answer)[0] in {400, 404}
@@ -267,9 +259,7 @@ def test_a_part_of_an_answer_cannot_be_asked_for(running: Running) -> None:
         (b"Origin: http://localhost:8888",),
     ],
 )
-@pytest.mark.parametrize(
-    "path", [b"/metrics", b"/", b"/plain", b"/api/v1/live", b"/-/healthy", b"/static/main.js"]
-)
+@pytest.mark.parametrize("path", [b"/metrics", b"/", b"/plain", b"/api/v1/live", b"/-/healthy", b"/static/main.js"])
 def test_what_a_page_of_another_origin_asks_for_is_refused(
     running: Running, path: bytes, headers: tuple[bytes, ...]
 ) -> None:

@@ -14,7 +14,7 @@ import trustme
 from tests.serve.conftest import serve
 from tests.serve.support import issue, put, said_by_the_server
 from wslgpud import config
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.serve.webconfig import WebConfig, load, weaker
 
 __all__ = ["serve"]
@@ -144,9 +144,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=lambda text: text[:12],
 )
-def test_bombs_and_garbage_of_yaml_are_one_line_and_the_server_goes_on(
-    serve, folder: Path, text: str
-) -> None:
+def test_bombs_and_garbage_of_yaml_are_one_line_and_the_server_goes_on(serve, folder: Path, text: str) -> None:
     put(folder / "web.yml", USERS)
     running = serve(config.Server(port=0, web_config_file=str(folder / "web.yml")))
     put(folder / "web.yml", text)
@@ -174,9 +172,7 @@ def test_a_pipe_instead_of_a_file_keeps_nobody_waiting(
         load(folder / "web.yml")
 
 
-def test_names_of_clients_without_a_demand_for_certificates_are_refused_for_they_guard_nothing(
-    folder: Path,
-) -> None:
+def test_names_of_clients_without_a_demand_for_certificates_are_refused_for_they_guard_nothing(folder: Path) -> None:
     for policy in ("", CLIENTS.replace("RequireAndVerifyClientCert", "VerifyClientCertIfGiven")):
         with pytest.raises(ConfigError, match="client_allowed_sans lets in who brings no certificate"):
             loaded(folder, TLS + policy + NAMES)
@@ -201,9 +197,7 @@ def test_a_client_cannot_begin_handshakes_anew(folder: Path) -> None:
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tls_below_1_2_is_not_spoken(
-    serve, folder: Path, trusting: ssl.SSLContext, version: ssl.TLSVersion
-) -> None:
+def test_tls_below_1_2_is_not_spoken(serve, folder: Path, trusting: ssl.SSLContext, version: ssl.TLSVersion) -> None:
     put(folder / "web.yml", TLS + "  min_version: TLS10\n")
     running = serve(config.Server(port=0, web_config_file=str(folder / "web.yml")))
     trusting.minimum_version = trusting.maximum_version = version

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wslgpud
-from wslgpud.advise.doctor.look import Look
+from wslgpud.advise.doctor.evidence import Evidence
 from wslgpud.advise.wslconfig import files
 from wslgpud.alerts.control import ControlFile
-from wslgpud.alerts.stopped import StoppedFile
+from wslgpud.alerts.save_request import StoppedFile
 from wslgpud.config import Config
 from wslgpud.host import Host, SourceError
 from wslgpud.probes.interop import automount_root
@@ -35,10 +35,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a pipe": (os.mkfifo, "not a plain file"),
     "a terabyte": (giant, "larger than"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "not a plain file"),
-    "a link to a pipe": (
-        lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")),
-        "not a plain file",
-    ),
+    "a link to a pipe": (lambda path: (os.mkfifo(f"{path}.pipe"), path.symlink_to(f"{path}.pipe")), "not a plain file"),
     "a folder": (Path.mkdir, "not a plain file"),
     "a link to itself": (lambda path: path.symlink_to(path), "Too many levels"),
 }
@@ -57,7 +54,7 @@ def test_the_doctor_of_the_daemon_says_so_and_goes_on(spoil, complaint, tmp_path
     host = machine(tmp_path)
     spoil(tmp_path / "mnt/c/Users/me/.wslconfig")
 
-    assert complaint in str(Look(host, Config(), None, str(tmp_path)).wslconfig.error)
+    assert complaint in str(Evidence(host, Config(), None, str(tmp_path)).wslconfig.error)
 
 
 @spoiled

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from tests.support.daemons import eventually
-from wslgpud.advise.rounds import Rounds
+from wslgpud.advise.checkups import Checkups
 
 
-def numbers(rounds: Rounds) -> dict[str, float]:
+def numbers(rounds: Checkups) -> dict[str, float]:
     return {reading.labels[0]: reading.value for reading in rounds.readings()}
 
 
@@ -18,7 +18,7 @@ def found(*states: str) -> list[dict[str, Any]]:
 
 
 def test_findings_are_counted_by_state_and_absent_before_the_first_round():
-    rounds = Rounds(lambda: found("problem", "good", "good"), 0.0)
+    rounds = Checkups(lambda: found("problem", "good", "good"), 0.0)
     assert numbers(rounds) == {}
 
     rounds.start()
@@ -39,7 +39,7 @@ def test_a_doctor_who_fails_takes_his_word_back_and_comes_again():
             raise answer
         return answer
 
-    rounds = Rounds(check, 0.0, 0.0)
+    rounds = Checkups(check, 0.0, 0.0)
     rounds.start()
     eventually(lambda: len(counts) > 3, "four rounds")
     rounds.close()

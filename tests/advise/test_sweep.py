@@ -86,8 +86,7 @@ def test_a_command_that_has_no_place_for_the_value_is_refused_with_one_that_has(
 
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "wslgpud: the command does not say where the value goes:"
-        " write wslgpud sweep 'python train.py --batch {}' 1 2\n"
+        "wslgpud: the command does not say where the value goes: write wslgpud sweep 'python train.py --batch {}' 1 2\n"
     )
 
 

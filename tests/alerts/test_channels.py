@@ -26,7 +26,7 @@ from wslgpud.alerts.channels.journal import Journal, is_where_we_log
 from wslgpud.alerts.channels.toast import SCRIPT, ToastChannel
 from wslgpud.alerts.message import iso
 from wslgpud.config import Alerts
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.probes.interop import automount_root
@@ -44,10 +44,19 @@ HOSTILE = [
 
 def message(headline: str = "RAM full", **more: Any) -> dict[str, Any]:
     return {
-        "at": iso(START), "since": iso(START), "incident": 12, "rule": "oom_kill", "resource": "ram",
-        "level": "critical", "previous_level": "ok", "host": "pc", "headline": headline,
-        "evidence": "because", "advice": "do this", **more,
-    }  # fmt: skip
+        "at": iso(START),
+        "since": iso(START),
+        "incident": 12,
+        "rule": "oom_kill",
+        "resource": "ram",
+        "level": "critical",
+        "previous_level": "ok",
+        "host": "pc",
+        "headline": headline,
+        "evidence": "because",
+        "advice": "do this",
+        **more,
+    }
 
 
 def executable(path: Path, text: str) -> Path:
@@ -60,9 +69,7 @@ def executable(path: Path, text: str) -> Path:
 class TestWindowsToast:
     """A stand-in for powershell.exe writes down all that it got; no Windows takes part."""
 
-    def channel(
-        self, root: Path, script: str = "", timeout: float = PATIENCE_SECONDS, **environ: str
-    ) -> ToastChannel:
+    def channel(self, root: Path, script: str = "", timeout: float = PATIENCE_SECONDS, **environ: str) -> ToastChannel:
         recorder = (
             '#!/bin/sh\nout="$(dirname "$0")/got"\nprintf "%s\\n" "$@" > "$out.args"\n'
             'pwd > "$out.cwd"\nenv > "$out.env"\ncat > "$out.stdin"\n'
@@ -93,9 +100,7 @@ class TestWindowsToast:
         assert toast["title"] == (shown if len(shown) <= 120 else shown[:119] + "…")
         assert not any(ord(c) < 32 for c in toast["title"] + toast["body"])
 
-    def test_it_runs_on_windows_own_disk_without_the_socket_of_a_session_that_ended(
-        self, tmp_path: Path
-    ) -> None:
+    def test_it_runs_on_windows_own_disk_without_the_socket_of_a_session_that_ended(self, tmp_path: Path) -> None:
         self.channel(tmp_path, WSL_INTEROP="/run/WSL/999_interop").send(message())
 
         assert self.got(tmp_path, "cwd").strip() == str(tmp_path / "mnt/c")
@@ -143,8 +148,7 @@ class TestDesktop:
     def notify(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         out = tmp_path / "got"
         executable(
-            tmp_path / "bin/notify-send",
-            f'#!/bin/sh\nprintf "%s\\0" "$DBUS_SESSION_BUS_ADDRESS" "$@" >> {out}\n',
+            tmp_path / "bin/notify-send", f'#!/bin/sh\nprintf "%s\\0" "$DBUS_SESSION_BUS_ADDRESS" "$@" >> {out}\n'
         )
         monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
         return out
@@ -155,12 +159,7 @@ class TestDesktop:
         DesktopChannel({**os.environ, "DBUS_SESSION_BUS_ADDRESS": "unix:path=/x"}).send(message(text))
 
         bus, urgency, app, dashes, title, body, _ = notify.read_bytes().decode().split("\0")
-        assert (bus, urgency, app, dashes) == (
-            "unix:path=/x",
-            "--urgency=critical",
-            "--app-name=wslgpud",
-            "--",
-        )
+        assert (bus, urgency, app, dashes) == ("unix:path=/x", "--urgency=critical", "--app-name=wslgpud", "--")
         assert title == text
         assert "because" in body
 
@@ -227,9 +226,7 @@ class TestApprise:
         assert secret not in told
         assert "me:" not in told
 
-    def test_urls_come_from_a_file_too_and_a_bad_one_is_refused_without_showing_it(
-        self, tmp_path: Path
-    ) -> None:
+    def test_urls_come_from_a_file_too_and_a_bad_one_is_refused_without_showing_it(self, tmp_path: Path) -> None:
         file = tmp_path / "urls"
         file.write_text("# mine\n\njson://127.0.0.1/a\n")
         assert urls_from(("json://127.0.0.1/b",), str(file)) == ["json://127.0.0.1/b", "json://127.0.0.1/a"]
@@ -271,12 +268,18 @@ class TestAlertmanager:
                 eventually(lambda: sent("resolved", "critical"), "the end")
 
         assert alert["labels"] == {
-            "alertname": "WslgpudOomKill", "resource": "ram", "severity": "critical", "instance": "pc",
+            "alertname": "WslgpudOomKill",
+            "resource": "ram",
+            "severity": "critical",
+            "instance": "pc",
             "job": "wslgpud",
-        }  # fmt: skip
+        }
         assert alert["annotations"] == {
-            "summary": "RAM full", "description": "because", "advice": "do this", "incident": "12"
-        }  # fmt: skip
+            "summary": "RAM full",
+            "description": "because",
+            "advice": "do this",
+            "incident": "12",
+        }
         assert alert["startsAt"][:19] == since[:19]
         ends = datetime.fromisoformat(alert["endsAt"].replace("Z", "+00:00"))
         assert before + timedelta(seconds=180) < ends < after + timedelta(seconds=400)
@@ -340,9 +343,12 @@ class TestConfiguration:
 
     def test_names_are_stable_and_tell_no_secret(self) -> None:
         names = self.built(
-            urls=("json://u:hunter2@127.0.0.1/",), alertmanager_urls=("http://127.0.0.1:9093",),
-            command=("true",), windows_toast="on", desktop="on",
-        )  # fmt: skip
+            urls=("json://u:hunter2@127.0.0.1/",),
+            alertmanager_urls=("http://127.0.0.1:9093",),
+            command=("true",),
+            windows_toast="on",
+            desktop="on",
+        )
 
         assert names[:2] == ["windows_toast", "desktop"]
         assert names[2].startswith("json-")

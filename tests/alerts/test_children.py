@@ -14,7 +14,7 @@ CODE = """
 from pathlib import Path
 from wslgpud import host
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.channels.command import CommandChannel
+from wslgpud.alerts.channels.programs import CommandChannel
 
 mine = Path("/proc/self/oom_score_adj")
 mine.write_text("200")
@@ -36,7 +36,7 @@ def test_a_program_of_the_users_may_be_killed_like_any_other(tmp_path: Path, our
     code = CODE.format(said=str(tmp_path / "score"), out=tmp_path / "out")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert done.stdout.splitlines() == [
-        f"{childs} 200", "cannot start /no/such/program: No such file or directory",
-    ], done.stderr  # fmt: skip
+    assert done.stdout.splitlines() == [f"{childs} 200", "cannot start /no/such/program: No such file or directory"], (
+        done.stderr
+    )
     assert (tmp_path / "out").read_text() == childs + '\n{"it\'s": "me"}'

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.alerts.channels.command import CommandChannel
+from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.dispatcher import Dispatcher
 from wslgpud.alerts.message import payload, worded
 from wslgpud.alerts.texts import Text
@@ -20,9 +20,7 @@ from wslgpud.model import Forecast, Level, Transition
 from wslgpud.words import ENGLISH, Message, to_json
 
 
-def warning(
-    headline: str, old: Level = Level.OK, new: Level = Level.WARNING, wall: float | None = None
-) -> Transition:
+def warning(headline: str, old: Level = Level.OK, new: Level = Level.WARNING, wall: float | None = None) -> Transition:
     forecast = Forecast("ram", new, 10, 100, eta_seconds=60.0, probabilities={300: 0.9}, who="python (pid 7)")
     return Transition(
         wall or SystemClock().wall(), 1.0, "ram", "memory_exhaustion", old, new, Message(headline), forecast
@@ -46,9 +44,7 @@ class Outbox:
         self.changed = threading.Condition()
 
     def put(self, number: int, headline: str, wall: float | None = None) -> None:
-        self.waiting.append(
-            Waiting(number, {"message": to_json(Message(headline))}, wall or SystemClock().wall())
-        )
+        self.waiting.append(Waiting(number, {"message": to_json(Message(headline))}, wall or SystemClock().wall()))
 
     def unsent(self, channel: str) -> list[Waiting]:
         return list(self.waiting)
@@ -117,6 +113,33 @@ def test_a_channel_that_is_down_keeps_its_order_and_loses_nothing(monkeypatch: p
 
     assert channel.took == ["0", "1", "2", "3", "4"]
     assert outbox.sent == [0, 1, 2, 3, 4]
+
+
+class HandClock(SystemClock):
+    """Time that moves when the test says so."""
+
+    now = 0.0
+
+    def mono(self) -> float:
+        return self.now
+
+
+def test_tries_grow_apart_up_to_five_minutes_and_begin_anew_after_a_success() -> None:
+    outbox, channel, clock = Outbox(), Flaky(7), HandClock()
+    outbox.put(1, "RAM full")
+    (worker,) = Dispatcher([channel], outbox, clock)._workers
+    pauses = []
+    while channel.failures:
+        pauses.append(worker._step())
+        clock.now += pauses[-1] - 0.5
+        assert worker._step() == 0.5, "nothing is tried before its time"
+        clock.now += 0.5
+    assert pauses == [1.0, 5.0, 15.0, 60.0, 300.0, 300.0, 300.0]
+
+    assert (worker._step(), channel.took) == (0.0, ["RAM full"])
+    outbox.put(2, "RAM full again")
+    channel.failures = 1
+    assert worker._step() == 1.0
 
 
 def test_a_message_a_day_old_or_refused_for_good_is_given_up_with_its_reason() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.alerts.ticks import START, transition
-from wslgpud.alerts.incidents import Incident, Ledger, fold
-from wslgpud.alerts.outcome import closing, end_facts, outcome
+from tests.alerts.ticks import START, fold, transition
+from wslgpud.alerts.incidents import IncidentLedger
+from wslgpud.alerts.texts import closing, end_facts, outcome
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
 
 GIB = 1 << 30
@@ -31,7 +31,7 @@ def test_rows_from_ok_to_ok_are_one_incident() -> None:
     assert (memory.id, memory.worst, str(memory.message)) == (3, CRITICAL, "worst")
     assert memory.closed_wall == rows[4][1].wall
     assert (memory.first, memory.last) == (rows[0][1], rows[4][1])
-    assert (memory.told_id, memory.last_id) == (6, 9)
+    assert memory.last_id == 9
     assert (thrash.id, thrash.level, thrash.closed_wall) == (5, CRITICAL, None)
 
 
@@ -58,11 +58,7 @@ def test_an_exhaustion_that_ends_in_a_kill_is_that_kills_story() -> None:
     rows = [short(1, OK, INFO), short(3, INFO, WARNING), kill(40), short(41, WARNING, OK, 90)]
     (incident,) = fold(enumerate(rows, start=1))
 
-    assert (incident.rule, str(incident.message), incident.closed_wall) == (
-        "memory_exhaustion",
-        "killed",
-        None,
-    )
+    assert (incident.rule, str(incident.message), incident.closed_wall) == ("memory_exhaustion", "killed", None)
     assert told(*rows) == [(1, f"killed {clock(40)}, warned 37 s before")]
     assert str(closing(incident, rows[-1])) == f"killed {clock(40)}, warned 37 s before"
 
@@ -84,8 +80,9 @@ def test_who_fills_the_memory_once_more_begins_another_story() -> None:
     again = [short(100, OK, WARNING), kill(120)]
 
     assert told(*first, *again) == [
-        (1, f"killed {clock(40)}, warned 39 s before"), (4, f"killed {clock(120)}, warned 20 s before")
-    ]  # fmt: skip
+        (1, f"killed {clock(40)}, warned 39 s before"),
+        (4, f"killed {clock(120)}, warned 20 s before"),
+    ]
 
 
 def test_a_kill_again_and_again_is_one_story() -> None:
@@ -97,10 +94,12 @@ def test_a_kill_again_and_again_is_one_story() -> None:
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("exited", "program ended"), ("freed", "memory given back, 20 of 100 GiB left"),
-        ("stopped", "stopped by itself, 20 of 100 GiB left"), ("gone", "ended with RAM"),
+        ("exited", "program ended"),
+        ("freed", "memory given back, 20 of 100 GiB left"),
+        ("stopped", "stopped by itself, 20 of 100 GiB left"),
+        ("gone", "ended with RAM"),
     ],
-)  # fmt: skip
+)
 def test_an_exhaustion_that_killed_nobody_says_how_it_ended(end: str, said: str) -> None:
     assert told(short(1, OK, WARNING)) == [(1, "still open")]
     assert told(short(1, OK, WARNING), short(60, WARNING, OK, 20, end=end)) == [(1, said)]
@@ -121,10 +120,7 @@ def test_how_an_exhaustion_ended_is_told_by_who_still_runs_and_what_is_left() ->
 
 
 def test_trouble_that_is_no_memory_says_how_long_it_lasted_and_what_only_happens_says_nothing() -> None:
-    disk = [
-        transition(0, OK, WARNING, rule="read_only_disk"),
-        transition(240, WARNING, OK, rule="read_only_disk"),
-    ]
+    disk = [transition(0, OK, WARNING, rule="read_only_disk"), transition(240, WARNING, OK, rule="read_only_disk")]
 
     assert told(*disk) == [(1, "over after 4 min")]
     assert told(transition(0, OK, INFO, rule="clock_jump")) == [(1, "None")]
@@ -141,7 +137,7 @@ def test_the_end_of_an_incident_whose_beginning_was_purged_is_none() -> None:
 
 
 def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
-    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 0.0, START)
+    ledger = IncidentLedger(fold([(1, transition(1, OK, WARNING))]), 0.0, START)
 
     assert ledger.fit(transition(9, OK, WARNING)) is None
     row = ledger.fit(transition(9, OK, CRITICAL))
@@ -151,48 +147,45 @@ def test_an_engine_that_began_anew_does_not_open_what_is_open() -> None:
 
 
 def test_what_nothing_holds_open_after_a_restart_is_overdue_after_a_grace() -> None:
-    key = ("memory_exhaustion", "ram")
-    ledger = Ledger(fold([(1, transition(1, OK, WARNING))]), 100.0, START + 100)
+    ledger = IncidentLedger(fold([(1, transition(1, OK, WARNING))]), 100.0, START + 100)
 
     assert ledger.overdue(150.0, []) == []
     assert ledger.overdue(170.0, [Forecast("ram", WARNING, 1, 10)]) == []
-    assert [i.key for _, i in ledger.overdue(170.0, [])] == [key]
+    assert [(r.rule, r.resource) for r in ledger.overdue(170.0, [])] == [("memory_exhaustion", "ram")]
 
 
 def test_where_no_more_is_left_than_when_it_warned_a_restart_is_no_reason_to_call_it_over() -> None:
     row = replace(transition(1, OK, WARNING), forecast=Forecast("ram", WARNING, 20, 100))
-    ledger = Ledger(fold([(1, row)]), 100.0, START + 100)
+    ledger = IncidentLedger(fold([(1, row)]), 100.0, START + 100)
 
-    def ended(t: float, left: int) -> list[tuple[str, Incident]]:
+    def ended(t: float, left: int) -> list[Transition]:
         return ledger.overdue(t, [Forecast("ram", OK, left, 100)])
 
     assert (ended(150, 70), ended(200, 17), ended(900, 15)) == ([], [], [])
-    assert (
-        [rule for rule, _ in ended(200, 70)] == [rule for rule, _ in ended(1001, 20)] == ["memory_exhaustion"]
-    )
+    assert [r.rule for r in ended(200, 70)] == [r.rule for r in ended(1001, 20)] == ["memory_exhaustion"]
 
 
 def test_an_engine_that_failed_and_began_anew_leaves_nothing_open_for_ever() -> None:
-    ledger = Ledger([], 0.0, START)
+    ledger = IncidentLedger([], 0.0, START)
     ledger.record(1, transition(1, OK, WARNING))
     calm = [Forecast("ram", OK, 9, 10)]
 
     assert [ledger.overdue(t, calm) for t in (2.0, 60.0)] == [[], []]
-    assert [i.id for _, i in ledger.overdue(63.0, calm)] == [1]
+    assert [r.resource for r in ledger.overdue(63.0, calm)] == ["ram"]
 
 
 def test_a_kill_stays_open_for_as_long_as_a_burst_lasts_however_often_the_daemon_starts() -> None:
     known = fold([(1, kill(0))])
-    after = {t: Ledger(known, 5.0, START + t).overdue(5.0, []) for t in (0, 29, 31, 36000)}
+    after = {t: IncidentLedger(known, 5.0, START + t).overdue(5.0, []) for t in (0, 29, 31, 36000)}
     assert {t: bool(ended) for t, ended in after.items()} == {0: False, 29: False, 31: True, 36000: True}
 
-    soon = Ledger(known, 5.0, START + 20)
+    soon = IncidentLedger(known, 5.0, START + 20)
     assert soon.overdue(14.0, []) == []
-    assert soon.overdue(16.0, []) == [("oom_kill", known[0])]
+    assert soon.overdue(16.0, []) == [known[0].last]
 
 
 def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second() -> None:
-    ledger = Ledger([], 0.0, START)
+    ledger = IncidentLedger([], 0.0, START)
 
     first = ledger.fit(kill(1))
     assert first is not None
@@ -206,10 +199,13 @@ def test_a_second_victim_is_a_row_of_the_same_incident_but_not_one_every_second(
 
 wanted = st.lists(
     st.tuples(
-        st.sampled_from(["ram", "gpu0"]), st.sampled_from(["memory_exhaustion", "oom_kill"]),
-        st.sampled_from(list(Level)), st.sampled_from([1.0, 20.0, 100.0]),
-    ), max_size=40,
-)  # fmt: skip
+        st.sampled_from(["ram", "gpu0"]),
+        st.sampled_from(["memory_exhaustion", "oom_kill"]),
+        st.sampled_from(list(Level)),
+        st.sampled_from([1.0, 20.0, 100.0]),
+    ),
+    max_size=40,
+)
 
 
 @given(wanted, st.integers(0, 40))
@@ -217,11 +213,11 @@ def test_whatever_is_wanted_and_whenever_it_restarts_the_rows_form_whole_inciden
     steps: list[tuple[str, str, Level, float]], restart: int
 ) -> None:
     rows: list[tuple[int, Transition]] = []
-    ledger, t = Ledger(fold(rows), 0.0, START), 0.0
+    ledger, t = IncidentLedger(fold(rows), 0.0, START), 0.0
     for number, (resource, rule, level, later) in enumerate(steps):
         t += later
         if number == restart:
-            ledger = Ledger(fold(rows), t, START + t)
+            ledger = IncidentLedger(fold(rows), t, START + t)
         row = ledger.fit(transition(t, OK, level, resource=resource, rule=rule))
         if row is not None:
             rows.append((number, row))

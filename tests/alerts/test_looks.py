@@ -18,11 +18,12 @@ from wslgpud.cli.chart import headroom
 from wslgpud.cli.console import Console
 from wslgpud.cli.help import cells
 from wslgpud.model import Forecast, Level, Reading, Snapshot
-from wslgpud.observe import observe
-from wslgpud.plots import PlotError, fonts
-from wslgpud.plots.incident import Panel, Story, plot_incident
+from wslgpud.sampling.observation import observe
+from wslgpud.sampling.pipeline import PipelineState
+from wslgpud.series.plots import PlotError, fonts
+from wslgpud.series.plots.incident import Panel, Story, plot_incident
+from wslgpud.serve.status import status
 from wslgpud.sources import windows
-from wslgpud.status import State, status
 from wslgpud.verdict import decide
 from wslgpud.words import ENGLISH, use
 
@@ -39,17 +40,18 @@ def screen(**more: Any) -> str:
 
 def incident(number: int, **more: Any) -> dict[str, Any]:
     return {
-        "id": number, "level": "critical", "since": "2026-11-21T07:40:01.000+00:00", "acknowledged": False,
-        "headline": "GPU 0 is full", **more,
-    }  # fmt: skip
+        "id": number,
+        "level": "critical",
+        "since": "2026-11-21T07:40:01.000+00:00",
+        "acknowledged": False,
+        "headline": "GPU 0 is full",
+        **more,
+    }
 
 
 def test_the_screen_shows_what_is_open_since_when_and_what_people_said_to_it() -> None:
     shown = screen(
-        incidents=[
-            incident(12),
-            incident(13, acknowledged=True, silenced_until="2026-11-21T09:00:00.000+00:00"),
-        ]
+        incidents=[incident(12), incident(13, acknowledged=True, silenced_until="2026-11-21T09:00:00.000+00:00")]
     )
 
     assert re.search(r"critical +07:40:01 +GPU 0 is full  \(incident 12\)", shown)
@@ -87,18 +89,20 @@ def test_a_time_without_the_daemon_stays_empty_and_a_dip_is_seen() -> None:
 
 def snapshot() -> Snapshot:
     found = (
-        (windows.TOTAL, 64), (windows.AVAILABLE, 5), (windows.COMMITTED, 60), (windows.COMMIT_LIMIT, 72),
-        (windows.VM, 48), (windows.VM_UNRETURNED, 21),
-    )  # fmt: skip
+        (windows.TOTAL, 64),
+        (windows.AVAILABLE, 5),
+        (windows.COMMITTED, 60),
+        (windows.COMMIT_LIMIT, 72),
+        (windows.VM, 48),
+        (windows.VM_UNRETURNED, 21),
+    )
     return tick(
-        1,
-        *(Reading(spec, value * GIB) for spec, value in found),
-        Reading(windows.GPU_SHARED, 3 * GIB, ("NVIDIA RTX",)),
+        1, *(Reading(spec, value * GIB) for spec, value in found), Reading(windows.GPU_SHARED, 3 * GIB, ("NVIDIA RTX",))
     )
 
 
 def document_of(seen: Snapshot) -> dict[str, Any]:
-    return status(State(seen, observe(seen), ()), decide((), ()), ENGLISH)
+    return status(PipelineState(seen, observe(seen), ()), decide((), ()), ENGLISH)
 
 
 def test_status_tells_what_windows_tells() -> None:
@@ -108,9 +112,12 @@ def test_status_tells_what_windows_tells() -> None:
     assert document["gpus"] == [{"adapter": "NVIDIA RTX", "shared_bytes": 3 * GIB}]
     shown = " ".join(screen(windows=document).split())
     for line in (
-        "5.0 of 64 GiB RAM left", "60 of 72 GiB committed", "WSL holds 48 GiB", "21 GiB of it free in here",
+        "5.0 of 64 GiB RAM left",
+        "60 of 72 GiB committed",
+        "WSL holds 48 GiB",
+        "21 GiB of it free in here",
         "NVIDIA RTX: 3.0 GiB in shared memory",
-    ):  # fmt: skip
+    ):
         assert line in shown
 
 
@@ -121,9 +128,7 @@ def test_where_windows_is_not_asked_nothing_is_said_of_it() -> None:
 
 WARNED = transition(20, Level.OK, Level.WARNING)
 FORECAST = Forecast("ram", Level.WARNING, 40 * GIB, 64 * GIB, 1e9, 20.0, 40.0, 70.0)
-STORY = Story(
-    START, START + 60, [(START + 20, "warned"), (START + 55, "killed")], replace(WARNED, forecast=FORECAST)
-)
+STORY = Story(START, START + 60, [(START + 20, "warned"), (START + 55, "killed")], replace(WARNED, forecast=FORECAST))
 
 
 @pytest.fixture
@@ -146,17 +151,16 @@ def test_the_ending_of_the_name_says_what_is_drawn(
 def test_the_page_is_one_file_that_needs_nothing_from_anywhere_and_carries_no_markup_of_others(
     tmp_path: Path, panels: list[Panel]
 ) -> None:
-    plot_incident(
-        panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>"
-    )
+    plot_incident(panels, STORY, tmp_path / "i.html", "RAM full: <img src=x>", "by </pre><script>alert(1)</script>")
     page = (tmp_path / "i.html").read_text()
 
     assert page.count("<svg") == 1
     assert not re.search(r"<script|<img|<link|<iframe|@import|url\((?!#)", page)
     # Names of XML's vocabularies look like addresses; nothing fetches them.
     assert set(re.findall(r"https?://[^\s\"'<]+", page)) <= {
-        "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink",
-    }  # fmt: skip
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
     assert not re.search(r'(?:src|href)="(?!#)', page)
     assert "&lt;/pre&gt;&lt;script&gt;" in page
 
@@ -219,7 +223,5 @@ def test_names_of_marks_do_not_lie_on_each_other(tmp_path: Path, panels: list[Pa
 
 def figure_texts(path: Path) -> dict[str, str]:
     """Return the height at which each name of a mark stands, by matplotlib's comments."""
-    found = re.findall(
-        r"<!--\s+(Warned|Killed) [\d:]+\s+-->\s*<g [^>]*translate\([\d.]+ ([\d.]+)", path.read_text()
-    )
+    found = re.findall(r"<!--\s+(Warned|Killed) [\d:]+\s+-->\s*<g [^>]*translate\([\d.]+ ([\d.]+)", path.read_text())
     return dict(found)

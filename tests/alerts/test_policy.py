@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.alerts.message import digest, iso, level_of, local_time
-from wslgpud.alerts.policy import Manners, quiet_hours, second_of_day
-from wslgpud.config_key import ConfigError
+from wslgpud.alerts.send_policy import SendPolicy, quiet_hours, second_of_day
+from wslgpud.config.key import ConfigError
 from wslgpud.model import Level
 from wslgpud.words import ENGLISH, tongue
 
@@ -41,8 +41,8 @@ def test_hours_that_are_none_are_refused(text: str) -> None:
         quiet_hours(text)
 
 
-def manners(per_hour: int = 100) -> Manners:
-    return Manners(NIGHT, Level.CRITICAL, per_hour, day=lambda wall: wall % DAY)
+def manners(per_hour: int = 100) -> SendPolicy:
+    return SendPolicy(NIGHT, Level.CRITICAL, per_hour, day=lambda wall: wall % DAY)
 
 
 def test_quiet_hours_and_messages_move_with_a_laptop_to_another_time_zone() -> None:
@@ -77,21 +77,14 @@ def test_more_than_the_limit_an_hour_waits_except_in_an_emergency() -> None:
 
 def test_what_piled_up_is_one_message_with_the_worst_first() -> None:
     messages = [
-        {
-            "headline": f"alert {n}",
-            "at": f"2026-11-21T0{n}:00:00+00:00",
-            "level": level,
-            "previous_level": "ok",
-        }
+        {"headline": f"alert {n}", "at": f"2026-11-21T0{n}:00:00+00:00", "level": level, "previous_level": "ok"}
         for n, level in enumerate(["warning", "critical", "ok"])
     ]
     joined = digest(messages, ENGLISH)
     times = [datetime.fromisoformat(m["at"]).astimezone() for m in messages]
 
     assert joined["headline"] == "3 alerts: alert 1"
-    assert joined["evidence"].splitlines() == [
-        f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)
-    ]
+    assert joined["evidence"].splitlines() == [f"{at:%Y-%m-%d %H:%M:%S}  alert {n}" for n, at in enumerate(times)]
     assert level_of(joined) == Level.CRITICAL
     assert digest(messages[:1], ENGLISH) == messages[0]
     assert len(digest(messages * 100, tongue("zh"))["evidence"].splitlines()) <= 13

@@ -1,7 +1,7 @@
 """What the whole daemon costs, beside what one would run instead, on this machine in this run.
 
     python -m tests.bench.bench_cost --fetch         # once: peers into ~/.cache/wslgpud-peers
-    python -m tests.bench.bench_cost --seconds 300   # prints the README's table; --json FILE keeps the facts
+    python -m tests.bench.bench_cost --seconds 300   # prints the table of README.md here; --json FILE keeps the facts
 
 All run at once, over the same time: first nobody scrapes (but the Prometheus of the trio, which has no
 history otherwise), then each is scraped once a second. Everybody's processor time is that of all its
@@ -37,15 +37,22 @@ from tests.support.servers import free_port
 FAKE = Path(__file__).parents[1] / "fake_nvml" / "fake_nvml.c"
 #: Microseconds of a call on an H200 (wslgpud/probes/README.md). Counting PCIe's bytes is waiting, not work.
 LATENCIES = {
-    "busy_us": 1, "busy_us.DeviceGetMemoryInfo": 4, "busy_us.DeviceGetMemoryInfo_v2": 4,
-    "busy_us.DeviceGetComputeRunningProcesses": 5, "busy_us.DeviceGetGraphicsRunningProcesses": 5,
-    "busy_us.DeviceGetUtilizationRates": 10, "busy_us.DeviceGetPowerUsage": 6,
+    "busy_us": 1,
+    "busy_us.DeviceGetMemoryInfo": 4,
+    "busy_us.DeviceGetMemoryInfo_v2": 4,
+    "busy_us.DeviceGetComputeRunningProcesses": 5,
+    "busy_us.DeviceGetGraphicsRunningProcesses": 5,
+    "busy_us.DeviceGetUtilizationRates": 10,
+    "busy_us.DeviceGetPowerUsage": 6,
     "busy_us.DeviceGetFanSpeed": 85,
-    "busy_us.DeviceGetCurrPcieLinkWidth": 32, "busy_us.DeviceGetTotalEnergyConsumption": 3700,
-    "busy_us.DeviceGetDisplayActive": 133, "busy_us.DeviceGetTemperatureThreshold": 80,
-    "busy_us.DeviceGetMigMode": 134, "busy_us.DeviceGetBAR1MemoryInfo": 135,
+    "busy_us.DeviceGetCurrPcieLinkWidth": 32,
+    "busy_us.DeviceGetTotalEnergyConsumption": 3700,
+    "busy_us.DeviceGetDisplayActive": 133,
+    "busy_us.DeviceGetTemperatureThreshold": 80,
+    "busy_us.DeviceGetMigMode": 134,
+    "busy_us.DeviceGetBAR1MemoryInfo": 135,
     "delay_us.DeviceGetPcieThroughput": 20_800,
-}  # fmt: skip
+}
 GIVE_UP_SECONDS = 60.0
 
 
@@ -162,9 +169,7 @@ def scrape(tool: Tool, ended: threading.Event) -> None:
         tool.took.append(time.perf_counter() - began)
         tool.body_bytes = len(body)
         tool.series = sum(line[:1] not in (b"#", b"") for line in body.splitlines())
-        if found := re.search(
-            rb'^wslgpud_source_duration_seconds\{source="sampler"\} (\S+)', body, re.MULTILINE
-        ):
+        if found := re.search(rb'^wslgpud_source_duration_seconds\{source="sampler"\} (\S+)', body, re.MULTILINE):
             tool.ticks.append(float(found[1]))
 
 
@@ -199,9 +204,13 @@ def others(folder: Path) -> tuple[list[Tool], list[str]]:
     host, gpu = peers.node_exporter(folder), peers.nvitop_exporter(folder)
     urls = [part.url for part in (host, gpu) if part]
     add(
-        "Prometheus + node_exporter + nvitop-exporter", "host, GPU, history",
-        peers.prometheus(room("prometheus"), urls), host, gpu, scraped=False,
-    )  # fmt: skip
+        "Prometheus + node_exporter + nvitop-exporter",
+        "host, GPU, history",
+        peers.prometheus(room("prometheus"), urls),
+        host,
+        gpu,
+        scraped=False,
+    )
     add("netdata", "host, history, alarms (GPU: by nvidia-smi)", peers.netdata(room("netdata")))
     add("Glances", "host, GPU", peers.glances(room("glances")))
     add("earlyoom", "RAM and swap, to kill", peers.earlyoom(folder), scraped=False)

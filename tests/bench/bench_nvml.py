@@ -72,17 +72,13 @@ def test_cost_of_a_tick(source):
     daemon = spent / TICKS
     print(f"\n{next(iter(source._gpus.values())).identity['name']}, {TICKS} ticks, one a second")
     print(f"  CPU a tick: daemon {daemon * 1e3:.3f} ms + probe {child * 1e3:.3f} ms")
-    print(
-        f"  wall a tick: median {sorted(walls)[TICKS // 2] * 1e3:.3f} ms, longest {max(walls) * 1e3:.3f} ms"
-    )
+    print(f"  wall a tick: median {sorted(walls)[TICKS // 2] * 1e3:.3f} ms, longest {max(walls) * 1e3:.3f} ms")
     print(f"  probe's memory: RSS {memory_kib(pid, 'Rss')} KiB, PSS {memory_kib(pid, 'Pss:')} KiB")
     if shutil.which("nvidia-smi"):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         wall = time.perf_counter()
         for _ in range(5):
-            subprocess.run(
-                ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"], check=True, capture_output=True
-            )
+            subprocess.run(["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"], check=True, capture_output=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         wall = time.perf_counter() - wall

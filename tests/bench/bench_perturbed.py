@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.bench.scoring import Truth, score_engine, truth_beside, without_psi
 from wslgpud.model import Observation
-from wslgpud.risk.replay import replay, score_engine, truth_beside, without_psi
-from wslgpud.risk.score import Truth
+from wslgpud.risk.replay import replay
 from wslgpud.risk.trace import read_trace
 
 Change = Callable[[Iterable[Observation]], Iterator[Observation]]
@@ -116,10 +116,7 @@ def larger(factor: int) -> Change:
     def change(seen: Iterable[Observation]) -> Iterator[Observation]:
         for o in seen:
             yield replace(
-                o,
-                ram=o.ram and scaled(o.ram),
-                swap=o.swap and scaled(o.swap),
-                gpus=tuple(map(scaled, o.gpus)),
+                o, ram=o.ram and scaled(o.ram), swap=o.swap and scaled(o.swap), gpus=tuple(map(scaled, o.gpus))
             )
 
     return change

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from tests.bench.year import DAY, Machine, make
 from tests.support.servers import program, prometheus
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
-from wslgpud.export import Wanted, openmetrics, sample_name
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
+from wslgpud.series.export import Wanted, openmetrics, sample_name
 from wslgpud.store import Reader, Store
 from wslgpud.store.info import info
 from wslgpud.store.limits import PERIOD_SECONDS

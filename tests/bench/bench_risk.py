@@ -1,6 +1,6 @@
 """Cost of the risk engine: microseconds per resource and sample, beside a least-squares rule.
 
-Run by hand: ``python tests/bench/bench_risk.py`` (the goal is 100 us; wall-clock limits are no test).
+Run by hand: ``python -m tests.bench.bench_risk`` (the goal is 100 us; wall-clock limits are no test).
 """
 
 # ruff: noqa: S311 - made-up memory is no secret
@@ -12,8 +12,8 @@ import random
 import sys
 import time
 
+from tests.bench.scoring import run_baseline
 from wslgpud.model import GpuProcess, GpuSample, Observation, ProcessSample, RamState, SwapState, VmState
-from wslgpud.risk.baselines import run_baseline
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
@@ -32,12 +32,7 @@ def stream(samples, gpus, growing, processes=30):
             vm=VmState(major_faults_total=i, oom_kills_total=0, alloc_stalls_total=0),
             gpus=tuple(
                 GpuSample(
-                    g,
-                    f"GPU-{g}",
-                    "card",
-                    16 * GIB,
-                    int(16 * GIB * used),
-                    processes=(GpuProcess(9, "python", None),),
+                    g, f"GPU-{g}", "card", 16 * GIB, int(16 * GIB * used), processes=(GpuProcess(9, "python", None),)
                 )
                 for g in range(gpus)
             ),

@@ -21,10 +21,10 @@ SERIES, SCRAPERS, SECONDS = 250, 20, 10
 
 def serve() -> None:
     """Serve 250 series, a new value each ten times a second, until standard input ends."""
-    from wslgpud import config  # noqa: PLC0415 - the scraping process does without
-    from wslgpud.metrics import MetricSpec  # noqa: PLC0415
-    from wslgpud.model import Reading, Sample, Snapshot, SourceReport  # noqa: PLC0415
-    from wslgpud.serve import Publisher, Server, routes  # noqa: PLC0415
+    from wslgpud import config  # the scraping process does without
+    from wslgpud.metrics import MetricSpec
+    from wslgpud.model import Reading, Sample, Snapshot, SourceReport
+    from wslgpud.serve import Publisher, Server, routes
 
     labels = ("gpu", "uuid")
     text = "A help text of the length that help texts have here, more or less."

@@ -46,9 +46,7 @@ class Machine:
     def __init__(self, series: int, seed: int = 1) -> None:
         self._chance = random.Random(seed)  # noqa: S311 - a plausible day, not a secret
         self._specs = [MIX[i % len(MIX)] for i in range(series)]
-        self._state: list[float] = [
-            2.0**34 if s is LEVEL else 2.0**35 if s is FIXED else 40.0 for s in self._specs
-        ]
+        self._state: list[float] = [2.0**34 if s is LEVEL else 2.0**35 if s is FIXED else 40.0 for s in self._specs]
 
     def tick(self, second: int) -> tuple[Reading, ...]:
         busy = second % 86400 < 57600 and second // 1800 % 3 != 2
@@ -178,9 +176,7 @@ def shares(file: Path) -> None:
         data = database.execute("SELECT sum(length(data)) FROM block").fetchone()[0]
         sys.stdout.write(f"{data:,} bytes in blocks\n")
         try:
-            rows = database.execute(
-                "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 6"
-            )
+            rows = database.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 6")
             sys.stdout.write("  " + ", ".join(f"{name} {size:,}" for name, size in rows) + "\n")
         except sqlite3.OperationalError:
             sys.stdout.write("  (this SQLite has no dbstat)\n")
@@ -192,9 +188,7 @@ def queries(file: Path, hours: float) -> None:
     end = T0 + hours * 3600
     refs: list[SeriesRef] = reader.series()
     ref = refs[0]
-    _timed(
-        "24 h of one series at 1 s, times and values", lambda: reader.columns(ref, end - 86400, end)[0], 20
-    )
+    _timed("24 h of one series at 1 s, times and values", lambda: reader.columns(ref, end - 86400, end)[0], 20)
     _timed("24 h of one series at 1 s, points", lambda: reader.read(ref, end - 86400, end), 20)
     _timed("24 h of one series by minute", lambda: reader.read(ref, end - 86400, end, 60), 20)
     _timed("a year by hour", lambda: reader.read(ref, end - 366 * 86400, end, 3600), 20)

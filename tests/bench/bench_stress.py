@@ -26,8 +26,9 @@ def ours(card):
     lines = []
     one = worker.Worker(
         worker.Job(device="cpu", slow_ratio=0.0, retention_seconds=0.0),
-        lambda event, **facts: lines.append(event), threading.Event(),
-    )  # fmt: skip
+        lambda event, **facts: lines.append(event),
+        threading.Event(),
+    )
     one.look = lambda *_: None
     one.chunks = card.chunks
     one.written = lambda _: card.settle()
@@ -37,9 +38,7 @@ def ours(card):
 
 def test_who_finds_what():
     tools = {"wslgpud": ours} | rivals.RIVALS
-    found = {
-        fault: {name: check(rivals.Card(fault)) for name, check in tools.items()} for fault in rivals.FAULTS
-    }
+    found = {fault: {name: check(rivals.Card(fault)) for name, check in tools.items()} for fault in rivals.FAULTS}
     print("\n" + rivals.table(found))
 
     assert [row["wslgpud"] for row in found.values()] == [False] + [True] * 5

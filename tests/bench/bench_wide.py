@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.bench.scoring import Truth, score_engine
 from tests.traces import wide
-from wslgpud.risk.replay import replay, score_engine
-from wslgpud.risk.score import Truth
+from wslgpud.risk.replay import replay
 
 
 def judged(name, scenarios, seeds, paces):
@@ -33,8 +33,10 @@ def judged(name, scenarios, seeds, paces):
 def main():
     first, count, fastest, slowest = (*map(float, sys.argv[1:]), *(1000, 20, 15, 36000)[len(sys.argv) - 1 :])
     seeds = range(int(first), int(first + count))
-    print("| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms an event"
-          " | critical before | false criticals |")  # fmt: skip
+    print(
+        "| scenario | in time | median lead | silent with alarm | tolerated with warning | alarms an event"
+        " | critical before | false criticals |"
+    )
     print("|---" * 8 + "|")
     total = [0] * 9
     for scenario in (*wide.FATAL, *wide.HARMLESS):
@@ -51,12 +53,21 @@ def main():
         if os.environ.get("VERBOSE"):
             print("    late:", ", ".join(w.late), "| false:", ", ".join(w.noisy), "| critical:", c.noisy)
         figures = (
-            w.in_time, n, w.quiet_with_alarm, w.quiet_traces, w.tolerated_with_alarm,
-            w.tolerated_traces, w.alarms_before_events, before, len(c.noisy),
-        )  # fmt: skip
+            w.in_time,
+            n,
+            w.quiet_with_alarm,
+            w.quiet_traces,
+            w.tolerated_with_alarm,
+            w.tolerated_traces,
+            w.alarms_before_events,
+            before,
+            len(c.noisy),
+        )
         total = [a + b for a, b in zip(total, figures, strict=True)]
-    print(f"| all | {total[0]} of {total[1]} | | {total[2]} of {total[3]} | {total[4]} of {total[5]} |"
-          f" {total[6] / max(1, total[1]):.2f} | {total[7]} of {total[1]} | {total[8]} |")  # fmt: skip
+    print(
+        f"| all | {total[0]} of {total[1]} | | {total[2]} of {total[3]} | {total[4]} of {total[5]} |"
+        f" {total[6] / max(1, total[1]):.2f} | {total[7]} of {total[1]} | {total[8]} |"
+    )
     return 0
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.bench.bench_store import Machine, fill
 from tests.bench.year import DAY, make
 from wslgpud.config import StoreSettings
-from wslgpud.curves import curve, joined
+from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader
 from wslgpud.store import engine as engines
 from wslgpud.store.info import Info, info
@@ -53,9 +53,7 @@ def queries(file: Path, end: int) -> dict[str, float]:
         year = (end - 366 * DAY, end)
 
         def cards_summed() -> object:
-            return joined(
-                [curve(reader, c, (end - 30 * DAY, end), 3600, "bytes", rate=False) for c in cards], "sum"
-            )
+            return joined([curve(reader, c, (end - 30 * DAY, end), 3600, "bytes", rate=False) for c in cards], "sum")
 
         return {
             "24 h of one series at 1 s (goal 20)": timed(lambda: reader.columns(ram, end - DAY, end)),
@@ -122,9 +120,10 @@ def main() -> None:
         row("samples kept", [f"{i.samples:,}" for i in sizes])
         row("  bytes each, without summaries", [f"{i.bytes_a_sample:.3f}" for i in sizes])
         day = chosen.series * DAY
-        row("bytes a sample taken, summaries included", [
-            f"{i.file_bytes / (day * days):.3f}" for i, (_, days, _) in zip(sizes, AGES, strict=True)
-        ])  # fmt: skip
+        row(
+            "bytes a sample taken, summaries included",
+            [f"{i.file_bytes / (day * days):.3f}" for i, (_, days, _) in zip(sizes, AGES, strict=True)],
+        )
         for query in times[0]:
             row(f"{query}, ms", [f"{t[query]:.2f}" for t in times])
         doomed = Path(shutil.copy(folder / "a-day.db", Path(scratch) / "doomed.db"))

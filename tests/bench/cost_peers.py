@@ -18,9 +18,17 @@ from tests.support.servers import UNPACKED, free_port
 
 FOLDER = Path.home() / ".cache" / "wslgpud-peers"
 DEBIAN = (
-    "prometheus-node-exporter", "prometheus", "earlyoom", "netdata-core", "netdata-plugins-bash",
-    "netdata-web", "libjson-c5", "libmnl0", "libnetfilter-acct1", "libuv1",
-)  # fmt: skip
+    "prometheus-node-exporter",
+    "prometheus",
+    "earlyoom",
+    "netdata-core",
+    "netdata-plugins-bash",
+    "netdata-web",
+    "libjson-c5",
+    "libmnl0",
+    "libnetfilter-acct1",
+    "libuv1",
+)
 PYPI = ("glances[gpu]", "prometheus-client", "nvitop-exporter")
 
 
@@ -37,9 +45,7 @@ class Started:
         """Return what the program says of its version."""
         option = "-V" if self.command[0].endswith("/netdata") else "--version"
         environment = {**os.environ, **dict(self.variables)}
-        asked = subprocess.run(
-            [*self._program, option], env=environment, capture_output=True, text=True, check=False
-        )
+        asked = subprocess.run([*self._program, option], env=environment, capture_output=True, text=True, check=False)
         found = re.search(r"\d+\.\d[\d.]*", asked.stdout + asked.stderr)
         return found[0] if found else ""
 

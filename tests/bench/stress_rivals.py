@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import torch
 
-FAULTS = (
-    "",
-    "flip in the first word",
-    "flip in the last word",
-    "stuck bit",
-    "aliased chunks",
-    "swapped chunks",
-)
+FAULTS = ("", "flip in the first word", "flip in the last word", "stuck bit", "aliased chunks", "swapped chunks")
 
 
 class Card:

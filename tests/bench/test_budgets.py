@@ -21,15 +21,26 @@ import pytest
 from tests.bench.bench_cost import fake_library, spent
 from tests.soak.machine import SoakClock
 from tests.support.daemons import PATIENCE_SECONDS, Running, daemon, eventually
-from wslgpud.app import Daemon
+from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 
 #: What only commands or options need. The first three come with typer, which reads the command line.
 FOREIGN = (
-    "pydantic", "typer", "rich", "textual", "matplotlib", "apprise", "opentelemetry", "psycopg", "pyarrow",
-    "torch", "numpy", "markdown_it", "pygments",
-)  # fmt: skip
+    "pydantic",
+    "typer",
+    "rich",
+    "textual",
+    "matplotlib",
+    "apprise",
+    "opentelemetry",
+    "psycopg",
+    "pyarrow",
+    "torch",
+    "numpy",
+    "markdown_it",
+    "pygments",
+)
 MODULES = 800
 THREADS = 24
 HANDLES = 60
@@ -60,10 +71,8 @@ def ticks(running: Running) -> float:
 
 
 def test_the_daemon_loads_nothing_that_only_commands_need(tmp_path: Path) -> None:
-    show = "import sys, wslgpud.daemon, wslgpud.app; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", show], capture_output=True, text=True, check=True
-    ).stdout.split()
+    show = "import sys, wslgpud.app.process, wslgpud.app.daemon; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout.split()
 
     assert not {name.partition(".")[0] for name in loaded} & set(FOREIGN)
     assert len(loaded) < MODULES
@@ -91,6 +100,7 @@ def test_processes_threads_handles_and_memory_stay_within_bounds(running: Runnin
     assert after.pss_bytes <= PSS_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("strace"), reason="strace is missing; ./tests/run installs it")
 def test_a_tick_takes_few_system_calls(running: Running, tmp_path: Path) -> None:
     table = tmp_path / "calls"
@@ -127,7 +137,7 @@ def tick(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
         def one() -> None:
             clock.mono_now += 1.0
-            daemon._tick()
+            daemon.loop.tick()
 
         for _ in range(TICKS):
             one()

@@ -1,6 +1,6 @@
 """The trade-off curve: earlier warnings against false alarms, by moving the headroom at which they come.
 
-    python tests/bench/tradeoff.py FOLDER...
+    python -m tests.bench.tradeoff FOLDER...
 
 Each folder holds traces with truths beside them; the synthetic families are judged as well. Prints the table
 of wslgpud/risk/README.md. The engine runs once over each; only its last step, the levels, which is all that
@@ -16,14 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+from tests.bench.scoring import Score, Truth, truth_beside
 from wslgpud.model import Level
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.levels import Hysteresis
-from wslgpud.risk.replay import truth_beside
-from wslgpud.risk.score import Score, Truth
 from wslgpud.risk.settings import RiskSettings
 from wslgpud.risk.trace import read_trace
-from wslgpud.risk.watch import Watch
+from wslgpud.risk.tracker import Tracker
 
 SHIFTS = (-0.10, -0.06, -0.03, 0.0, 0.03, 0.06, 0.10, 0.20)
 SEEDS = range(200, 212)
@@ -47,28 +46,28 @@ def families():
 def evidence(observations):
     """Run the engine; return by resource all that its levels are made of, sample by sample."""
     engine, seen = RiskEngine(), {}
-    judge = Watch._judge
+    judge = Tracker._judge
 
-    def noting(watch, t, share, dangers, **more):
-        period = watch._peaks.period_seconds
-        seen.setdefault(watch, []).append((t, share, list(dangers), watch._interval, more, period))
-        return judge(watch, t, share, dangers, **more)
+    def noting(tracker, t, share, dangers, **more):
+        period = tracker.peaks.period_seconds
+        seen.setdefault(tracker, []).append((t, share, list(dangers), tracker._interval, more, period))
+        return judge(tracker, t, share, dangers, **more)
 
-    with mock.patch.object(Watch, "_judge", noting):
+    with mock.patch.object(Tracker, "_judge", noting):
         for observation in observations:
             engine.observe(observation)
     names = {last.key: name for name, last in engine._last.items()}
-    return {names.get(key, key): seen[watch] for key, watch in engine._watches.items() if watch in seen}
+    return {names.get(key, key): seen[tracker] for key, tracker in engine._trackeres.items() if tracker in seen}
 
 
 def levels(rows, settings):
     """Take the last step of the engine again; return the changes of level."""
-    watch, changes = Watch(settings, 1), []
-    watch.hysteresis = Hysteresis(settings)
+    tracker, changes = Tracker(settings, 1), []
+    tracker.hysteresis = Hysteresis(settings)
     for t, share, dangers, interval, more, period in rows:
-        watch._interval, before = interval, watch.hysteresis.level
-        watch._peaks = SimpleNamespace(period_seconds=period)
-        now = watch._judge(t, share, dangers, **more).level
+        tracker._interval, before = interval, tracker.hysteresis.level
+        tracker.peaks = SimpleNamespace(period_seconds=period)
+        now = tracker._judge(t, share, dangers, **more).level
         if now != before:
             changes.append((t, now))
     return changes

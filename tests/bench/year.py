@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import Connection, text
 
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.config import StoreSettings
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
@@ -32,16 +32,31 @@ PAGE = 4096
 UUIDS = ("GPU-5d3a2c1e-0000-4000-8000-000000000000", "GPU-5d3a2c1e-0000-4000-8000-000000000001")
 #: what a label's values are on a machine with two cards
 VALUES = {
-    "gpu": ("0", "1"), "mode": ("user", "system", "iowait", "idle"), "resource": ("memory", "cpu", "io"),
-    "window": ("10s",), "device": ("sda",), "type": ("anon", "file"), "clock": ("graphics", "memory"),
+    "gpu": ("0", "1"),
+    "mode": ("user", "system", "iowait", "idle"),
+    "resource": ("memory", "cpu", "io"),
+    "window": ("10s",),
+    "device": ("sda",),
+    "type": ("anon", "file"),
+    "clock": ("graphics", "memory"),
     "program": ("python", "nvcc"),
-}  # fmt: skip
+}
 #: what most machines have, most telling first; the rest of the catalogue follows
 FIRST = (
-    "memory_total_bytes", "memory_available_bytes", "swap_total_bytes", "swap_free_bytes",
-    "gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_utilization_ratio",
-    "gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "cpu_seconds", "load1",
-)  # fmt: skip
+    "memory_total_bytes",
+    "memory_available_bytes",
+    "swap_total_bytes",
+    "swap_free_bytes",
+    "gpu_memory_total_bytes",
+    "gpu_memory_used_bytes",
+    "gpu_memory_free_bytes",
+    "gpu_utilization_ratio",
+    "gpu_temperature_celsius",
+    "gpu_power_watts",
+    "gpu_clock_hertz",
+    "cpu_seconds",
+    "load1",
+)
 
 
 @dataclass
@@ -128,9 +143,7 @@ class Machine:
         return [round(v) for v in (values * 10**spec.decimals).tolist()]
 
 
-def make(
-    file: Path, *, end: int, days: float, raw_days: float, series: int, seed: int = 1
-) -> Iterator[float]:
+def make(file: Path, *, end: int, days: float, raw_days: float, series: int, seed: int = 1) -> Iterator[float]:
     """Fill ``file`` with history up to ``end``; yield the share that is done."""
     machine = Machine(series, seed)
     raw_start = end - round(raw_days * DAY)
@@ -221,15 +234,12 @@ def main() -> None:
     began, shown = time.monotonic(), 0.0
     end = int(time.time()) // PERIOD_SECONDS * PERIOD_SECONDS
     for share in make(
-        chosen.file, end=end, days=chosen.days, raw_days=chosen.raw_days, series=chosen.series,
-        seed=chosen.seed,
-    ):  # fmt: skip
+        chosen.file, end=end, days=chosen.days, raw_days=chosen.raw_days, series=chosen.series, seed=chosen.seed
+    ):
         if share >= shown:
             sys.stderr.write(f"\r{share:4.0%}")
             shown = share + 0.01
-    sys.stderr.write(
-        f"\r{chosen.file}: {chosen.file.stat().st_size:,} bytes in {time.monotonic() - began:.0f} s\n"
-    )
+    sys.stderr.write(f"\r{chosen.file}: {chosen.file.stat().st_size:,} bytes in {time.monotonic() - began:.0f} s\n")
 
 
 if __name__ == "__main__":

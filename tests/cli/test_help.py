@@ -22,12 +22,57 @@ ROOT = typer.main.get_command(app)
 COLUMNS = 80
 #: names of ours and of others in help, beside those that every Chinese text may have
 NAMES = (
-    "auto", "off", "ram", "vram", "gpu", "pandas", "promtool", "truth", "adamw", "adafactor", "momentum",
-    "sgd", "mixed", "autocast", "bitsandbytes", "gptq", "awq", "shell", "root", "yesterday", "now",
-    "temperature", "history", "SIGSTOP", "Ctrl-C", "PNG", "pyarrow", "job", "tsdb", "create-blocks-from",
-    "info", "lora", "inference", "training", "desktop", "max", "sum", "mean", "min", "openmetrics", "csv",
-    "parquet", "doctor", "LoRA", "Lines", "gzip", "alerts show", "usage", "OpenMetrics", "GGUF",
-)  # fmt: skip
+    "auto",
+    "off",
+    "ram",
+    "vram",
+    "gpu",
+    "pandas",
+    "promtool",
+    "truth",
+    "adamw",
+    "adafactor",
+    "momentum",
+    "sgd",
+    "mixed",
+    "autocast",
+    "bitsandbytes",
+    "gptq",
+    "awq",
+    "shell",
+    "root",
+    "yesterday",
+    "now",
+    "temperature",
+    "history",
+    "SIGSTOP",
+    "Ctrl-C",
+    "PNG",
+    "pyarrow",
+    "job",
+    "tsdb",
+    "create-blocks-from",
+    "info",
+    "lora",
+    "inference",
+    "training",
+    "desktop",
+    "max",
+    "sum",
+    "mean",
+    "min",
+    "openmetrics",
+    "csv",
+    "parquet",
+    "doctor",
+    "LoRA",
+    "Lines",
+    "gzip",
+    "alerts show",
+    "usage",
+    "OpenMetrics",
+    "GGUF",
+)
 
 
 def paths(command=ROOT, words_=()):
@@ -73,9 +118,7 @@ def test_help_fits_eighty_columns_and_parts_no_word(path, language):
     text, doc = shown(path, language), helps.doc_of(PATHS[path])
     examples = {line for line, _ in doc.examples}
 
-    assert [
-        line for line in text.splitlines() if helps.cells(line) >= COLUMNS and line.strip() not in examples
-    ] == []
+    assert [line for line in text.splitlines() if helps.cells(line) >= COLUMNS and line.strip() not in examples] == []
     if language == "en":
         told = " ".join(text.split())
         assert all(word in told for one in helps.texts(PATHS[path]) for word in one.split())
@@ -159,16 +202,7 @@ def test_every_option_says_what_it_takes_and_what_for():
 def test_no_command_says_a_time_by_another_option():
     options = {option for command in commands() for param in command.params for option in param.opts}
 
-    assert not options & {
-        "--from",
-        "--to",
-        "--begin",
-        "--end",
-        "--days",
-        "--seconds",
-        "--hours",
-        "--duration",
-    }
+    assert not options & {"--from", "--to", "--begin", "--end", "--days", "--seconds", "--hours", "--duration"}
 
 
 @pytest.mark.parametrize(
@@ -181,11 +215,7 @@ def test_no_command_says_a_time_by_another_option():
         (["fit", "7B", "--batch", "x"], "--batch must be a whole number, at least 1", "--batch 必须为：整数"),
         (["fit", "7B", "--batch"], "--batch needs a value", "--batch 需要一个值"),
         (["status", "--json=1"], "--json takes no value", "--json 不带值"),
-        (
-            ["history", "--across", "x"],
-            "--across must be one of sum, mean, max, min",
-            "sum、mean、max、min 之一",
-        ),
+        (["history", "--across", "x"], "--across must be one of sum, mean, max, min", "sum、mean、max、min 之一"),
     ],
 )
 def test_a_mistake_in_the_command_line_is_one_line_in_the_readers_language(arguments, english, chinese):

@@ -14,10 +14,11 @@ from pathlib import Path
 import yaml
 
 from tests.grafana.panels import DASHBOARDS
-from wslgpud.advise.doctor.diagnosis import CHECKS
-from wslgpud.alerts.rules import MEMORY, RULES, UNCLEAN_END, VRAM_STRESS
-from wslgpud.catalogue import catalogue
+from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.alerts.rules import RULES, UNCLEAN_END, VRAM_STRESS
+from wslgpud.app.catalogue import catalogue
 from wslgpud.config import declared_keys
+from wslgpud.model import MEMORY
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = Path(__file__).parent / "names.json"
@@ -61,9 +62,7 @@ def newest_release(changelog: str) -> str | None:
 def given_up(changelog: str) -> set[str]:
     """Return the names with which the items of the next release's Removed and Changed begin."""
     unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## ")[0]
-    sections = re.findall(
-        r"^### (?:Removed|Changed)\n(.*?)(?=^### |\Z)", unreleased, re.MULTILINE | re.DOTALL
-    )
+    sections = re.findall(r"^### (?:Removed|Changed)\n(.*?)(?=^### |\Z)", unreleased, re.MULTILINE | re.DOTALL)
     return set(re.findall(r"^- `([^`]+)`", "".join(sections), re.MULTILINE))
 
 

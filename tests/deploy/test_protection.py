@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from wslgpud import host
+from wslgpud.app.systemd import lack_of_protection, readings
 from wslgpud.host import oom_score_adjust
-from wslgpud.systemd import lack_of_protection, readings
 
 SERVICE = {"NOTIFY_SOCKET": "/run/systemd/notify"}
 #: A process that has capabilities to hand on, and one that it starts, before and after it keeps them.
 HAND_ON = """
 import ctypes, os, subprocess, sys
-from wslgpud.systemd import keep_capabilities
+from wslgpud.app.systemd import keep_capabilities
 
 def children_have():
     command = ["grep", "CapEff", "/proc/self/status"]
@@ -50,9 +50,7 @@ def test_who_is_protected_or_no_service_says_nothing(environ: dict[str, str], sc
     assert lack_of_protection(environ, score) == ""
 
 
-def test_the_score_is_a_metric_where_the_kernel_tells_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_score_is_a_metric_where_the_kernel_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (score,) = readings()
 
     assert score.value == oom_score_adjust() == int(Path("/proc/self/oom_score_adj").read_text())

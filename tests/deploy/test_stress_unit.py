@@ -15,19 +15,13 @@ from tests.stress.test_jobs import Shelf, tick
 from tests.support.daemons import eventually, wslgpud
 from wslgpud.config import Stress
 from wslgpud.host import Host, SystemClock
-from wslgpud.jobs import Nightly
-from wslgpud.model import Finding, StressResult
+from wslgpud.model import StressFinding, StressResult
 from wslgpud.stress.plan import Mode
-from wslgpud.stress_unit import ANSWER, REQUEST, Asker, NoRequestError, answer
+from wslgpud.stress.schedule import Nightly
+from wslgpud.stress.unit import ANSWER, REQUEST, Asker, NoRequestError, answer
 
 RESULT = StressResult(
-    1.5,
-    "GPU-1",
-    1,
-    "a card",
-    "findings",
-    findings=(Finding("spill", "some of it"),),
-    values={"usable_bytes": 7},
+    1.5, "GPU-1", 1, "a card", "findings", findings=(StressFinding("spill", "some of it"),), values={"usable_bytes": 7}
 )
 
 
@@ -98,9 +92,7 @@ def test_a_monitor_that_ends_does_not_wait_for_the_answer(tmp_path: Path) -> Non
     assert one.run(gpu(), "nightly").verdict == "left"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", '{"gpu": "x", "mode": "nightly"}', '{"gpu": 0, "mode": "rm -rf"}', "[1]"]
-)
+@pytest.mark.parametrize("text", ["", "{}", '{"gpu": "x", "mode": "nightly"}', '{"gpu": 0, "mode": "rm -rf"}', "[1]"])
 def test_what_is_no_request_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / REQUEST).write_text(text)
 

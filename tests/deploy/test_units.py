@@ -25,9 +25,7 @@ def analyze(tmp_path: Path):
         for unit in (DEPLOY / kind).iterdir():
             text = unit.read_text().replace("/opt/wslgpud/bin/wslgpud", "/bin/true")
             (tmp_path / kind).mkdir(exist_ok=True)
-            (tmp_path / kind / unit.name).write_text(
-                text.replace("%h/.local/share/wslgpud/bin/wslgpud", "/bin/true")
-            )
+            (tmp_path / kind / unit.name).write_text(text.replace("%h/.local/share/wslgpud/bin/wslgpud", "/bin/true"))
 
     def do(
         *arguments: str, kind: str = "system", drop_in: str = "", unit: str = ""
@@ -36,15 +34,9 @@ def analyze(tmp_path: Path):
         if drop_in:
             (folder / "wslgpud.service.d").mkdir()
             shutil.copy(DEPLOY / "drop-ins" / f"{drop_in}.conf", folder / "wslgpud.service.d")
-        units = [
-            str(file) for file in sorted(folder.iterdir()) if file.is_file() and file.stem.startswith(unit)
-        ]
+        units = [str(file) for file in sorted(folder.iterdir()) if file.is_file() and file.stem.startswith(unit)]
         command = ["systemd-analyze", *arguments, *(units if arguments[0] == "verify" else units[-1:])]
-        environment = {
-            "SYSTEMD_UNIT_PATH": f"{folder}:",
-            "HOME": str(tmp_path),
-            "XDG_RUNTIME_DIR": str(tmp_path),
-        }
+        environment = {"SYSTEMD_UNIT_PATH": f"{folder}:", "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     return do

@@ -12,9 +12,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 #: pages whose commands users copy; the others explain
 PAGES = (
-    "README.md", "deploy/README.md", "deploy/prometheus/README.md", "wslgpud/store/README.md",
+    "README.md",
+    "deploy/README.md",
+    "deploy/prometheus/README.md",
+    "wslgpud/store/README.md",
     "wslgpud/serve/README.md",
-)  # fmt: skip
+)
 _STORY = "tests/vm/test_story.py::test_a_training_leaks_and_is_told_of_before_the_end_and_after_it"
 #: command -> the test that runs it
 ELSEWHERE = {
@@ -30,8 +33,7 @@ ELSEWHERE = {
     "test_the_terminal_shows_a_picture_with_its_extremes",
     "wslgpud history vram --across sum --since 30d --step 1h --csv": "tests/store/test_commands.py::"
     "test_several_cards_become_one",
-    "wslgpud history 'gpu_power_watts{gpu=0}'": "tests/store/test_commands.py::"
-    "test_one_card_is_chosen_by_its_label",
+    "wslgpud history 'gpu_power_watts{gpu=0}'": "tests/store/test_commands.py::test_one_card_is_chosen_by_its_label",
     "promtool tsdb create-blocks-from openmetrics history.om /var/lib/prometheus/metrics2": "tests/store/"
     "test_commands.py::test_prometheus_itself_takes_the_history_over",
     "python -m deploy.prometheus.generate --grafana https://grafana.example"
@@ -44,9 +46,7 @@ ELSEWHERE = {
     "test_promtool_has_nothing_to_say",
 }
 #: command -> why no test can
-CANNOT = {
-    "docker compose -f grafana/compose.yml up -d": "no Docker where tests run; the README says so",
-}
+CANNOT = {"docker compose -f grafana/compose.yml up -d": "no Docker where tests run; the README says so"}
 _FENCE = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

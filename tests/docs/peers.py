@@ -1,4 +1,4 @@
-"""The README's tables beside other tools: what was measured together, and what each is for.
+"""The tables that compare with other tools: what was measured together, and what each is for.
 
 What tools do was read in their sources and documents in August 2026. A cost is ours where
 ``tests/bench/cost.json`` has it (``python -m tests.bench.bench_cost --json tests/bench/cost.json``).
@@ -33,52 +33,94 @@ class Peer(NamedTuple):
 
 PEERS = (
     Peer(
-        "**wslgpud**", "NVIDIA GPUs, RAM, swap, Windows' side", "every sample for 30 days, summaries for years",
-        "by itself, before memory runs out, with the time left", "made for it", "", "wslgpud",
+        "**wslgpud**",
+        "NVIDIA GPUs, RAM, swap, Windows' side",
+        "every sample for 30 days, summaries for years",
+        "by itself, before memory runs out, with the time left",
+        "made for it",
+        "",
+        "wslgpud",
     ),
     Peer(
-        "[nvidia_gpu_exporter](https://github.com/utkuozdemir/nvidia_gpu_exporter)", "NVIDIA GPUs", "nothing",
-        "rules for Prometheus", "works, by running nvidia-smi for each sample",
+        "[nvidia_gpu_exporter](https://github.com/utkuozdemir/nvidia_gpu_exporter)",
+        "NVIDIA GPUs",
+        "nothing",
+        "rules for Prometheus",
+        "works, by running nvidia-smi for each sample",
         "every field that nvidia-smi knows; packages for Windows and all of Linux",
         said="not measured here: nvidia-smi needs a driver",
     ),
     Peer(
-        "[dcgm-exporter](https://github.com/NVIDIA/dcgm-exporter)", "NVIDIA's datacenter cards", "nothing", "no",
-        "not meant for it", "profiling counters (tensor cores, NVLink), Kubernetes' pods", said=_DCGM,
+        "[dcgm-exporter](https://github.com/NVIDIA/dcgm-exporter)",
+        "NVIDIA's datacenter cards",
+        "nothing",
+        "no",
+        "not meant for it",
+        "profiling counters (tensor cores, NVLink), Kubernetes' pods",
+        said=_DCGM,
     ),
     Peer(
-        "[nvitop](https://github.com/XuehaiPan/nvitop) and its exporter", "NVIDIA GPUs, some of the host", "nothing",
-        "no", "runs; no VRAM per process", "the best live view of who is on the card; less than half of our memory",
+        "[nvitop](https://github.com/XuehaiPan/nvitop) and its exporter",
+        "NVIDIA GPUs, some of the host",
+        "nothing",
+        "no",
+        "runs; no VRAM per process",
+        "the best live view of who is on the card; less than half of our memory",
         "nvitop-exporter",
     ),
     Peer(
-        "[netdata](https://github.com/netdata/netdata)", "nearly everything; GPUs by nvidia-smi",
-        "three tiers, gigabytes", "thresholds and anomalies, some thirty channels", "not mentioned",
-        "thousands of series out of the box, anomalies learned for each, fleets", "netdata",
+        "[netdata](https://github.com/netdata/netdata)",
+        "nearly everything; GPUs by nvidia-smi",
+        "three tiers, gigabytes",
+        "thresholds and anomalies, some thirty channels",
+        "not mentioned",
+        "thousands of series out of the box, anomalies learned for each, fleets",
+        "netdata",
     ),
     Peer(
-        "[Glances](https://github.com/nicolargo/glances)", "the host, containers, GPUs", "nothing (exports)",
-        "thresholds; a command for each", "as on any Linux", "runs on every system; containers; two dozen exports", "Glances",
+        "[Glances](https://github.com/nicolargo/glances)",
+        "the host, containers, GPUs",
+        "nothing (exports)",
+        "thresholds; a command for each",
+        "as on any Linux",
+        "runs on every system; containers; two dozen exports",
+        "Glances",
     ),
     Peer(
-        "[gpud](https://github.com/leptonai/gpud)", "health of datacenter GPUs", "3 h in SQLite", "states, no channel",
-        "[saw no GPU](https://github.com/leptonai/gpud/issues/203)", "InfiniBand, NVLink, a catalogue of Xids",
+        "[gpud](https://github.com/leptonai/gpud)",
+        "health of datacenter GPUs",
+        "3 h in SQLite",
+        "states, no channel",
+        "[saw no GPU](https://github.com/leptonai/gpud/issues/203)",
+        "InfiniBand, NVLink, a catalogue of Xids",
     ),
     Peer(
-        "[earlyoom](https://github.com/rfjakob/earlyoom)", "RAM and swap", "nothing", "kills the biggest, notifies",
-        "as on any Linux", "acts by itself when nobody looks; costs nothing", "earlyoom",
+        "[earlyoom](https://github.com/rfjakob/earlyoom)",
+        "RAM and swap",
+        "nothing",
+        "kills the biggest, notifies",
+        "as on any Linux",
+        "acts by itself when nobody looks; costs nothing",
+        "earlyoom",
     ),
     Peer(
         "[systemd-oomd](https://www.freedesktop.org/software/systemd/man/systemd-oomd.service.html)",
-        "cgroups by pressure and swap", "nothing", "kills a whole cgroup", "needs PSI and systemd",
+        "cgroups by pressure and swap",
+        "nothing",
+        "kills a whole cgroup",
+        "needs PSI and systemd",
         "protects by unit, is there already on many systems",
     ),
     Peer(
-        "[gpu-burn](https://github.com/wilicc/gpu-burn)", "one card, while it runs", "nothing", "at the end",
-        "as on any Linux", "heats the card and finds arithmetic that fails under load: our stress run tests memory alone",
+        "[gpu-burn](https://github.com/wilicc/gpu-burn)",
+        "one card, while it runs",
+        "nothing",
+        "at the end",
+        "as on any Linux",
+        "heats the card and finds arithmetic that fails under load: our stress run tests memory alone",
         said="takes the whole card",
     ),
-)  # fmt: skip
+)
 
 
 def measured() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The README's tables, each made of what it tells about; ``python -m tests.docs.tables`` writes them anew."""
+"""The tables of the pages, each generated from what it documents; ``python -m tests.docs.tables`` renews them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from pathlib import Path
 import typer
 
 from tests.docs import peers
-from wslgpud import catalogue
+from wslgpud import words
+from wslgpud.app import catalogue
 from wslgpud.cli import app
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-_MARKED = re.compile(
-    r"(?P<begin><!-- (?P<name>\w+): generated [^>]*-->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL
-)
+#: the pages that have generated tables
+PAGES = ("README.md", "README.zh.md", "tests/bench/README.md", "wslgpud/serve/METRICS.md")
+_MARKED = re.compile(r"(?P<begin><!-- (?P<name>\w+): generated [^>]*-->\n)(?P<table>.*?)(?=<!-- end -->)", re.DOTALL)
 
 
-def commands_table() -> str:
+def commands_table(language: str = "en") -> str:
     """Return all commands with what each is for, in the words of its own help."""
-    group = typer.main.get_command(app)
-    lines = ["| command | what it does |", "|---|---|"]
-    for name, command in group.commands.items():  # type: ignore[attr-defined] - a group, as the app has several
-        more = ", ".join(f"`{part}`" for part in getattr(command, "commands", {}))
-        says = command.get_short_help_str(limit=200)
-        lines.append(f"| `{name}` | {says}{f' ({more})' * bool(more)} |")
+    heads = {"en": ("command", "purpose"), "zh": ("命令", "用途")}[language]
+    lines = [f"| {heads[0]} | {heads[1]} |", "|---|---|"]
+    before = words.current()
+    words.use(language)
+    try:
+        group = typer.main.get_command(app)
+        for name, command in group.commands.items():  # type: ignore[attr-defined] - a group, as the app has several
+            more = ", ".join(f"`{part}`" for part in getattr(command, "commands", {}))
+            says = command.get_short_help_str(200)
+            lines.append(f"| `{name}` | {says}{f' ({more})' * bool(more)} |")
+    finally:
+        words.use(before.code)
     return "\n".join(lines) + "\n"
 
 
@@ -35,14 +41,12 @@ def h200_table() -> str:
     """Return what was measured by hand beside a training on a real card."""
     rows = json.loads((ROOT / "tests/gpu/measured.json").read_text())["rows"]
     lines = ["| | measured | goal |", "|---|---|---|"]
-    return (
-        "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)])
-        + "\n"
-    )
+    return "\n".join([*lines, *(f"| {row['what']} | {row['measured']} | {row['goal']} |" for row in rows)]) + "\n"
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands_table,
+    "commands_zh": lambda: commands_table("zh"),
     "cost": peers.cost_table,
     "cost_h200": peers.cost_on_a_card_table,
     "h200": h200_table,
@@ -62,4 +66,5 @@ def renewed(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(renewed(README.read_text()))
+    for page in PAGES:
+        (ROOT / page).write_text(renewed((ROOT / page).read_text()))

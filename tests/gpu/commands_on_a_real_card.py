@@ -19,11 +19,7 @@ from pathlib import Path
 WSLGPUD = (sys.executable, "-m", "wslgpud")
 #: the last of them does not fit on a card of 141 GB
 BATCHES = ("16", "32", "64", "128", "256")
-FITS = {
-    "inference": (),
-    "training": ("-m", "training"),
-    "checkpointing": ("-m", "training", "--checkpointing"),
-}
+FITS = {"inference": (), "training": ("-m", "training"), "checkpointing": ("-m", "training", "--checkpointing")}
 
 #: prints what torch had at most, and what the driver called used then, less what was used before
 TRAINING = """
@@ -81,8 +77,12 @@ def doctor(out, python):
     def torch(text):
         return [finding for finding in json.loads(text) if "torch" in finding["id"]]
 
-    return {"status": found.returncode, "seconds": seconds, "torch": torch(found.stdout),
-            "torch_by_name": torch(named.stdout)}  # fmt: skip
+    return {
+        "status": found.returncode,
+        "seconds": seconds,
+        "torch": torch(found.stdout),
+        "torch_by_name": torch(named.stdout),
+    }
 
 
 def truth(text):
@@ -98,11 +98,20 @@ def sweep(out, python, program):
     done, _ = run(out, "sweep", *WSLGPUD, "sweep", "--json", command, *BATCHES)
     document = json.loads(done.stdout)
     told = [truth(line) for line in said.read_text().splitlines()]
-    return {"end": document["end"], "rows": [
-        {"batch": step["value"], "status": step["code"], "seconds": step["seconds"],
-         "swept_bytes": step["vram_bytes"], "ram_bytes": step["ram_bytes"], **(own or {})}
-        for step, own in zip(document["steps"], [*told, *[None] * len(document["steps"])], strict=False)
-    ]}  # fmt: skip
+    return {
+        "end": document["end"],
+        "rows": [
+            {
+                "batch": step["value"],
+                "status": step["code"],
+                "seconds": step["seconds"],
+                "swept_bytes": step["vram_bytes"],
+                "ram_bytes": step["ram_bytes"],
+                **(own or {}),
+            }
+            for step, own in zip(document["steps"], [*told, *[None] * len(document["steps"])], strict=False)
+        ],
+    }
 
 
 def guard(out, python, program):
@@ -110,9 +119,8 @@ def guard(out, python, program):
     found = []
     for name in ("guard", "guard-again"):
         done, _ = run(
-            out, name, *WSLGPUD, "guard", "--state", str(out / "state"), "--",
-            python, str(program), "24", "40", "4",
-        )  # fmt: skip
+            out, name, *WSLGPUD, "guard", "--state", str(out / "state"), "--", python, str(program), "24", "40", "4"
+        )
         found.append({"status": done.returncode, "own": truth(done.stdout), "said": done.stderr[-900:]})
     return found
 

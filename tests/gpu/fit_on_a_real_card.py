@@ -23,22 +23,46 @@ from wslgpud.advise.fit.estimate import Plan, estimate
 from wslgpud.advise.fit.shape import of_config
 
 LLAMA_1B = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
     "tie_word_embeddings": True,
-}  # fmt: skip
+}
 LLAMA_7B = {
-    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
+    "tie_word_embeddings": False,
+}
 QWEN_3B = {
-    "model_type": "qwen2", "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
-    "num_key_value_heads": 2, "intermediate_size": 11008, "vocab_size": 151936, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "intermediate_size": 11008,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
 GPT2_LARGE = {
-    "model_type": "gpt2", "n_embd": 1280, "n_layer": 36, "n_head": 20, "vocab_size": 50257,
-    "activation_function": "gelu_new", "tie_word_embeddings": True, "n_positions": 1024,
-}  # fmt: skip
+    "model_type": "gpt2",
+    "n_embd": 1280,
+    "n_layer": 36,
+    "n_head": 20,
+    "vocab_size": 50257,
+    "activation_function": "gelu_new",
+    "tie_word_embeddings": True,
+    "n_positions": 1024,
+}
 GIB = float(1 << 30)
 MODELS = {"Llama 1B": LLAMA_1B, "Llama 7B": LLAMA_7B, "Qwen 3B": QWEN_3B, "GPT-2 large": GPT2_LARGE}
 TINY = {
@@ -75,8 +99,8 @@ CASES: tuple[tuple[str, Plan], ...] = (
 
 def measured(name: str, plan: Plan, *, tiny: bool) -> dict[str, Any]:
     """Build the model, run the plan with it, and return what that took."""
-    import torch  # noqa: PLC0415 - only here is it needed
-    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+    import torch  # only here is it needed
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     document = {**MODELS[name], **({k: v for k, v in TINY.items() if k in MODELS[name]} if tiny else {})}
     kind = document.pop("model_type")
@@ -95,16 +119,14 @@ def measured(name: str, plan: Plan, *, tiny: bool) -> dict[str, Any]:
         torch.set_default_dtype(usual)
     count = sum(p.numel() for p in model.parameters())
     if plan.mode == "lora":
-        from peft import LoraConfig, get_peft_model  # noqa: PLC0415
+        from peft import LoraConfig, get_peft_model
 
         targets = ["q_proj", "v_proj"] if plan.targets == "attention" else "all-linear"
         model = get_peft_model(model, LoraConfig(r=plan.rank, target_modules=targets))
     ids = torch.randint(0, config.vocab_size, (plan.batch, plan.context), device=device)
     if plan.mode == "inference":
         with torch.inference_mode():
-            model.eval().generate(
-                ids[:, :-8], max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0
-            )
+            model.eval().generate(ids[:, :-8], max_new_tokens=8, min_new_tokens=8, do_sample=False, pad_token_id=0)
     else:
         _train(torch, model.train(), ids, plan, device)
     if tiny:
@@ -139,7 +161,7 @@ def _train(torch: Any, model: Any, ids: Any, plan: Plan, device: str) -> None:
 
 def used() -> int:
     """Return what NVML calls used on the first card, as ``wslgpud fit`` sees it too."""
-    import pynvml  # noqa: PLC0415
+    import pynvml
 
     pynvml.nvmlInit()
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
@@ -173,12 +195,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         what = f"{plan['mode']} {plan['precision']}, batch {plan['batch']}, context {plan['context']}"
         what += f", {plan['optimizer']}" * (plan["mode"] == "training")
         what += ", checkpointing" * plan["checkpointing"] + ", all matrices" * (plan["targets"] == "all")
-        figures = [
-            r["predicted_bytes"],
-            r["measured_bytes"],
-            r.get("allocated_bytes", 0),
-            r.get("beside_bytes", 0),
-        ]
+        figures = [r["predicted_bytes"], r["measured_bytes"], r.get("allocated_bytes", 0), r.get("beside_bytes", 0)]
         predicted, peak, in_use, beside = (f"{figure / GIB:.2f} GiB" for figure in figures)
         off = r.get("error") or ("" if r["error_ratio"] is None else f"{r['error_ratio']:+.1%}")
         lines.append(f"| {r['model']} | {what} | {predicted} | {peak} | {in_use} / {beside} | {off} |")
@@ -199,9 +216,7 @@ def main() -> None:
         if time.monotonic() - began > arguments.seconds - 6:
             break
         try:
-            facts = measured(
-                name, replace(plan, batch=2, context=64) if arguments.tiny else plan, tiny=arguments.tiny
-            )
+            facts = measured(name, replace(plan, batch=2, context=64) if arguments.tiny else plan, tiny=arguments.tiny)
         except Exception as error:
             facts = {"error": str(error).splitlines()[0][:200]}
         if "beside_bytes" in facts:
@@ -210,15 +225,13 @@ def main() -> None:
         forget()
         (arguments.out / "fit.json").write_text(json.dumps(rows, indent=1))
         (arguments.out / "fit.md").write_text(table(rows))
-        print(
-            f"{time.monotonic() - began:5.1f} s  {name} {plan.mode}: {facts.get('error', 'done')}", flush=True
-        )
+        print(f"{time.monotonic() - began:5.1f} s  {name} {plan.mode}: {facts.get('error', 'done')}", flush=True)
     print(table(rows))
 
 
 def forget() -> None:
     """Give everything back, so that the next case begins as the first did."""
-    import torch  # noqa: PLC0415
+    import torch
 
     gc.collect()
     if torch.cuda.is_available():

@@ -80,9 +80,7 @@ def main():
     places = ["--config", str(config), "--state", str(out / "state")]
     mode = "--quick" if options.quick else "--full"
     nvml = f'nvml_library = "{options.nvml}"\n' if options.nvml else ""
-    config.write_text(
-        f"[sampling]\n{nvml}[server]\nport = {port}\n[stress]\npython = {json.dumps(options.python)}\n"
-    )
+    config.write_text(f"[sampling]\n{nvml}[server]\nport = {port}\n[stress]\npython = {json.dumps(options.python)}\n")
     wslgpud = [sys.executable, "-m", "wslgpud"]
     environment = {k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "TERMINFO", "LD_LIBRARY_PATH")}
     with (out / "daemon.log").open("wb") as log:
@@ -91,12 +89,7 @@ def main():
         wait_for_card(url)
         with (
             Terminal([*wslgpud, "monitor", *places], out, SIZE, environment) as monitor,
-            Terminal(
-                [*wslgpud, "stress", mode, *places],
-                out,
-                SIZE,
-                environment,
-            ) as run,
+            Terminal([*wslgpud, "stress", mode, *places], out, SIZE, environment) as run,
         ):
             watch(out, url, monitor, run)
             time.sleep(3.0)  # the result is kept, and read by the daemon

@@ -21,8 +21,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.support.pictures import monitor_svg, saved_monitor, status_svg
-from wslgpud.cli.live.looks import DaemonFeed
-from wslgpud.cli.live.trail import Trail
+from wslgpud.cli.live.live_sample import DaemonFeed
+from wslgpud.cli.live.recent_series import RecentSeries
 from wslgpud.client import Daemon
 
 PORT = 9655
@@ -69,7 +69,7 @@ class Watcher(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self._trail, self._feed = Trail(), DaemonFeed(Daemon(URL))
+        self._trail, self._feed = RecentSeries(), DaemonFeed(Daemon(URL))
         self._look = self._feed.look()
 
     def run(self) -> None:
@@ -107,11 +107,14 @@ def start_prometheus(program: str, out: Path) -> subprocess.Popen[bytes]:
     )
     return subprocess.Popen(
         [
-            program, f"--config.file={config}", f"--storage.tsdb.path={out / 'tsdb'}",
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={out / 'tsdb'}",
             "--web.listen-address=127.0.0.1:9099",
         ],
-        stdout=subprocess.DEVNULL, stderr=(out / "prometheus.log").open("wb"),
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=(out / "prometheus.log").open("wb"),
+    )
 
 
 def main() -> None:

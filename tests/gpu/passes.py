@@ -115,8 +115,10 @@ class Card:
     def out(self, shape, dtype):
         key = (shape, dtype)
         if key not in self.low:
-            self.low[key] = (torch.empty(shape, dtype=dtype, device=self.device),
-                             torch.empty(shape, dtype=dtype, device=self.device))  # fmt: skip
+            self.low[key] = (
+                torch.empty(shape, dtype=dtype, device=self.device),
+                torch.empty(shape, dtype=dtype, device=self.device),
+            )
         return self.low[key]
 
 
@@ -144,8 +146,15 @@ def reads(card):
 
         return work
 
-    short = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.uint8: "uint8",
-             torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}  # fmt: skip
+    short = {
+        torch.int64: "int64",
+        torch.int32: "int32",
+        torch.int16: "int16",
+        torch.uint8: "uint8",
+        torch.float32: "float32",
+        torch.float64: "float64",
+        torch.bfloat16: "bfloat16",
+    }
     for dtype in (torch.int64, torch.int32, torch.int16):
         yield f"aminmax {short[dtype]}", both(dtype, 0, None), True
     for dtype in (torch.int64, torch.int32):
@@ -214,16 +223,9 @@ def compiled(card):
         for blocks, threads in ((4, 512), (8, 256), (2, 1024), (16, 256)):
             grid, block = (sms * blocks, 1, 1), (threads, 1, 1)
             work = functools.partial(
-                lambda x, g, b, k: k(grid=g, block=b, args=[x, word, wrong, pairs]),
-                g=grid,
-                b=block,
-                k=constant,
+                lambda x, g, b, k: k(grid=g, block=b, args=[x, word, wrong, pairs]), g=grid, b=block, k=constant
             )
-            yield (
-                f"nvrtc constant, {blocks} x {threads}, unrolled {unroll} (compiled in {took:.2f} s)",
-                work,
-                "read",
-            )
+            yield (f"nvrtc constant, {blocks} x {threads}, unrolled {unroll} (compiled in {took:.2f} s)", work, "read")
     address, check = compile_kernel(text, "write_address"), compile_kernel(text, "check_address")
     grid, block = (sms * 8, 1, 1), (256, 1, 1)
     yield "nvrtc address", lambda x: address(grid=grid, block=block, args=[x, word, pairs]), "write"
@@ -264,8 +266,12 @@ def with_triton(card, folder):
         wrong = torch.empty(grid, dtype=torch.int64, device=card.device)
         work = functools.partial(
             lambda x, g, o, b, t, w: module.constant[g](x, o, 0, n, BLOCK=b, TURNS=t, num_warps=w),
-            g=grid, o=wrong, b=block, t=turns, w=warps,
-        )  # fmt: skip
+            g=grid,
+            o=wrong,
+            b=block,
+            t=turns,
+            w=warps,
+        )
         yield f"triton constant, {block} x {turns}, {warps} warps", work, "read"
 
 
@@ -308,8 +314,9 @@ def main() -> None:
             missing.append(f"{title}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
             return
         rate, through = (traversals * card.size / seconds for seconds in (each, queue))
-        rows.append({"kind": kind, "name": title, "chunk_bytes": card.size, "chunk": rate, "queue": through,
-                     "exact": exact})  # fmt: skip
+        rows.append(
+            {"kind": kind, "name": title, "chunk_bytes": card.size, "chunk": rate, "queue": through, "exact": exact}
+        )
         share = f"{rate / peak:6.1%} {through / peak:6.1%}" if peak else ""
         mark = "exact" if exact else ""
         speed = f"{rate / 1e9:8.0f} {through / 1e9:8.0f} {share}"
@@ -340,8 +347,16 @@ def main() -> None:
                 missing.append(f"{title}, {mib} MiB: {type(error).__name__}: {str(error)[:300]}")
         try:
             rate = card.size / in_streams(card)
-            rows.append({"kind": "read", "name": "aminmax int32 on two streams", "chunk_bytes": card.size,
-                         "chunk": rate, "queue": rate, "exact": True})  # fmt: skip
+            rows.append(
+                {
+                    "kind": "read",
+                    "name": "aminmax int32 on two streams",
+                    "chunk_bytes": card.size,
+                    "chunk": rate,
+                    "queue": rate,
+                    "exact": True,
+                }
+            )
             say(f"read   {mib:5} MiB          {rate / 1e9:8.0f}  aminmax int32 on two streams")
         except Exception as error:
             missing.append(f"two streams: {error}")

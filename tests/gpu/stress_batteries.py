@@ -23,15 +23,21 @@ from tests.stress.faulty_worker import Faulty, worker
 from wslgpud.config import Stress
 from wslgpud.model import GpuSample
 from wslgpud.stress import plan
-from wslgpud.stress.verdict import Frame, digest
+from wslgpud.stress.result import Frame, digest
 
 say = functools.partial(print, flush=True)
 MIB, GIB = 1 << 20, 1 << 30
 CLEAN = 20
 SMALL = {
-    "device": "cpu", "cpu_bytes": 130 * MIB, "reserve": 4 * MIB, "chunk": 8 * MIB, "scratch": 2 * MIB,
-    "retention_seconds": 0.01, "slow_ratio": 0.0, "ladder": (),
-}  # fmt: skip
+    "device": "cpu",
+    "cpu_bytes": 130 * MIB,
+    "reserve": 4 * MIB,
+    "chunk": 8 * MIB,
+    "scratch": 2 * MIB,
+    "retention_seconds": 0.01,
+    "slow_ratio": 0.0,
+    "ladder": (),
+}
 
 
 def sample(small):
@@ -45,9 +51,7 @@ def battery(small, faults=None, mode="quick", **changes):
     """Run one battery; return its result, its lines and its seconds."""
     before, lines = sample(small), []
     job = plan.job(before, Stress(), mode, wsl=False) | {"ladder": ()} | (SMALL if small else {}) | changes
-    one = Faulty(
-        worker.Job(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event()
-    )
+    one = Faulty(worker.Job(**job), lambda event, **facts: lines.append({"event": event, **facts}), threading.Event())
     one.faults = json.loads(json.dumps(faults or {}))
     start, end = time.perf_counter(), {"event": "end", "outcome": "done", "why": ""}
     try:
@@ -66,33 +70,27 @@ def planted(chunks, words):
     """Return title -> (faults, mode, changes): what is planted in a card of so many chunks."""
     middle, late = chunks // 2, chunks - 2
     flips = [
-        ["solid", 3, 0, 1], ["solid", late, words - 1, 1 << 63], ["checkerboard", middle, 77, 1 << 31],
-        ["walking", 2, 1, 4], ["address", middle + 1, words - 1, 1 << 63], ["address", 0, 0, 1],
-        ["random", 0, 7, 6], ["modulo", 1, 12345, 1 << 17], ["retention", late - 1, 5, 1 << 40],
-    ]  # fmt: skip
+        ["solid", 3, 0, 1],
+        ["solid", late, words - 1, 1 << 63],
+        ["checkerboard", middle, 77, 1 << 31],
+        ["walking", 2, 1, 4],
+        ["address", middle + 1, words - 1, 1 << 63],
+        ["address", 0, 0, 1],
+        ["random", 0, 7, 6],
+        ["modulo", 1, 12345, 1 << 17],
+        ["retention", late - 1, 5, 1 << 40],
+    ]
     found = {
         "flips, first and last words too": ({"flips": flips}, "nightly", {"offsets": 1}),
-        "a flip in the soak": (
-            {"flips": [["soak", 0, words - 1, 2]]},
-            "full",
-            {"passes": (), "soak_seconds": 1.0},
-        ),
+        "a flip in the soak": ({"flips": [["soak", 0, words - 1, 2]]}, "full", {"passes": (), "soak_seconds": 1.0}),
         "stuck bit": ({"stuck": [[middle, 12345, 256]]}, "quick", {}),
-        "stuck bits in the first and last words": (
-            {"stuck": [[0, 0, 1], [late, words - 1, 1 << 63]]},
-            "quick",
-            {},
-        ),
+        "stuck bits in the first and last words": ({"stuck": [[0, 0, 1], [late, words - 1, 1 << 63]]}, "quick", {}),
         "aliased chunks": ({"alias": {str(late): 2}}, "quick", {}),
         "swapped chunks": ({"swap": [["address", 1, late]]}, "quick", {}),
     }
     pinned = [4, middle, middle + 3, late]
     for count in range(5):
-        found[f"{count} chunks behind PCIe"] = (
-            {"pinned": sorted(pinned[:count])},
-            "quick",
-            {"passes": ("solid",)},
-        )
+        found[f"{count} chunks behind PCIe"] = ({"pinned": sorted(pinned[:count])}, "quick", {"passes": ("solid",)})
     return found
 
 
@@ -101,13 +99,20 @@ def told(faults, result, lines):
     bad = [line for line in lines if line["event"] == "bad"]
     rows = [
         {
-            "pattern": row["pattern"], "chunk": row["chunk"], "words": row["words"], "class": row["class"],
+            "pattern": row["pattern"],
+            "chunk": row["chunk"],
+            "words": row["words"],
+            "class": row["class"],
             "first": (row["samples"] or [{}])[0],
         }
-        for row in result.detail["errors"] if "class" in row
-    ]  # fmt: skip
-    places = {(line["pattern"], line["chunk"], one["word"]): int(one["expected"], 16) ^ int(one["got"], 16)
-              for line in bad for one in line["samples"]}  # fmt: skip
+        for row in result.detail["errors"]
+        if "class" in row
+    ]
+    places = {
+        (line["pattern"], line["chunk"], one["word"]): int(one["expected"], 16) ^ int(one["got"], 16)
+        for line in bad
+        for one in line["samples"]
+    }
     spilled = [row["index"] for row in result.detail["chunks"] if row["class"] == "spilled"]
     classes = {row["class"] for row in rows}
     right = spilled == faults.get("pinned", [])
@@ -119,12 +124,7 @@ def told(faults, result, lines):
         right &= any(at[1:] == (chunk, word) and bits == mask for at, bits in places.items())
         right &= classes == {"stuck"}
     if "alias" in faults or "swap" in faults:
-        homes = {
-            chunk
-            for row in lines
-            if row["event"] == "located"
-            for chunk in (row["chunk"], row["belongs"][0][0])
-        }
+        homes = {chunk for row in lines if row["event"] == "located" for chunk in (row["chunk"], row["belongs"][0][0])}
         wanted = {int(n) for pair in faults.get("alias", {}).items() for n in pair}
         wanted |= {n for _, *pair in faults.get("swap", ()) for n in pair}
         seen = homes | {row["chunk"] for row in rows}
@@ -138,8 +138,12 @@ def rivals(small, out):
 
     def ours(card):
         lines = []
-        job = worker.Job(device=size.get("device", "cpu"), slow_ratio=0.0, retention_seconds=0.0,
-                         passes=("solid", "checkerboard", "address"))  # fmt: skip
+        job = worker.Job(
+            device=size.get("device", "cpu"),
+            slow_ratio=0.0,
+            retention_seconds=0.0,
+            passes=("solid", "checkerboard", "address"),
+        )
         one = worker.Worker(job, lambda event, **_: lines.append(event), threading.Event())
         one.look = lambda *_: None
         one.chunks, one.written = card.chunks, lambda _: card.settle()
@@ -174,10 +178,13 @@ def main() -> None:
 
     def note(title, result, seconds, **more):
         said = {
-            "verdict": result.verdict, "reason": str(result.reason),
+            "verdict": result.verdict,
+            "reason": str(result.reason),
             "findings": [str(f.text) for f in result.findings],
-            "seconds": round(seconds, 3), "values": dict(result.values), **more,
-        }  # fmt: skip
+            "seconds": round(seconds, 3),
+            "values": dict(result.values),
+            **more,
+        }
         say(f"{title}: {result.verdict} {result.reason} {said['findings']} {seconds:.1f} s")
         return said
 

@@ -81,9 +81,8 @@ class Session:
         """Run the real command; return its status, output, errors and seconds."""
         start = time.monotonic()
         done = subprocess.run(
-            [*WSLGPUD, *arguments, *self.places],
-            capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False,
-        )  # fmt: skip
+            [*WSLGPUD, *arguments, *self.places], capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
+        )
         return done.returncode, done.stdout, done.stderr, time.monotonic() - start
 
     def metrics(self) -> str:
@@ -103,17 +102,10 @@ def used_bytes() -> int:
 
 def facts(session):
     code = "import json,sys,torch; print(json.dumps([sys.version, torch.__version__, torch.version.cuda]))"
-    done = subprocess.run(
-        [session.python, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    found = {
-        "date": datetime.now().astimezone().isoformat(),
-        "python_with_torch": done.stdout.strip() or done.stderr,
-    }
+    done = subprocess.run([session.python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    found = {"date": datetime.now().astimezone().isoformat(), "python_with_torch": done.stdout.strip() or done.stderr}
     if not session.small:
-        found["card"] = query(
-            "name,driver_version,memory.total,memory.used,clocks.max.memory,ecc.mode.current"
-        )
+        found["card"] = query("name,driver_version,memory.total,memory.used,clocks.max.memory,ecc.mode.current")
     session.say(found)
     return found
 
@@ -134,10 +126,7 @@ def start_daemon(session, schedule):
         f'retry_minutes = 1\nsettle_seconds = 3\nsoak_seconds = {SOAK_SECONDS}\npython = "{session.python}"\n'
     )
     log = (session.out / "daemon.log").open("wb")
-    return subprocess.Popen(
-        [*WSLGPUD, "run", *session.places],
-        stdout=log, stderr=log, cwd=ROOT,
-    )  # fmt: skip
+    return subprocess.Popen([*WSLGPUD, "run", *session.places], stdout=log, stderr=log, cwd=ROOT)
 
 
 def command(session, *mode, name):
@@ -154,16 +143,8 @@ def command(session, *mode, name):
         f" phases { ({k: round(s, 2) for k, s in detail.get('phases', {}).items()}) }"
     )
     rates = {k: round(v[f"{k}_median"] / 1e9) for k in ("write", "change", "read") if f"{k}_median" in v}
-    session.say(
-        f"   GB/s {rates}; read as {detail.get('form')}; course {detail.get('course', {}).get('high')}"
-    )
-    return {
-        "status": status,
-        "seconds": seconds,
-        "verdict": document["verdict"],
-        "rates": rates,
-        "coverage": share,
-    }
+    session.say(f"   GB/s {rates}; read as {detail.get('form')}; course {detail.get('course', {}).get('high')}")
+    return {"status": status, "seconds": seconds, "verdict": document["verdict"], "rates": rates, "coverage": share}
 
 
 def passes(session, seconds):
@@ -171,8 +152,12 @@ def passes(session, seconds):
     with (session.out / "passes.txt").open("wb") as file:
         subprocess.run(
             [session.python, "-m", "tests.gpu.passes", *arguments, *(["--small"] if session.small else [])],
-            stdout=file, stderr=subprocess.STDOUT, timeout=seconds + 25, cwd=ROOT, check=False,
-        )  # fmt: skip
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            timeout=seconds + 25,
+            cwd=ROOT,
+            check=False,
+        )
     document = json.loads((session.out / "passes.json").read_text())
     best = {}
     for kind in ("read", "write", "change"):
@@ -211,9 +196,7 @@ def night(session, daemon, due_monotonic):
     wait = max(0.0, due_monotonic - time.monotonic()) + 75  # put off once: a minute later
     worker = until(lambda: worker_of(daemon.pid), min(wait, session.left() - 60))
     if not worker:
-        raise RuntimeError(
-            f"no nightly run began; daemon.log: {(session.out / 'daemon.log').read_text()[-400:]}"
-        )
+        raise RuntimeError(f"no nightly run began; daemon.log: {(session.out / 'daemon.log').read_text()[-400:]}")
     late = time.monotonic() - due_monotonic
     session.say(f"the nightly run began {late:.1f} s after it was due")
     start = time.monotonic()
@@ -241,9 +224,7 @@ def kept(session):
     if not runs:
         raise RuntimeError(f"the {mode} run is not in the history")
     nightly = [r for r in runs if r["key"].get("mode") == mode and r["verdict"] != "left"][-1]
-    session.say(
-        f"   the {mode} run in the history: {nightly['verdict']} {nightly['reason']} {nightly['findings']}"
-    )
+    session.say(f"   the {mode} run in the history: {nightly['verdict']} {nightly['reason']} {nightly['findings']}")
     number = str(nightly["id"])
     shown_as = {"history": (), "show": (number,), "compare": ()}
     for name, arguments in (*shown_as.items(), ("show", (number, "--json"))):
@@ -251,9 +232,7 @@ def kept(session):
         (session.out / f"{name}{'.json' if '--json' in arguments else ''}.txt").write_text(
             f"status {status}\n{shown}\n{errors}"
         )
-    status, _, errors, _ = session.wslgpud(
-        "stress", "history", "--plot", str(session.out / "history.png"), timeout=40
-    )
+    status, _, errors, _ = session.wslgpud("stress", "history", "--plot", str(session.out / "history.png"), timeout=40)
     return {"runs": runs, "metrics": lines, "plot": [status, errors[-300:]]}
 
 
@@ -261,8 +240,11 @@ def foreign(session):
     """Start a training in the middle of a run: it must get what it asks for at its first try."""
     run = subprocess.Popen(
         [*WSLGPUD, "stress", "--full", "--json", *session.places],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
     try:
         worker = until(lambda: worker_of(run.pid), 40)
         if not worker:
@@ -274,8 +256,9 @@ def foreign(session):
             # Polled by nvidia-smi: a monitor that somebody looks at must not end the run either.
             until(lambda: used_bytes() > 0.9 * total or worker_of(run.pid) is None, 30, every=0.1)
             session.say(f"   the run has taken {used_bytes() / 2**30:.1f} GiB; now a training starts")
-        code = TRAINING.format(share=0.7, total=1 << 28 if session.small else total,
-                               device="cpu" if session.small else "cuda")  # fmt: skip
+        code = TRAINING.format(
+            share=0.7, total=1 << 28 if session.small else total, device="cpu" if session.small else "cuda"
+        )
         started = time.monotonic()
         training = subprocess.Popen(
             [session.python, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -292,12 +275,21 @@ def foreign(session):
             run.kill()
     document = json.loads(output)
     last = said.strip().splitlines()[-1] if said.strip() else ""
-    found = {"verdict": document["verdict"], "reason": document["reason"], "worker_gone_seconds": gone,
-             "training": said[-600:], "complaints": complaints[-300:]}  # fmt: skip
+    found = {
+        "verdict": document["verdict"],
+        "reason": document["reason"],
+        "worker_gone_seconds": gone,
+        "training": said[-600:],
+        "complaints": complaints[-300:],
+    }
     if last.startswith("GOT"):
         began, loaded, got, size = map(float, last.split()[1:])
-        found |= {"loading_seconds": loaded - began, "allocating_seconds": got - loaded, "bytes": size,
-                  "gone_before_it_had_loaded_seconds": loaded - gone_wall}  # fmt: skip
+        found |= {
+            "loading_seconds": loaded - began,
+            "allocating_seconds": got - loaded,
+            "bytes": size,
+            "gone_before_it_had_loaded_seconds": loaded - gone_wall,
+        }
         session.say(
             f"a training got {size / 2**30:.1f} GiB at its first try,"
             f" {got - loaded:.2f} s after torch was loaded ({loaded - began:.1f} s);"
@@ -315,8 +307,12 @@ def batteries(session, seconds):
         try:
             subprocess.run(
                 [session.python, "-m", "tests.gpu.stress_batteries", str(session.out), *options],
-                stdout=file, stderr=subprocess.STDOUT, timeout=seconds + 20, cwd=ROOT, check=False,
-            )  # fmt: skip
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=seconds + 20,
+                cwd=ROOT,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             session.say("the batteries took too long; what there is of them:")
     document = json.loads((session.out / "batteries.json").read_text())

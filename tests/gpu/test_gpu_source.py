@@ -38,8 +38,11 @@ def test_the_risk_engine_gets_the_same_numbers(machine, source):
     machine.set(used=5000 * MIB, total=16000 * MIB, reserved=300 * MIB)
     (gpu,) = source.read().gpus
     assert (gpu.used_bytes, gpu.total_bytes, gpu.reserved_bytes, gpu.free_bytes) == (
-        5000 * MIB, 16000 * MIB, 300 * MIB, 10700 * MIB,
-    )  # fmt: skip
+        5000 * MIB,
+        16000 * MIB,
+        300 * MIB,
+        10700 * MIB,
+    )
     assert (gpu.index, gpu.uuid) == (0, "GPU-00000000-1111-2222-3333-444444444444")
     assert (gpu.name, gpu.temperature_celsius) == ("NVIDIA GeForce RTX 5070 Ti", 54)
 
@@ -47,11 +50,17 @@ def test_the_risk_engine_gets_the_same_numbers(machine, source):
 def test_identity_stands_on_one_series(source):
     (info,) = [r for r in source.read().readings if r.spec.sample == "wslgpud_gpu_info"]
     assert dict(zip(info.spec.labels, info.labels, strict=True)) == {
-        "gpu": "0", "uuid": "GPU-00000000-1111-2222-3333-444444444444", "name": "NVIDIA GeForce RTX 5070 Ti",
-        "pci_bus_id": "00000000:01:00.0", "vbios_version": "98.03.3b.00.01", "compute_capability": "12.0",
-        "driver_model": "WDDM", "driver_version": "591.44", "cuda_version": "13.1",
+        "gpu": "0",
+        "uuid": "GPU-00000000-1111-2222-3333-444444444444",
+        "name": "NVIDIA GeForce RTX 5070 Ti",
+        "pci_bus_id": "00000000:01:00.0",
+        "vbios_version": "98.03.3b.00.01",
+        "compute_capability": "12.0",
+        "driver_model": "WDDM",
+        "driver_version": "591.44",
+        "cuda_version": "13.1",
         "nvml_version": "13.590.44.01",
-    }  # fmt: skip
+    }
 
 
 def test_throttle_reasons_are_one_series_each(machine, source, values):
@@ -67,9 +76,7 @@ def test_memory_falls_back_to_v1_when_v2_is_unknown_and_stays_there(machine, sou
     assert values(first, "gpu_memory_used_bytes") == {(): 1200 * MIB}
     assert values(first, "gpu_memory_reserved_bytes") == {}
     machine.set(DeviceGetMemoryInfo_v2=0)
-    assert values(source.read(), "gpu_memory_used_bytes") == {(): 1200 * MIB}, (
-        "no jump by changing the question"
-    )
+    assert values(source.read(), "gpu_memory_used_bytes") == {(): 1200 * MIB}, "no jump by changing the question"
 
 
 def test_what_a_card_does_not_support_is_absent_and_said_so(source, values):
@@ -329,9 +336,7 @@ nvml_backend.WSL_LIBRARY = {str(machine.library) if wsl else "/nowhere"!r}
 print(nvml_backend.Live("").library)
 """
     environment = {**clean_environment(), "LD_LIBRARY_PATH": "" if wsl else folder}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(machine.library)
 
 

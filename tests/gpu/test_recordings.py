@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.probes.nvml_calls import CODES, SENTINELS, Output
+from wslgpud.probes.nvml_backend import error_names
+from wslgpud.probes.nvml_calls import SENTINELS, Output
 from wslgpud.probes.nvml_remedies import REMEDIES, explain
 from wslgpud.probes.supervisor import clean_environment, python_command
 
@@ -45,10 +46,7 @@ def test_a_recorded_machine_answers_as_it_did(recorded, open_source, values):
     ("state", "expected"),
     [
         ("idle", {"used": 0, "utilization": 0.0, "processes": 0, "throttled": ["gpu_idle"]}),
-        (
-            "training",
-            {"used": 43875368960, "utilization": 1.0, "processes": 1, "throttled": ["sw_power_cap"]},
-        ),
+        ("training", {"used": 43875368960, "utilization": 1.0, "processes": 1, "throttled": ["sw_power_cap"]}),
     ],
 )
 def test_a_real_h200_reads_as_it_was(replay, values, state, expected):
@@ -227,11 +225,7 @@ def test_the_probe_is_light():
     heavy = "typing dataclasses argparse subprocess asyncio pathlib inspect logging unittest pynvml"
     code = f"import sys, wslgpud.probes.nvml_probe; print([m for m in {heavy.split()} if m in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-S", "-c", code], env=clean_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
 
@@ -246,9 +240,9 @@ def test_any_other_number_is_kept_in_its_unit(value, factor):
     assert Output("x", None, factor).of(value) == pytest.approx(value * factor)
 
 
-@given(st.sampled_from([*CODES, "31"]), st.booleans())
+@given(st.sampled_from([*error_names().values(), "31"]), st.booleans())
 def test_every_error_has_a_text_that_says_what_to_do(error, wsl):
     text = str(explain(error, "nvmlInit", "", wsl=wsl))
     assert "nvmlInit" in text
     assert error in text
-    assert set(REMEDIES) <= set(CODES)
+    assert set(REMEDIES) <= set(error_names().values())

@@ -96,9 +96,7 @@ def test_an_unknown_error_is_tried_again_less_and_less_often(session, backend):
     backend.gpus[0]["nvmlDeviceGetPowerUsage"] = {"error": "UNKNOWN"}
     for second in range(2000):
         sample(session, float(second))
-    assert (
-        backend.asked.count("nvmlDeviceGetPowerUsage") == 14
-    )  # at 0 1 3 7 15 31 63 127 255 511, then each 300
+    assert backend.asked.count("nvmlDeviceGetPowerUsage") == 14  # at 0 1 3 7 15 31 63 127 255 511, then each 300
     backend.gpus[0]["nvmlDeviceGetPowerUsage"] = 25000
     assert any(sample(session, 2000.0 + second).get("gpu_power_watts") == 25.0 for second in range(301))
 
@@ -154,12 +152,11 @@ def test_an_error_at_the_start_is_counted_in_the_first_answer(session):
 
 
 def test_a_process_that_nobody_may_look_at_does_not_hide_the_names_of_the_others(backend, session):
-    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [
-        {"pid": pid, "usedGpuMemory": None} for pid in (1, 2)
-    ]
+    backend.gpus[0]["nvmlDeviceGetComputeRunningProcesses_v3"] = [{"pid": pid, "usedGpuMemory": None} for pid in (1, 2)]
     backend._system |= {
-        "nvmlSystemGetProcessName(1)": {"error": "NO_PERMISSION"}, "nvmlSystemGetProcessName(2)": "/Xwayland",
-    }  # fmt: skip
+        "nvmlSystemGetProcessName(1)": {"error": "NO_PERMISSION"},
+        "nvmlSystemGetProcessName(2)": "/Xwayland",
+    }
 
     for second in (0.0, 5.0):
         assert sample(session, second)["compute_processes"] == [[1, None, None], [2, None, "/Xwayland"]]

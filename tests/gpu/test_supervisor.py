@@ -239,12 +239,7 @@ def test_parent_and_child_run_the_same_version(monkeypatch):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     where = "import wslgpud; print(wslgpud.__file__)"
     done = subprocess.run(
-        [sys.executable, "-c", where],
-        env=clean_environment(),
-        cwd="/",
-        capture_output=True,
-        check=True,
-        text=True,
+        [sys.executable, "-c", where], env=clean_environment(), cwd="/", capture_output=True, check=True, text=True
     )
     assert done.stdout.strip() == str(Path(__file__).parents[2] / "wslgpud" / "__init__.py")
 

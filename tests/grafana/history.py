@@ -19,21 +19,22 @@ from tests.hosts.conftest import report
 from tests.hosts.machines import HERE
 from tests.stress.support import MIB, night
 from tests.support.servers import program
-from wslgpud import systemd
-from wslgpud.alerts import metrics as alert_metrics
-from wslgpud.catalogue import catalogue
+from wslgpud.alerts import alert_metrics
+from wslgpud.app import systemd
+from wslgpud.app.catalogue import catalogue
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.metrics import Catalogue
 from wslgpud.model import GpuSample, Level, Number, ProcessSample, Reading, Snapshot
-from wslgpud.observe import observe
-from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
-from wslgpud.sampler import METRICS as TICK_METRICS
+from wslgpud.sampling.observation import observe
+from wslgpud.sampling.sampler import METRICS as TICK_METRICS
 from wslgpud.serve import health
 from wslgpud.sources.registry import SOURCES
-from wslgpud.store import metrics as store_metrics
-from wslgpud.stress import metrics as stress_metrics
+from wslgpud.store import store_metrics
+from wslgpud.stress import stress_metrics
+from wslgpud.verdict import VerdictMetrics, decide
 
 GIB = float(1 << 30)
 #: seconds of a whole evening, of one sample, and of one scrape
@@ -84,9 +85,7 @@ class Evening:
         leak = _ramp(t, EVENING - 1500, EVENING + 260) if self._leaks else 0.0
         building = _ramp(t, 900, 930) - _ramp(t, 1900, 1930)
         validating = trains * (t % 1800 > 1560)
-        anon = (
-            0.05 + 0.13 * trains + 0.25 * building * (0.6 + 0.4 * self.wave(240, t)) + 0.004 * self.noise(1)
-        )
+        anon = 0.05 + 0.13 * trains + 0.25 * building * (0.6 + 0.4 * self.wave(240, t)) + 0.004 * self.noise(1)
         wanted = anon + 1.32 * leak
         in_ram = min(0.93 + 0.004 * self.noise(1), wanted)
         swapped = (wanted - in_ram) * self._ram
@@ -101,9 +100,7 @@ class Evening:
         for window in ("10s", "60s"):
             yield "pressure_stalled_ratio", ("memory", window), stalled
             yield "pressure_waiting_ratio", ("memory", window), min(1.0, 2.4 * stalled + 0.002)
-        load = min(1.0, trains * (0.94 + 0.03 * self.noise(1)) * (0.35 if validating else 1)) * (
-            1 - 0.35 * thrash
-        )
+        load = min(1.0, trains * (0.94 + 0.03 * self.noise(1)) * (0.35 if validating else 1)) * (1 - 0.35 * thrash)
         card = ("0", CARDS["wsl2-vram-full"])
         used = 1.3 + trains * (9.4 + 1.1 * _ramp(t, 2400, 5200) + 0.5 * validating) + 0.05 * self.noise(1)
         used = used * GIB * self._card / (15.92 * GIB)
@@ -117,26 +114,21 @@ class Evening:
         self.counters["heat"] = heat = self.counters.get("heat", 41) * 0.985 + (41 + 33 * load) * 0.015
         yield "gpu_power_watts", card, max(15, min(300, watts))
         yield "gpu_temperature_celsius", card, round(heat)
-        for clock, idle, busy in (
-            ("graphics", 0.3e9, 2.72e9),
-            ("sm", 0.3e9, 2.72e9),
-            ("memory", 0.8e9, 14e9),
-        ):
+        for clock, idle, busy in (("graphics", 0.3e9, 2.72e9), ("sm", 0.3e9, 2.72e9), ("memory", 0.8e9, 14e9)):
             yield "gpu_clock_hertz", (clock, *card), idle + (busy - idle) * (load > 0.2) + 2e7 * self.noise(1)
         yield "gpu_fan_speed_ratio", card, 0.3 + 0.35 * _ramp(heat, 50, 80)
         yield "gpu_performance_state", card, 1 if load > 0.2 else 8
         yield "gpu_throttle_reason", (*card, "sw_power_cap"), float(watts > 286)
         yield "gpu_throttle_reason", (*card, "gpu_idle"), float(load < 0.05)
-        busy = {"user": 0.05 + 0.2 * trains + 0.7 * building, "system": 0.02 + 0.05 * trains + 0.05 * building,
-                "iowait": 0.004 + 0.2 * thrash}  # fmt: skip
+        busy = {
+            "user": 0.05 + 0.2 * trains + 0.7 * building,
+            "system": 0.02 + 0.05 * trains + 0.05 * building,
+            "iowait": 0.004 + 0.2 * thrash,
+        }
         busy["idle"] = max(0.0, 1 - sum(busy.values()))
         for mode, share in busy.items():
             yield "cpu_seconds", (mode,), self.add(mode, 24 * abs(share + 0.01 * self.noise(1)))
-        yield (
-            "program_resident_bytes",
-            ("python",),
-            self._ram * (0.01 + 0.11 * trains + 0.85 * min(leak, 0.8)),
-        )
+        yield ("program_resident_bytes", ("python",), self._ram * (0.01 + 0.11 * trains + 0.85 * min(leak, 0.8)))
         yield (
             "program_resident_bytes",
             ("cc1plus",),
@@ -153,14 +145,18 @@ class Evening:
         card = values["gpu_memory_used_bytes", ("0", CARDS["wsl2-vram-full"])]
         adapter = ("NVIDIA GeForce RTX 5070 Ti",)
         found: list[tuple[str, float, tuple[str, ...]]] = [
-            ("windows_memory_total_bytes", 63.8 * GIB, ()), ("windows_memory_available_bytes", 54 * GIB - held, ()),
+            ("windows_memory_total_bytes", 63.8 * GIB, ()),
+            ("windows_memory_available_bytes", 54 * GIB - held, ()),
             ("windows_memory_committed_bytes", 19 * GIB + held, ()),
-            ("windows_memory_commit_limit_bytes", 95 * GIB, ()), ("windows_memory_pool_nonpaged_bytes", 1.2 * GIB, ()),
-            ("windows_vm_resident_bytes", held, ()), ("windows_vm_unreturned_bytes", held - touched, ()),
-            ("windows_gpu_dedicated_size_bytes", 15.73 * GIB, adapter), ("windows_gpu_dedicated_bytes", card, adapter),
+            ("windows_memory_commit_limit_bytes", 95 * GIB, ()),
+            ("windows_memory_pool_nonpaged_bytes", 1.2 * GIB, ()),
+            ("windows_vm_resident_bytes", held, ()),
+            ("windows_vm_unreturned_bytes", held - touched, ()),
+            ("windows_gpu_dedicated_size_bytes", 15.73 * GIB, adapter),
+            ("windows_gpu_dedicated_bytes", card, adapter),
             ("windows_gpu_shared_bytes", 0.41 * GIB + 5e6 * self.noise(1), adapter),
             ("windows_gpu_committed_bytes", card + 0.5 * GIB, adapter),
-        ]  # fmt: skip
+        ]
         return [Reading(catalogue_[name], value, labels) for name, value, labels in found]
 
 
@@ -173,9 +169,7 @@ def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot
         if source.name == "processes":
             program_spec = catalogue()["program_resident_bytes"]
             readings = [r for r in readings if r.spec != program_spec] + [
-                Reading(program_spec, v, k[1])
-                for k, v in values.items()
-                if k[0] == program_spec.name and k not in seen
+                Reading(program_spec, v, k[1]) for k, v in values.items() if k[0] == program_spec.name and k not in seen
             ]
             names = {k[1][0]: v for k, v in values.items() if k[0] == program_spec.name}
             found = [ProcessSample(100 + i, 7, n, int(v), 0) for i, (n, v) in enumerate(names.items())]
@@ -184,9 +178,17 @@ def _with(snapshot: Snapshot, values: Values, t: float, wall: float) -> Snapshot
             sample = replace(sample, gpus=tuple(_card(gpu, values) for gpu in sample.gpus))
         sample = replace(sample, readings=tuple(readings))
         fine = source.health == "ok"
-        reports.append(replace(source, sample=sample, mono=t, last_success_wall=wall if fine else None,
-                               duration_seconds=_took(source.name), failures_total=0))  # fmt: skip
-    return replace(snapshot, wall=wall, mono=t, reports=tuple(reports), _families={})
+        reports.append(
+            replace(
+                source,
+                sample=sample,
+                mono=t,
+                last_success_wall=wall if fine else None,
+                duration_seconds=_took(source.name),
+                failures_total=0,
+            )
+        )
+    return replace(snapshot, wall=wall, mono=t, reports=tuple(reports))
 
 
 def _took(source: str) -> float:
@@ -202,8 +204,12 @@ def _card(gpu: GpuSample, values: Values) -> GpuSample:
     used = value("gpu_memory_used_bytes")
     if used is None:
         return gpu
-    return replace(gpu, used_bytes=used, free_bytes=value("gpu_memory_free_bytes"),
-                   reserved_bytes=value("gpu_memory_reserved_bytes"))  # fmt: skip
+    return replace(
+        gpu,
+        used_bytes=used,
+        free_bytes=value("gpu_memory_free_bytes"),
+        reserved_bytes=value("gpu_memory_reserved_bytes"),
+    )
 
 
 def evening(
@@ -216,7 +222,7 @@ def evening(
     metrics = catalogue()
     engine, tick = RiskEngine(), {spec.name: spec for spec in TICK_METRICS}
     own = {spec.name: spec for spec in (*store_metrics.METRICS, *health.METRICS)}
-    taken = 0.0
+    taken, verdict = 0.0, VerdictMetrics()
     if leaks:  # an allocation failed there on an earlier evening
         engine.recall(CARDS[host], {"ceiling_bytes": int(14.6 * GIB), "ceiling": "seen"}, 86400.0)
     for t in range(0, last + 1, TICK):
@@ -224,6 +230,7 @@ def evening(
         values = {(name, labels): value for name, labels, value in invented.at(t)}
         snapshot = _with(base, values, float(t), wall)
         forecasts = engine.observe(observe(snapshot)).forecasts
+        verdict.note(decide(forecasts, ()))
         growing = max(int(f.level) for f in forecasts) >= Level.WARNING
         interval = 0.1 if growing else 1.0
         taken += TICK / interval
@@ -231,33 +238,65 @@ def evening(
             continue
         gpu_own = {spec.name: spec for source in SOURCES if source.name == "gpu" for spec in source.metrics}
         windows = invented.windows(values, metrics) if leaks else []
-        yield wall, [
-            *(Reading(gpu_own[f"gpu_probe_{what}"], count) for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))),
-            Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
-            Reading(gpu_own["gpu_library"], 1, ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "13.591.44")),
-            *snapshot.readings(), *windows, *risk_metrics.readings(forecasts), *health.of_snapshot(snapshot), health.of_build(),
-            Reading(tick["tick_interval_seconds"], interval, ()), Reading(tick["tick_lateness_seconds"], 0.002, ()),
-            *(Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
-              for f in forecasts if f.level >= Level.WARNING),
-            Reading(own["store_file_bytes"], 181e6 + 900 * t, ()), Reading(own["store_wal_bytes"], 4.1e6, ()),
-            Reading(own["store_free_bytes"], 9e6, ()), Reading(own["store_queue_ticks"], t % 11, ()),
-            Reading(own["store_failing"], 0, ()), Reading(own["store_commit_age_seconds"], 10 * _NOISE.random(), ()),
-            Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
-            Reading(own["store_last_check_timestamp_seconds"], end - 8.3 * 3600, ()),
-            *(Reading(own[name], 0, ()) for name in (
-                "store_check_findings", "store_set_aside", "store_dropped_ticks", "store_dropped_records",
-                "store_write_errors", "store_rejected_values")),
-            Reading(own["store_written_bytes"], 2600 * t, ()),
-            Reading(own["store_purged_rows"], 18 * t, ()), Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
-            Reading(own["http_connections"], 2, ()),
-            Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
-            Reading(metrics["doctor_findings"], 0, ("problem",)), Reading(own["ticks"], taken, ()), Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
-            Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
-            Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
-            Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
-            *(Reading(spec, 0, ("yes",) if spec.labels else ()) for spec in alert_metrics.METRICS
-              if spec.name in ("exhaustions", "false_alarms")),
-        ]  # fmt: skip
+        yield (
+            wall,
+            [
+                *(
+                    Reading(gpu_own[f"gpu_probe_{what}"], count)
+                    for what, count in (("starts", 1), ("hangs", 0), ("crashes", 0))
+                ),
+                Reading(gpu_own["gpu_nvml_errors"], 6, ("NotSupported",)),
+                Reading(gpu_own["gpu_library"], 1, ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "13.591.44")),
+                *snapshot.readings(),
+                *windows,
+                *risk_metrics.readings(forecasts),
+                *verdict.readings(),
+                *health.of_snapshot(snapshot),
+                health.of_build(),
+                Reading(tick["tick_interval_seconds"], interval, ()),
+                Reading(tick["tick_lateness_seconds"], 0.002, ()),
+                *(
+                    Reading(alert_metrics.LEVEL, int(f.level), ("memory_exhaustion", f.resource))
+                    for f in forecasts
+                    if f.level >= Level.WARNING
+                ),
+                Reading(own["store_file_bytes"], 181e6 + 900 * t, ()),
+                Reading(own["store_wal_bytes"], 4.1e6, ()),
+                Reading(own["store_free_bytes"], 9e6, ()),
+                Reading(own["store_queue_ticks"], t % 11, ()),
+                Reading(own["store_failing"], 0, ()),
+                Reading(own["store_commit_age_seconds"], 10 * _NOISE.random(), ()),
+                Reading(own["store_commit_duration_seconds"], 0.004 * abs(1 + _NOISE.gauss(0, 0.2)), ()),
+                Reading(own["store_last_check_timestamp_seconds"], end - 8.3 * 3600, ()),
+                *(
+                    Reading(own[name], 0, ())
+                    for name in (
+                        "store_check_findings",
+                        "store_set_aside",
+                        "store_dropped_ticks",
+                        "store_dropped_records",
+                        "store_write_errors",
+                        "store_rejected_values",
+                    )
+                ),
+                Reading(own["store_written_bytes"], 2600 * t, ()),
+                Reading(own["store_purged_rows"], 18 * t, ()),
+                Reading(systemd.OOM_SCORE_ADJUST, -900, ()),
+                Reading(own["http_connections"], 2, ()),
+                Reading(own["exposition_duration_seconds"], 0.0021 * abs(1 + _NOISE.gauss(0, 0.1)), ()),
+                Reading(metrics["doctor_findings"], 0, ("problem",)),
+                Reading(own["ticks"], taken, ()),
+                Reading(own["http_requests"], t / SCRAPE, ("/metrics", "200")),
+                Reading(own["http_requests"], t / 40, ("/api/v1/status", "200")),
+                Reading(alert_metrics.DELIVERIES, 3, ("ntfy", "sent")),
+                Reading(alert_metrics.DELIVERIES, 3, ("windows_toast", "sent")),
+                *(
+                    Reading(spec, 0, ("yes",) if spec.labels else ())
+                    for spec in alert_metrics.METRICS
+                    if spec.name in ("exhaustions", "false_alarms")
+                ),
+            ],
+        )
 
 
 def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
@@ -269,14 +308,28 @@ def nights(uuid: str, end: float) -> Iterator[tuple[float, list[Reading]]]:
         foreign, spilled = int((700 + 500 * chance.random()) * MIB), 512 * MIB if number in (22, 23) else 0
         verdict = "skipped" if number in (5, 12) else "findings" if spilled else "passed"
         run = night(
-            number, uuid=uuid, verdict=verdict, driver="591.44" if new else "581.29",
-            write_median=842e9 * factor, change_median=805e9 * factor, read_median=861e9 * factor,
-            write_min=801e9 * factor, read_min=(74e9 if spilled else 812e9 * factor), total_bytes=16303 * MIB,
-            reserved_bytes=326 * MIB, foreign_bytes=foreign, context_bytes=410 * MIB, spilled_bytes=spilled,
-            free_bytes=15100 * MIB - foreign, verified_bytes=15080 * MIB - foreign,
-            usable_bytes=14600 * MIB - foreign - spilled, spec_bytes=16384 * MIB, peak_bandwidth=896e9,
-            temperature_max_celsius=round(58 + 3 * chance.gauss(0, 1)), slowed_ratio=0.0,
-        )  # fmt: skip
+            number,
+            uuid=uuid,
+            verdict=verdict,
+            driver="591.44" if new else "581.29",
+            write_median=842e9 * factor,
+            change_median=805e9 * factor,
+            read_median=861e9 * factor,
+            write_min=801e9 * factor,
+            read_min=(74e9 if spilled else 812e9 * factor),
+            total_bytes=16303 * MIB,
+            reserved_bytes=326 * MIB,
+            foreign_bytes=foreign,
+            context_bytes=410 * MIB,
+            spilled_bytes=spilled,
+            free_bytes=15100 * MIB - foreign,
+            verified_bytes=15080 * MIB - foreign,
+            usable_bytes=14600 * MIB - foreign - spilled,
+            spec_bytes=16384 * MIB,
+            peak_bandwidth=896e9,
+            temperature_max_celsius=round(58 + 3 * chance.gauss(0, 1)),
+            slowed_ratio=0.0,
+        )
         slow = range(48, 56) if spilled else range(0)
         rows = [{**row, "read": row["read"] / (1.13 * factor)} for row in chunks(slow)]
         begun = end - (NIGHTS - number) * 86400 + 3 * 3600 + chance.random() * 1200
@@ -291,9 +344,7 @@ def openmetrics(parts: Part) -> str:
     for instance, scrapes in parts:
         where = {"job": "wslgpud", "instance": instance}
         for wall, readings in scrapes:
-            chosen = [
-                (r.spec.sample, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings
-            ]
+            chosen = [(r.spec.sample, dict(zip(r.spec.labels, r.labels, strict=True)), r.value) for r in readings]
             if any(r.spec == health.TICK_TIMESTAMP for r in readings):
                 chosen += [(name, {}, value) for name, value in _process(wall).items()]
             for name, labels, value in chosen:
@@ -318,8 +369,16 @@ def backfill_part(folder: Path, part: Part) -> None:
     file = folder / "history.om"
     file.write_text(openmetrics(part))
     # One block: promtool reads the whole file again for each.
-    command = [program("prometheus", "promtool"), "tsdb", "create-blocks-from", "openmetrics",
-               "--max-block-duration=1000h", "--quiet", str(file), str(folder / "tsdb")]  # fmt: skip
+    command = [
+        program("prometheus", "promtool"),
+        "tsdb",
+        "create-blocks-from",
+        "openmetrics",
+        "--max-block-duration=1000h",
+        "--quiet",
+        str(file),
+        str(folder / "tsdb"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     file.unlink()

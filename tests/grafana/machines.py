@@ -39,9 +39,7 @@ def nights(folder: Path, uuid: str) -> None:
     settings = StoreSettings()
     with Store(str(folder / "wslgpud.db"), settings, boot_id="earlier") as store:
         for number in range(3):
-            sizes = {
-                "spec": 16384, "total": 16303, "reserved": 326, "foreign": 900, "context": 400, "spilled": 0
-            }  # fmt: skip
+            sizes = {"spec": 16384, "total": 16303, "reserved": 326, "foreign": 900, "context": 400, "spilled": 0}
             values = {f"{kind}_bytes": size * MIB for kind, size in sizes.items()}
             values |= {"peak_bandwidth": 896e9, "temperature_max_celsius": 63, "slowed_ratio": 0}
             run = night(number, uuid=uuid, write_min=700e9, read_min=690e9, **values)

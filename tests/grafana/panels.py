@@ -22,14 +22,16 @@ class Query(NamedTuple):
     ref: str
     expression: str
 
-    def asked(
-        self, instance: str, gpu: str = ".+", rate: str = "1m", span: str = "1h", step: str = "1s"
-    ) -> str:
+    def asked(self, instance: str, gpu: str = ".+", rate: str = "1m", span: str = "1h", step: str = "1s") -> str:
         """Put values in the place of variables, as Grafana does."""
         values = {
-            "job": ".+", "instance": instance.replace(".", "\\\\.") or ".+", "gpu": gpu,
-            "__rate_interval": rate, "__interval": step, "__range": span,
-        }  # fmt: skip
+            "job": ".+",
+            "instance": instance.replace(".", "\\\\.") or ".+",
+            "gpu": gpu,
+            "__rate_interval": rate,
+            "__interval": step,
+            "__range": span,
+        }
         return re.sub(r"\$(\w+)", lambda match: values.get(match[1], match[0]), self.expression)
 
 

@@ -35,9 +35,12 @@ WIDTH, POINTS = 1600, 700
 SPANS = {"now-1h": 3600, "now-3h": 3 * 3600, "now-6h": 6 * 3600, "now-30d": 30 * 86400}
 #: what each picture shows: time, machine
 CHOSEN: dict[str, tuple[str, str]] = {
-    "overview": ("now-3h", history.PC), "gpu": ("now-3h", history.PC), "stress": ("now-30d", history.PC),
-    "daemon": ("now-3h", history.PC), "fleet": ("now-3h", ""),
-}  # fmt: skip
+    "overview": ("now-3h", history.PC),
+    "gpu": ("now-3h", history.PC),
+    "stress": ("now-30d", history.PC),
+    "daemon": ("now-3h", history.PC),
+    "fleet": ("now-3h", ""),
+}
 
 
 def components() -> None:
@@ -70,14 +73,19 @@ def answers(server: Prometheus, board: Any, span: int, end: float, instance: str
                 result = server.ask("query", query=asked, time=str(end))["result"]
             else:
                 start = (end - span) // step * step
-                result = server.ask(
-                    "query_range", query=asked, start=str(start), end=str(end), step=str(step)
-                )["result"]
-            found.setdefault(str(panel["id"]), []).append({
-                "refId": target["refId"], "legend": target.get("legendFormat", ""),
-                "format": target.get("format", ""), "instant": bool(target.get("instant")), "step": step,
-                "result": result,
-            })  # fmt: skip
+                result = server.ask("query_range", query=asked, start=str(start), end=str(end), step=str(step))[
+                    "result"
+                ]
+            found.setdefault(str(panel["id"]), []).append(
+                {
+                    "refId": target["refId"],
+                    "legend": target.get("legendFormat", ""),
+                    "format": target.get("format", ""),
+                    "instant": bool(target.get("instant")),
+                    "step": step,
+                    "result": result,
+                }
+            )
     return found
 
 
@@ -95,9 +103,7 @@ def notes(server: Prometheus, board: Any, span: int, end: float, instance: str) 
             times = [t for t, _ in series["values"]]
             starts = [t for before, t in zip([0, *times], times, strict=False) if t - before > step]
             ends = [t for t, after in zip(times, [*times[1:], math.inf], strict=True) if after - t > step]
-            found += [
-                {"from": a, "to": b, "colour": note["iconColor"]} for a, b in zip(starts, ends, strict=True)
-            ]
+            found += [{"from": a, "to": b, "colour": note["iconColor"]} for a, b in zip(starts, ends, strict=True)]
     return found
 
 
@@ -126,21 +132,25 @@ def shoot(name: str, picture: dict[str, Any], target: Path) -> None:
     height = 60 + 38 * max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in picture["board"]["panels"])
     with served(MODULES) as address:
         command = [
-            shutil.which("chromium") or "chromium", "--headless=new", "--no-sandbox", "--disable-gpu",
-            "--hide-scrollbars", f"--window-size={WIDTH},{height}", "--virtual-time-budget=15000",
-            f"--screenshot={target}", f"{address}/{name}.html",
-        ]  # fmt: skip
+            shutil.which("chromium") or "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--window-size={WIDTH},{height}",
+            "--virtual-time-budget=15000",
+            f"--screenshot={target}",
+            f"{address}/{name}.html",
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def small(file: Path) -> None:
     """Write the picture anew with a palette: flat colours need no more, and a third of the bytes."""
-    from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only here
+    from PIL import Image  # matplotlib brings it; only here
 
     with Image.open(file) as image:
-        flat = image.convert("RGB").quantize(
-            256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE
-        )
+        flat = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE)
         flat.save(file, optimize=True)
 
 
@@ -148,9 +158,7 @@ def main(names: list[str]) -> None:
     """Draw the dashboards."""
     components()
     PICTURES.mkdir(exist_ok=True)
-    end = float(
-        (int(time.time()) - 3120) // 3600 * 3600 + 3120
-    )  # 52 past: no label of the axis is cut at the edge
+    end = float((int(time.time()) - 3120) // 3600 * 3600 + 3120)  # 52 past: no label of the axis is cut at the edge
     with tempfile.TemporaryDirectory() as folder:
         history.backfill(Path(folder), end)
         for name in names or CHOSEN:
@@ -165,11 +173,14 @@ def main(names: list[str]) -> None:
                 if "$gpu" in json.dumps(board):
                     chosen["GPU"] = "0 NVIDIA GeForce RTX 5070 Ti"
                 picture = {
-                    "board": board, "answers": answers(server, board, span, end, instance),
-                    "notes": notes(server, board, span, end, instance), "variables": list(chosen.items()),
-                    "from": end - span, "to": end,
+                    "board": board,
+                    "answers": answers(server, board, span, end, instance),
+                    "notes": notes(server, board, span, end, instance),
+                    "variables": list(chosen.items()),
+                    "from": end - span,
+                    "to": end,
                     "span": f"Last {span // 3600} hours" if span < 86400 else f"Last {span // 86400} days",
-                }  # fmt: skip
+                }
                 shoot(name, picture, PICTURES / f"{name}.png")
                 small(PICTURES / f"{name}.png")
 

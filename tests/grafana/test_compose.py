@@ -20,13 +20,34 @@ SERVICES = yaml.safe_load(FILE.read_text())["services"]
 PROVISIONING = GRAFANA / "provisioning"
 #: https://grafana.com/docs/grafana/latest/administration/provisioning/
 PROVIDER_KEYS = {
-    "name", "orgId", "folder", "folderUid", "type", "disableDeletion", "updateIntervalSeconds",
-    "allowUiUpdates", "options",
-}  # fmt: skip
+    "name",
+    "orgId",
+    "folder",
+    "folderUid",
+    "type",
+    "disableDeletion",
+    "updateIntervalSeconds",
+    "allowUiUpdates",
+    "options",
+}
 SOURCE_KEYS = {
-    "name", "type", "access", "orgId", "uid", "url", "user", "database", "basicAuth", "basicAuthUser",
-    "withCredentials", "isDefault", "jsonData", "secureJsonData", "version", "editable",
-}  # fmt: skip
+    "name",
+    "type",
+    "access",
+    "orgId",
+    "uid",
+    "url",
+    "user",
+    "database",
+    "basicAuth",
+    "basicAuthUser",
+    "withCredentials",
+    "isDefault",
+    "jsonData",
+    "secureJsonData",
+    "version",
+    "editable",
+}
 
 
 def mounts(service: str) -> dict[str, Path]:
@@ -49,14 +70,7 @@ def test_it_is_what_the_compose_specification_allows(tmp_path: Path) -> None:
     wrong.write_text(FILE.read_text().replace("restart:", "restarts:", 1))
 
     def check(file: Path) -> int:
-        command = [
-            sys.executable,
-            "-m",
-            "check_jsonschema",
-            "--builtin-schema",
-            "vendor.compose-spec",
-            str(file),
-        ]
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(file)]
         return subprocess.run(command, capture_output=True, check=False).returncode
 
     assert (check(FILE), check(wrong)) == (0, 1)

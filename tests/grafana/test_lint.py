@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.grafana.panels import ANNOTATIONS, DASHBOARDS, QUERIES, Query, panels
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.risk.settings import RiskSettings
 
 SHOWING = {uid: board for uid, board in DASHBOARDS.items() if uid != "wslgpud-runbook"}
@@ -23,10 +23,20 @@ OWN = re.compile(r"\b(wslgpud_\w+|up|process_\w+)\b(?=\{)")
 NO_UNIT = ("table", "state-timeline", "heatmap")
 #: these show a counter as it stands: how often since the daemon or the driver was started
 SINCE_START = (
-    "Clock jumps", "NVML's process", "Wrong words", "Alert deliveries", "Warned in time", "Missed",
+    "Clock jumps",
+    "NVML process",
+    "Wrong words",
+    "Alert deliveries",
+    "Warned in time",
+    "Missed",
     "False alarms",
-    "ECC uncorrected", "ECC corrected", "Given up", "Failed writes", "Refused values", "Runs",
-)  # fmt: skip
+    "ECC uncorrected",
+    "ECC corrected",
+    "Dropped samples",
+    "Failed writes",
+    "Rejected values",
+    "Runs",
+)
 
 
 def variables(board: Any) -> dict[str, Any]:
@@ -68,10 +78,9 @@ def test_every_panel_says_what_it_shows_in_which_unit_and_from_where(uid: str) -
         assert re.fullmatch(r"(?s)[A-Z0-9].+[.?]", panel["description"]), title
         assert panel["datasource"]["uid"] == "${datasource}", title
         assert panel["targets"], title
-        assert (
-            panel["type"] in ("table", "state-timeline", "heatmap")
-            or panel["fieldConfig"]["defaults"]["unit"]
-        ), title
+        assert panel["type"] in ("table", "state-timeline", "heatmap") or panel["fieldConfig"]["defaults"]["unit"], (
+            title
+        )
         for target in panel["targets"]:
             assert target["datasource"]["uid"] == "${datasource}", title
     titles = [panel["title"] for panel in panels(SHOWING[uid])]
@@ -121,9 +130,7 @@ NOT_SHOWN = {
 
 
 def test_every_metric_is_on_a_dashboard_or_has_a_reason_not_to_be() -> None:
-    shown = {
-        name for query in [*QUERIES, *ANNOTATIONS] for name in re.findall(r"\bwslgpud_\w+", query.expression)
-    }
+    shown = {name for query in [*QUERIES, *ANNOTATIONS] for name in re.findall(r"\bwslgpud_\w+", query.expression)}
 
     assert {spec.sample for spec in catalogue()} - shown == NOT_SHOWN.keys()
 
@@ -153,9 +160,7 @@ def test_a_figure_that_may_be_missing_tells_why() -> None:
             for target in panel["targets"]:
                 if re.search(r"(\* 0|== 0\)) - 1", target["expr"]):
                     column = f"Value #{target['refId']}"
-                    assert '"-1"' in json.dumps(meanings(panel, column)), (
-                        f"{panel['title']} {target['refId']}"
-                    )
+                    assert '"-1"' in json.dumps(meanings(panel, column)), f"{panel['title']} {target['refId']}"
 
 
 def meanings(panel: Any, column: str) -> Any:

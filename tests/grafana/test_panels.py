@@ -12,7 +12,7 @@ from tests.grafana.machines import CARDS, watched
 from tests.grafana.panels import ANNOTATIONS, QUERIES, Query
 from tests.support.servers import Prometheus, program, prometheus
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("panels")]
 
 HOSTS = ("wsl2-vram-full", "two-gpus", "h200-training", "bare-linux")
 GROWTH = "a recorded machine stands still, so nothing grows"
@@ -29,8 +29,8 @@ EMPTY = STILL | {
 ALONE = {"two-gpus": {("wslgpud-overview", "Kills", "B"): "the kernel's log cannot be read on this machine"}}
 NO_WINDOWS = "this machine does not run under WSL"
 WINDOWS = {
-    ("wslgpud-overview", "Memory of Windows", ""): NO_WINDOWS,
-    ("wslgpud-overview", "Windows' memory left", ""): NO_WINDOWS,
+    ("wslgpud-overview", "Windows memory", ""): NO_WINDOWS,
+    ("wslgpud-overview", "Windows memory left", ""): NO_WINDOWS,
     ("wslgpud-overview", "VRAM as Windows sees it", ""): NO_WINDOWS,
 }
 EMPTY_WITHOUT_GPU = STILL | {
@@ -43,7 +43,7 @@ EMPTY_WITHOUT_GPU = STILL | {
     ("wslgpud-fleet", "VRAM in use", ""): NO_GPU,
     ("wslgpud-fleet", "GPU load by machine", ""): NO_GPU,
     ("wslgpud-fleet", "GPU power by machine", ""): NO_GPU,
-    ("wslgpud-daemon", "Calls that failed", ""): NO_GPU,
+    ("wslgpud-daemon", "Failed NVML calls", ""): NO_GPU,
 }
 
 
@@ -92,24 +92,22 @@ def test_annotations_can_be_asked_for(seen):
 
 
 @pytest.mark.parametrize(
-    ("uptime", "boot", "told"), [("15+15x4", "0 0 3600 3600 3600", 0), ("15 30 45 5 20", "0+0x4", 1)],
+    ("uptime", "boot", "told"),
+    [("15+15x4", "0 0 3600 3600 3600", 0), ("15 30 45 5 20", "0+0x4", 1)],
     ids=["the clock is set", "a restart"],
-)  # fmt: skip
+)
 def test_a_restart_is_drawn_and_a_clock_that_is_set_is_not(tmp_path, uptime, boot, told):
     of_one = '{job="wslgpud", instance="pc"}'
     series = {"uptime": uptime, "boot_time": boot}
     expressions = {q.asked("pc", step="1m") for q in ANNOTATIONS if q.ref == "Restarts of the machine"}
     test = {
         "interval": "15s",
-        "input_series": [
-            {"series": f"wslgpud_{n}_seconds{of_one}", "values": v} for n, v in series.items()
-        ],
+        "input_series": [{"series": f"wslgpud_{n}_seconds{of_one}", "values": v} for n, v in series.items()],
         "promql_expr_test": [
-            {"expr": expression, "eval_time": "1m",
-             "exp_samples": [{"labels": of_one, "value": 1}] * told}
+            {"expr": expression, "eval_time": "1m", "exp_samples": [{"labels": of_one, "value": 1}] * told}
             for expression in expressions
         ],
-    }  # fmt: skip
+    }
     (tmp_path / "tests.yml").write_text(json.dumps({"tests": [test]}))
     promtool = [program("prometheus", "promtool"), "test", "rules", "tests.yml"]
     done = subprocess.run(promtool, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -129,9 +127,7 @@ def grown(tmp_path_factory):
     with prometheus(folder, "{}", *options) as server:
 
         def ask(expression: str) -> list[dict[float, float]]:
-            answer = server.ask(
-                "query_range", query=expression, start=str(start), end=str(start + 2700), step="15"
-            )
+            answer = server.ask("query_range", query=expression, start=str(start), end=str(start + 2700), step="15")
             return [{float(at) - start: float(v) for at, v in one["values"]} for one in answer["result"]]
 
         yield ask

@@ -16,7 +16,7 @@ pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python
 
 def test_the_committed_dashboards_are_what_the_code_makes() -> None:
     """After a change: ./tests/renew."""
-    from grafana.source.__main__ import dashboards, main  # noqa: PLC0415 - only where the SDK is
+    from grafana.source.__main__ import dashboards, main  # only where the SDK is
 
     if os.environ.get("WSLGPUD_RENEW"):
         main()
@@ -27,9 +27,9 @@ def test_the_committed_dashboards_are_what_the_code_makes() -> None:
 
 def understood(board: Any) -> Any:
     """Return what is left of a dashboard after a way through the types that Grafana generates for Python."""
-    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415 - only where the SDK is
-    from grafana_foundation_sdk.cog.plugins import register_default_plugins  # noqa: PLC0415
-    from grafana_foundation_sdk.models.dashboard import Dashboard  # noqa: PLC0415
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder  # only where the SDK is
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+    from grafana_foundation_sdk.models.dashboard import Dashboard
 
     register_default_plugins()
     return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))

@@ -17,10 +17,14 @@ from tests.grafana.panels import DASHBOARDS, panels
 MODULES = Path(__file__).parent.parent.parent / ".cache" / "grafana"
 #: plugin -> name of its types, and whether it has options for fields
 PLUGINS = {
-    "stat": ("Stat", False), "bargauge": ("BarGauge", False), "timeseries": ("TimeSeries", True),
-    "table": ("Table", True), "state-timeline": ("StateTimeline", True), "heatmap": ("Heatmap", True),
+    "stat": ("Stat", False),
+    "bargauge": ("BarGauge", False),
+    "timeseries": ("TimeSeries", True),
+    "table": ("Table", True),
+    "state-timeline": ("StateTimeline", True),
+    "heatmap": ("Heatmap", True),
     "text": ("Text", False),
-}  # fmt: skip
+}
 STRICT = ["--noEmit", "--strict", "--skipLibCheck", "--target", "es2022", "--module", "esnext"]
 
 
@@ -48,18 +52,12 @@ def typescript() -> str:
         f'import * as {name} from "{types}/{name.lower()}/panelcfg/x/{name}PanelCfg_types.gen";'
         for name, _ in PLUGINS.values()
     ]
-    lines.append(
-        "type Enums<T> = T extends string ? `${T}` : T extends object ? { [K in keyof T]: Enums<T[K]> } : T;"
-    )
+    lines.append("type Enums<T> = T extends string ? `${T}` : T extends object ? { [K in keyof T]: Enums<T[K]> } : T;")
     number = 0
     for board in DASHBOARDS.values():
-        frame = {
-            key: value for key, value in board.items() if key not in ("panels", "annotations", "templating")
-        }
+        frame = {key: value for key, value in board.items() if key not in ("panels", "annotations", "templating")}
         number += 1
-        lines.append(
-            f"export const p{number}: Enums<Partial<Dashboard>> = {json.dumps(frame | {'id': None})};"
-        )
+        lines.append(f"export const p{number}: Enums<Partial<Dashboard>> = {json.dumps(frame | {'id': None})};")
         for panel in panels(board):
             name, has_fields = PLUGINS[panel["type"]]
             fields = panel.get("fieldConfig", {}).get("defaults", {})

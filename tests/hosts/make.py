@@ -102,8 +102,10 @@ def wsl2_idle() -> Machine:
     return Machine(
         [ISSUE + "10011", ISSUE + "11293", "https://github.com/Syllo/nvtop/issues/432"],
         {**wsl_machine(), **settings("[wsl2]\nmemory=50GB\n[general]\ninstanceIdleTimeout=-1\n")},
-        wsl_card(1536 * MIB, 3), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
-    )  # fmt: skip
+        wsl_card(1536 * MIB, 3),
+        commands=wsl_commands("2.6.3"),
+        disks=WSL_DISKS,
+    )
 
 
 def wsl2_vram_full() -> Machine:
@@ -118,9 +120,12 @@ def wsl2_vram_full() -> Machine:
     return Machine(
         [ISSUE + "41176", ISSUE + "40732", "https://github.com/Syllo/nvtop/issues/432"],
         {**wsl_machine(), **files, **log},
-        wsl_card(15800 * MIB, 100, 9309), links, wsl_commands("2.7.10", "mirrored"), WSL_DISKS,
+        wsl_card(15800 * MIB, 100, 9309),
+        links,
+        wsl_commands("2.7.10", "mirrored"),
+        WSL_DISKS,
         windows=json.loads(WINDOWS.read_text()),
-    )  # fmt: skip
+    )
 
 
 def wsl2_swap_thrash() -> Machine:
@@ -140,18 +145,30 @@ def wsl2_swap_thrash() -> Machine:
     full = {
         **memory(49 * GIB, 400 * MIB, 300 * MIB, 200 * MIB, 47 * GIB, 20 * GIB, 5 * GIB),
         **reclaim(
-            pgfault=90044074, pgmajfault=2801494, pswpin=6000000, pswpout=9000000, allocstall_normal=41000,
-            allocstall_movable=90000, pgsteal_kswapd=30000000, pgsteal_direct=5000000, pgscan_kswapd=90000000,
-            pgscan_direct=22000000, workingset_refault_anon=5500000, workingset_refault_file=4200000, oom_kill=1,
+            pgfault=90044074,
+            pgmajfault=2801494,
+            pswpin=6000000,
+            pswpout=9000000,
+            allocstall_normal=41000,
+            allocstall_movable=90000,
+            pgsteal_kswapd=30000000,
+            pgsteal_direct=5000000,
+            pgscan_kswapd=90000000,
+            pgscan_direct=22000000,
+            workingset_refault_anon=5500000,
+            workingset_refault_file=4200000,
+            oom_kill=1,
         ),
         **pressure(memory_some=88.5, memory_full=61.2, io_some=92.0),
         **processor(24, 61.0, running=9, blocked=17),
-    }  # fmt: skip
+    }
     return Machine(
         [ISSUE + "10199", ISSUE + "40458", "https://github.com/Dao-AILab/flash-attention/pull/832"],
         {**wsl_machine(), **settings(FOLKLORE, swappiness=10, overcommit_memory=1), **full, **files, **log},
-        wsl_card(1536 * MIB, 0), commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
-    )  # fmt: skip
+        wsl_card(1536 * MIB, 0),
+        commands=wsl_commands("2.6.3"),
+        disks=WSL_DISKS,
+    )
 
 
 def wsl2_no_psi() -> Machine:
@@ -165,8 +182,9 @@ def no_gpu() -> Machine:
     return Machine(
         ["src/windows/common/WslCoreConfig.cpp of https://github.com/microsoft/WSL (gpuSupport)"],
         {**wsl_machine(with_gpu=False), **settings("[wsl2]\ngpuSupport=false\n", max_map_count=65530)},
-        commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
-    )  # fmt: skip
+        commands=wsl_commands("2.6.3"),
+        disks=WSL_DISKS,
+    )
 
 
 def gpu_lost() -> Machine:
@@ -174,14 +192,17 @@ def gpu_lost() -> Machine:
     recording = linux_cards(1)
     recording["steps"] = [{}, {"gpus": {"0": {"*": {"error": "GPU_IS_LOST"}}}}]
     log = kernel_log(
-        "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-        seconds=4999.0,
+        "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", seconds=4999.0
     )
     files, links = linux_machine()
     return Machine(
-        ["https://docs.nvidia.com/deploy/xid-errors/ (79)"], {**files, **log}, recording, links,
-        disks=LINUX_DISKS, ticks=2,
-    )  # fmt: skip
+        ["https://docs.nvidia.com/deploy/xid-errors/ (79)"],
+        {**files, **log},
+        recording,
+        links,
+        disks=LINUX_DISKS,
+        ticks=2,
+    )
 
 
 def nvml_hang() -> Machine:
@@ -198,9 +219,13 @@ def nvml_crash() -> Machine:
     recording = wsl_card(1536 * MIB, 3)
     recording["steps"] = [{}, {"do": "crash"}]
     return Machine(
-        [ISSUE + "11277", ISSUE + "11870"], wsl_machine(), recording, commands=wsl_commands("2.2.4"),
-        disks=WSL_DISKS, ticks=2,
-    )  # fmt: skip
+        [ISSUE + "11277", ISSUE + "11870"],
+        wsl_machine(),
+        recording,
+        commands=wsl_commands("2.2.4"),
+        disks=WSL_DISKS,
+        ticks=2,
+    )
 
 
 def unknown_v2() -> Machine:
@@ -209,18 +234,23 @@ def unknown_v2() -> Machine:
     recording["gpus"][0]["nvmlDeviceGetMemoryInfo(33554472)"] = {"error": "UNKNOWN"}
     recording["system"]["nvmlSystemGetDriverVersion"] = "516.59"
     return Machine(
-        ["https://github.com/XuehaiPan/nvitop/issues/30"], wsl_machine(), recording,
-        commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
-    )  # fmt: skip
+        ["https://github.com/XuehaiPan/nvitop/issues/30"],
+        wsl_machine(),
+        recording,
+        commands=wsl_commands("2.6.3"),
+        disks=WSL_DISKS,
+    )
 
 
 def driver_mismatch() -> Machine:
     """Windows has updated the driver while WSL was running."""
     return Machine(
-        [ISSUE + "9035", ISSUE + "11589"], wsl_machine(),
+        [ISSUE + "9035", ISSUE + "11589"],
+        wsl_machine(),
         {"init": {"error": "LIB_RM_VERSION_MISMATCH"}, "gpus": []},
-        commands=wsl_commands("2.6.3"), disks=WSL_DISKS,
-    )  # fmt: skip
+        commands=wsl_commands("2.6.3"),
+        disks=WSL_DISKS,
+    )
 
 
 LINUX_DISKS = {"/": [1900000000000, 900000000000, 800000000000, 122000000, 110000000]}
@@ -243,28 +273,34 @@ def linux_machine() -> tuple[Files, dict[str, str]]:
         "/dev/nvidiactl": "",
     }
     links = {
-        "/proc/5151/exe": "/usr/bin/python3.12", "/proc/5151/fd/7": "/dev/nvidiactl",
+        "/proc/5151/exe": "/usr/bin/python3.12",
+        "/proc/5151/fd/7": "/dev/nvidiactl",
         "/proc/5151/fd/8": "/dev/nvidia0",
-    }  # fmt: skip
+    }
     return files, links
 
 
 def linux_cards(number: int) -> dict[str, Any]:
     """Return RTX 4090 cards of which the first trains."""
     cards = [
-        gpu(i, "NVIDIA GeForce RTX 4090", 24564 * MIB, 0 if i else 18 * GIB, 0 if i else 97, 22 if i else 380,
-            {} if i else {5151: 18 * GIB})
+        gpu(
+            i,
+            "NVIDIA GeForce RTX 4090",
+            24564 * MIB,
+            0 if i else 18 * GIB,
+            0 if i else 97,
+            22 if i else 380,
+            {} if i else {5151: 18 * GIB},
+        )
         for i in range(number)
-    ]  # fmt: skip
+    ]
     return nvml(*cards, driver="580.95.05", cuda=13000, names={5151: "/usr/bin/python3.12"})
 
 
 def two_gpus() -> Machine:
     """A Linux workstation with two cards, one busy."""
     files, links = linux_machine()
-    return Machine(
-        ["https://docs.nvidia.com/deploy/nvml-api/"], files, linux_cards(2), links, disks=LINUX_DISKS
-    )
+    return Machine(["https://docs.nvidia.com/deploy/nvml-api/"], files, linux_cards(2), links, disks=LINUX_DISKS)
 
 
 def cgroup_limit() -> Machine:
@@ -289,16 +325,32 @@ def cgroup_limit() -> Machine:
     # The 6.18 kernel has PSI built in but off.
     files = {k: v for k, v in files.items() if not k.startswith("/proc/pressure")}
     return Machine(
-        ["https://github.com/microsoft/WSL/pull/40519", ISSUE + "9669",
-         "arch/x86/configs/config-wsl of https://github.com/microsoft/WSL2-Linux-Kernel 6.18.20.1"],
-        files, wsl_card(1536 * MIB, 3), commands=wsl_commands("2.9.9"), disks=WSL_DISKS,
-    )  # fmt: skip
+        [
+            "https://github.com/microsoft/WSL/pull/40519",
+            ISSUE + "9669",
+            "arch/x86/configs/config-wsl of https://github.com/microsoft/WSL2-Linux-Kernel 6.18.20.1",
+        ],
+        files,
+        wsl_card(1536 * MIB, 3),
+        commands=wsl_commands("2.9.9"),
+        disks=WSL_DISKS,
+    )
 
 
 MACHINES = (
-    wsl2_idle, wsl2_vram_full, wsl2_swap_thrash, wsl2_no_psi, no_gpu, gpu_lost, nvml_hang, nvml_crash, unknown_v2,
-    two_gpus, driver_mismatch, cgroup_limit,
-)  # fmt: skip
+    wsl2_idle,
+    wsl2_vram_full,
+    wsl2_swap_thrash,
+    wsl2_no_psi,
+    no_gpu,
+    gpu_lost,
+    nvml_hang,
+    nvml_crash,
+    unknown_v2,
+    two_gpus,
+    driver_mismatch,
+    cgroup_limit,
+)
 
 
 def write(machine: Machine, folder: Path) -> None:
@@ -309,9 +361,15 @@ def write(machine: Machine, folder: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     facts = {
-        "kind": "synthetic", "origin": machine.origin, "ticks": machine.ticks, "wall": WALL, "mono": 5000.0,
-        "links": machine.links, "disks": machine.disks, "commands": machine.commands,
-    }  # fmt: skip
+        "kind": "synthetic",
+        "origin": machine.origin,
+        "ticks": machine.ticks,
+        "wall": WALL,
+        "mono": 5000.0,
+        "links": machine.links,
+        "disks": machine.disks,
+        "commands": machine.commands,
+    }
     (folder / "host.json").write_text(json.dumps(facts, indent=1) + "\n")
     if machine.nvml is not None:
         (folder / "nvml.json").write_text(json.dumps(machine.nvml, indent=1) + "\n")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.machines import MACHINES
-from wslgpud.catalogue import catalogue
-from wslgpud.observe import observe
-from wslgpud.risk import metrics as risk_metrics
+from wslgpud.app.catalogue import catalogue
+from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
+from wslgpud.sampling.observation import observe
 from wslgpud.serve import health
 from wslgpud.serve.exposition import CLASSIC, encode, families
 

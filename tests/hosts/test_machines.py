@@ -12,7 +12,7 @@ import pytest
 from tests.hosts.machines import HERE, MACHINES, facts
 from wslgpud.config import Config
 from wslgpud.host import NoData, RecordedHost, SourceError
-from wslgpud.observe import observe
+from wslgpud.sampling.observation import observe
 from wslgpud.sources import windows
 from wslgpud.sources.registry import SOURCES
 
@@ -24,8 +24,9 @@ def test_the_synthetic_machines_are_what_the_script_makes(tmp_path):
     made = sorted(folder.name for folder in tmp_path.iterdir())
     assert made == [name for name in MACHINES if facts(name)["kind"] == "synthetic"]
     for name in made:
-        left, right = ({p.relative_to(d): p for p in d.rglob("*") if p.is_file()}
-                       for d in (tmp_path / name, HERE / name))  # fmt: skip
+        left, right = (
+            {p.relative_to(d): p for p in d.rglob("*") if p.is_file()} for d in (tmp_path / name, HERE / name)
+        )
         assert left.keys() == right.keys(), name
         for path, file in left.items():
             assert filecmp.cmp(file, right[path], shallow=False), f"{name}: {path}; run tests/hosts/make.py"
@@ -71,9 +72,7 @@ def test_of_every_machine_ram_and_the_biggest_processes_are_known(ticked, name):
 def test_the_recorded_machines_real_kernel_is_understood(ticked):
     (snapshot,) = ticked("bare-linux")
     kills = [e for e in snapshot.events if e.kind == "oom_kill"]
-    assert [(e.fields["victim"], e.fields["constraint"]) for e in kills] == [
-        ("python3", "CONSTRAINT_MEMCG")
-    ] * 2
+    assert [(e.fields["victim"], e.fields["constraint"]) for e in kills] == [("python3", "CONSTRAINT_MEMCG")] * 2
     assert kills[0].fields["cgroup"].startswith("/wslgpud-test-")
     assert kills[0].fields["size_bytes"] == (263808 + 5784) * 1024
 

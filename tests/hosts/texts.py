@@ -29,30 +29,54 @@ def kernel(release: str, boot: int, uptime: float = 5000.0) -> Files:
 
 
 def memory(  # noqa: PLR0917 - one machine's figures in the order of the file
-    total: int,
-    free: int,
-    available: int,
-    cached: int,
-    anon: int,
-    swap_total: int,
-    swap_free: int,
-    shmem: int = 0,
+    total: int, free: int, available: int, cached: int, anon: int, swap_total: int, swap_free: int, shmem: int = 0
 ) -> Files:
     """Return /proc/meminfo; fields and order of Linux 6.6, fs/proc/meminfo.c."""
     slab = total // 200
     lines = {
-        "MemTotal": total, "MemFree": free, "MemAvailable": available, "Buffers": total // 1000, "Cached": cached,
-        "SwapCached": (swap_total - swap_free) // 50, "Active": anon // 2 + cached // 2,
-        "Inactive": anon // 2 + cached // 2, "Active(anon)": anon // 2, "Inactive(anon)": anon // 2,
-        "Active(file)": cached // 2, "Inactive(file)": cached // 2, "Unevictable": 0, "Mlocked": 0,
-        "SwapTotal": swap_total, "SwapFree": swap_free, "Dirty": 40 * 1024, "Writeback": 0, "AnonPages": anon,
-        "Mapped": anon // 20, "Shmem": shmem, "KReclaimable": slab, "Slab": 2 * slab, "SReclaimable": slab,
-        "SUnreclaim": slab, "KernelStack": 12 * MIB, "PageTables": anon // 500, "SecPageTables": 0,
-        "NFS_Unstable": 0, "Bounce": 0, "WritebackTmp": 0, "CommitLimit": total // 2 + swap_total,
-        "Committed_AS": anon * 3 // 2, "VmallocTotal": 34359738367 * 1024, "VmallocUsed": 30 * MIB,
-        "VmallocChunk": 0, "Percpu": 8 * MIB, "AnonHugePages": anon // 8, "ShmemHugePages": 0,
-        "ShmemPmdMapped": 0, "FileHugePages": 0, "FilePmdMapped": 0,
-    }  # fmt: skip
+        "MemTotal": total,
+        "MemFree": free,
+        "MemAvailable": available,
+        "Buffers": total // 1000,
+        "Cached": cached,
+        "SwapCached": (swap_total - swap_free) // 50,
+        "Active": anon // 2 + cached // 2,
+        "Inactive": anon // 2 + cached // 2,
+        "Active(anon)": anon // 2,
+        "Inactive(anon)": anon // 2,
+        "Active(file)": cached // 2,
+        "Inactive(file)": cached // 2,
+        "Unevictable": 0,
+        "Mlocked": 0,
+        "SwapTotal": swap_total,
+        "SwapFree": swap_free,
+        "Dirty": 40 * 1024,
+        "Writeback": 0,
+        "AnonPages": anon,
+        "Mapped": anon // 20,
+        "Shmem": shmem,
+        "KReclaimable": slab,
+        "Slab": 2 * slab,
+        "SReclaimable": slab,
+        "SUnreclaim": slab,
+        "KernelStack": 12 * MIB,
+        "PageTables": anon // 500,
+        "SecPageTables": 0,
+        "NFS_Unstable": 0,
+        "Bounce": 0,
+        "WritebackTmp": 0,
+        "CommitLimit": total // 2 + swap_total,
+        "Committed_AS": anon * 3 // 2,
+        "VmallocTotal": 34359738367 * 1024,
+        "VmallocUsed": 30 * MIB,
+        "VmallocChunk": 0,
+        "Percpu": 8 * MIB,
+        "AnonHugePages": anon // 8,
+        "ShmemHugePages": 0,
+        "ShmemPmdMapped": 0,
+        "FileHugePages": 0,
+        "FilePmdMapped": 0,
+    }
     text = "".join(f"{name + ':':<16}{value // 1024:>8} kB\n" for name, value in lines.items())
     text += "HugePages_Total:       0\nHugePages_Free:        0\nHugePages_Rsvd:        0\nHugePages_Surp:        0\n"
     return {"/proc/meminfo": text + "Hugepagesize:       2048 kB\nHugetlb:               0 kB\n"}
@@ -61,13 +85,36 @@ def memory(  # noqa: PLR0917 - one machine's figures in the order of the file
 def reclaim(**counters: int) -> Files:
     """Return /proc/vmstat: names and order of Linux 6.6, mm/vmstat.c, those that matter; the rest are 0."""
     names = (
-        "nr_free_pages", "workingset_nodes", "workingset_refault_anon", "workingset_refault_file",
-        "pgpgin", "pgpgout", "pswpin", "pswpout", "allocstall_dma", "allocstall_dma32",
-        "allocstall_normal", "allocstall_movable", "allocstall_device", "pgfault", "pgmajfault",
-        "pgsteal_kswapd", "pgsteal_direct", "pgsteal_khugepaged", "pgscan_kswapd", "pgscan_direct",
-        "pgscan_khugepaged", "pgscan_direct_throttle", "pgscan_anon", "pgscan_file", "pgsteal_anon",
-        "pgsteal_file", "drop_pagecache", "drop_slab", "oom_kill",
-    )  # fmt: skip
+        "nr_free_pages",
+        "workingset_nodes",
+        "workingset_refault_anon",
+        "workingset_refault_file",
+        "pgpgin",
+        "pgpgout",
+        "pswpin",
+        "pswpout",
+        "allocstall_dma",
+        "allocstall_dma32",
+        "allocstall_normal",
+        "allocstall_movable",
+        "allocstall_device",
+        "pgfault",
+        "pgmajfault",
+        "pgsteal_kswapd",
+        "pgsteal_direct",
+        "pgsteal_khugepaged",
+        "pgscan_kswapd",
+        "pgscan_direct",
+        "pgscan_khugepaged",
+        "pgscan_direct_throttle",
+        "pgscan_anon",
+        "pgscan_file",
+        "pgsteal_anon",
+        "pgsteal_file",
+        "drop_pagecache",
+        "drop_slab",
+        "oom_kill",
+    )
     unknown = set(counters) - set(names)
     if unknown:
         raise ValueError(f"/proc/vmstat has no {unknown}")
@@ -97,10 +144,7 @@ def processor(cpus: int, load: float, running: int = 1, blocked: int = 0) -> Fil
     text = f"cpu  {all_together}\n" + "".join(f"cpu{i} {one}\n" for i in range(cpus))
     text += f"intr 5000000 0 9\nctxt 90000000\nbtime 1789995000\nprocesses 54321\nprocs_running {running}\n"
     text += f"procs_blocked {blocked}\nsoftirq 3000000 0 1\n"
-    return {
-        "/proc/stat": text,
-        "/proc/loadavg": f"{load:.2f} {load / 2:.2f} {load / 4:.2f} {running}/900 54321\n",
-    }
+    return {"/proc/stat": text, "/proc/loadavg": f"{load:.2f} {load / 2:.2f} {load / 4:.2f} {running}/900 54321\n"}
 
 
 def disks_and_network(disk: str, interface: str) -> Files:
@@ -228,9 +272,7 @@ NOT_AVAILABLE = 2**64 - 1
 NO = {"error": "NOT_SUPPORTED"}
 
 
-def nvml(
-    *gpus: dict[str, Any], driver: str, cuda: int, names: dict[int, str] | None = None
-) -> dict[str, Any]:
+def nvml(*gpus: dict[str, Any], driver: str, cuda: int, names: dict[int, str] | None = None) -> dict[str, Any]:
     """Return a recording of NVML with these GPUs."""
     system: dict[str, Any] = {
         "nvmlSystemGetDriverVersion": driver,
@@ -243,13 +285,7 @@ def nvml(
 
 
 def gpu(  # noqa: PLR0917 - one card, all its facts
-    number: int,
-    name: str,
-    total: int,
-    used: int,
-    busy: int,
-    watts: int,
-    processes: dict[int, int] | None = None,
+    number: int, name: str, total: int, used: int, busy: int, watts: int, processes: dict[int, int] | None = None
 ) -> dict[str, Any]:
     """Return a GeForce card under Linux; ``processes`` maps pid to bytes."""
     reserved = total // 50
@@ -261,7 +297,10 @@ def gpu(  # noqa: PLR0917 - one card, all its facts
         "nvmlDeviceGetCudaComputeCapability": [12, 0] if "50" in name else [8, 9],
         "nvmlDeviceGetDriverModel": NO,
         "nvmlDeviceGetMemoryInfo(33554472)": {
-            "total": total, "reserved": reserved, "free": total - reserved - used, "used": used,
+            "total": total,
+            "reserved": reserved,
+            "free": total - reserved - used,
+            "used": used,
         },
         "nvmlDeviceGetMemoryInfo": {"total": total, "free": total - reserved - used, "used": used + reserved},
         "nvmlDeviceGetUtilizationRates": {"gpu": busy, "memory": busy // 2},
@@ -289,7 +328,7 @@ def gpu(  # noqa: PLR0917 - one card, all its facts
         "nvmlDeviceGetTemperatureThreshold(0)": 95,
         "nvmlDeviceGetTemperatureThreshold(1)": 90,
         "nvmlDeviceGetDisplayActive": 0,
-    }  # fmt: skip
+    }
 
 
 def gpu_under_wsl(answers: dict[str, Any]) -> dict[str, Any]:

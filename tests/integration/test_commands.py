@@ -32,13 +32,17 @@ def test_config_init_writes_a_file_that_config_check_likes_and_never_overwrites(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("alerts.quiet_hours", "10pm"), ("alerts.channel_levels", "command"), ("alerts.urls_file", "/no/urls"),
-     ("alerts.alertmanager_urls", "localhost"), ("server.address", "0.0.0.0"),
-     ("server.web_config_file", "/no/web.yml"), ("stress.schedule", "30 3")],
-)  # fmt: skip
-def test_config_check_refuses_what_the_daemon_would_not_start_with(
-    tmp_path: Path, key: str, value: str
-) -> None:
+    [
+        ("alerts.quiet_hours", "10pm"),
+        ("alerts.channel_levels", "command"),
+        ("alerts.urls_file", "/no/urls"),
+        ("alerts.alertmanager_urls", "localhost"),
+        ("server.address", "0.0.0.0"),
+        ("server.web_config_file", "/no/web.yml"),
+        ("stress.schedule", "30 3"),
+    ],
+)
+def test_config_check_refuses_what_the_daemon_would_not_start_with(tmp_path: Path, key: str, value: str) -> None:
     settings = {f"WSLGPUD_{key.replace('.', '__').upper()}": value}
     checked = wslgpud("config", "check", home=tmp_path, settings=settings)
     started = wslgpud("run", "--state", str(tmp_path / "state"), home=tmp_path, settings=settings)
@@ -58,9 +62,7 @@ def test_config_show_names_every_key_with_its_value_and_origin(tmp_path: Path) -
     assert shown["sampling.interval_seconds"]["origin"] == "default"
 
 
-def test_config_show_tells_people_each_key_with_its_value_where_it_is_from_and_its_meaning(
-    tmp_path: Path,
-) -> None:
+def test_config_show_tells_people_each_key_with_its_value_where_it_is_from_and_its_meaning(tmp_path: Path) -> None:
     shown = wslgpud("config", "show", home=tmp_path, settings={"WSLGPUD_LOG__LEVEL": "debug"}).stdout
 
     assert shown.splitlines()[0] == "sampling.interval_seconds = 1.0"

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually, wslgpud
 from wslgpud import __version__
-from wslgpud.app import Daemon
+from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.store import Reader, StoreError
@@ -42,9 +42,7 @@ def test_the_figures_it_serves_are_those_of_this_machine(tmp_path: Path) -> None
     with daemon(tmp_path) as running:
         success = 'wslgpud_source_success{source="memory"}'
         eventually(lambda: running.samples().get(success) == 1, "a look at the memory")
-        samples = eventually(
-            lambda: (s := running.samples()).get("wslgpud_memory_total_bytes") and s, "its figures"
-        )
+        samples = eventually(lambda: (s := running.samples()).get("wslgpud_memory_total_bytes") and s, "its figures")
 
     assert samples["wslgpud_memory_total_bytes"] == total
     assert 0 < samples["wslgpud_memory_available_bytes"] < total
@@ -216,14 +214,7 @@ def test_ones_own_history_can_be_replayed(tmp_path: Path) -> None:
     kept = len(samples_in(running.database))
     replayed = wslgpud("replay", "--since", "1h", "--state", str(running.state), home=tmp_path)
     nothing = wslgpud(
-        "replay",
-        "--since",
-        "2020-01-01",
-        "--until",
-        "2020-01-02",
-        "--state",
-        str(running.state),
-        home=tmp_path,
+        "replay", "--since", "2020-01-01", "--until", "2020-01-02", "--state", str(running.state), home=tmp_path
     )
 
     found = re.match(r"history: (\d+) samples", replayed.stdout)
@@ -291,9 +282,7 @@ class TestAFaultIsOneLineAndExitStatusTwo:
             assert "another wslgpud is writing" in self.run(tmp_path)
 
     def test_a_recording_that_is_none(self, tmp_path: Path) -> None:
-        assert "is not a machine recorded by" in self.complaint(
-            tmp_path, "status", "--host-root", str(tmp_path)
-        )
+        assert "is not a machine recorded by" in self.complaint(tmp_path, "status", "--host-root", str(tmp_path))
 
 
 def first_of(warnings: Path, resource: str) -> dict[str, str] | None:
@@ -302,6 +291,7 @@ def first_of(warnings: Path, resource: str) -> dict[str, str] | None:
     return next((w for line in lines if line and (w := json.loads(line))["resource"] == resource), None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to limit the memory of a cgroup")
 def test_a_real_memory_hog_in_a_limited_cgroup_raises_a_warning_before_it_is_killed(tmp_path: Path) -> None:
     group = Path("/sys/fs/cgroup/memory") / f"wslgpud-test-{os.getpid()}"
@@ -310,9 +300,7 @@ def test_a_real_memory_hog_in_a_limited_cgroup_raises_a_warning_before_it_is_kil
         (group / "memory.limit_in_bytes").write_text(str(256 << 20))
         (group / "memory.swappiness").write_text("0")
     except OSError as error:
-        pytest.skip(
-            f"no writable cgroup v1 memory controller here ({error.strerror}); the VM tests do this too"
-        )
+        pytest.skip(f"no writable cgroup v1 memory controller here ({error.strerror}); the VM tests do this too")
     out = tmp_path / "warnings"
     command = tmp_path / "on-warning"
     command.write_text(f"#!/bin/sh\ncat >> {out}; echo >> {out}\n")

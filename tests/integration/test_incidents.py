@@ -26,6 +26,7 @@ def unclean(incidents: list[dict]) -> dict | None:
     return next((i for i in incidents if i["rule"] == "unclean_end"), None)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_was_killed_says_so_at_its_next_start_and_the_report_has_the_minutes_before(
     tmp_path: Path,
 ) -> None:
@@ -67,16 +68,15 @@ def test_an_incident_that_is_none_and_a_folder_without_a_daemon_are_named(tmp_pa
     nowhere = wslgpud("incidents", "--state", str(tmp_path / "none"), home=tmp_path)
 
     assert (missing.returncode, missing.stderr) == (
-        2, "wslgpud: there is no incident 12345; 'wslgpud incidents' lists them\n"
-    )  # fmt: skip
+        2,
+        "wslgpud: there is no incident 12345; 'wslgpud incidents' lists them\n",
+    )
     assert nowhere.returncode == 2
     assert len(nowhere.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("option", [("--since", "7d"), ("--all",)], ids=" ".join)
-def test_what_chooses_from_the_list_is_refused_beside_a_number(
-    tmp_path: Path, option: tuple[str, ...]
-) -> None:
+def test_what_chooses_from_the_list_is_refused_beside_a_number(tmp_path: Path, option: tuple[str, ...]) -> None:
     refused = wslgpud("incidents", "7", *option, home=tmp_path)
 
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -98,6 +98,7 @@ def test_alerts_test_says_which_channel_took_the_message(tmp_path: Path) -> None
     assert server.got[0]["title"] == "Test message from wslgpud: alerts arrive here"
 
 
+@pytest.mark.slow
 def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
@@ -106,18 +107,12 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     with daemon(tmp_path) as running:
         incident = eventually(lambda: unclean(running.status().get("incidents", [])), "the incident")
         number = str(incident["id"])
-        said = wslgpud(
-            "alerts", "silence", "unclean_end", "--for", "2h", "--resource", "daemon", *state, home=tmp_path
-        )
+        said = wslgpud("alerts", "silence", "unclean_end", "--for", "2h", "--resource", "daemon", *state, home=tmp_path)
         acknowledged = wslgpud("alerts", "ack", number, *state, home=tmp_path)
         listed = ask(tmp_path, "alerts", "list")
-        shown = eventually(
-            lambda: (i := unclean(running.status()["incidents"]))["acknowledged"] and i, "the next tick"
-        )
+        shown = eventually(lambda: (i := unclean(running.status()["incidents"]))["acknowledged"] and i, "the next tick")
         page = running.get("/plain")
-        wslgpud(
-            "alerts", "silence", "unclean_end", "--for", "0", "--resource", "daemon", *state, home=tmp_path
-        )
+        wslgpud("alerts", "silence", "unclean_end", "--for", "0", "--resource", "daemon", *state, home=tmp_path)
         running.end()
     wrong = wslgpud("alerts", "silence", "swap_trash", *state, home=tmp_path)
     nobody = wslgpud("alerts", "ack", "77777", *state, home=tmp_path)
@@ -132,9 +127,7 @@ def test_silences_and_acknowledgements_are_kept_beside_the_data_and_listed(tmp_p
     assert "acknowledged · silenced until" in page
     assert ask(tmp_path, "alerts", "list")["silences"] == []
     assert "there is no rule swap_trash" in wrong.stderr
-    assert (
-        nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows those that are\n"
-    )
+    assert nobody.stderr == "wslgpud: incident 77777 is not open; 'wslgpud alerts list' shows those that are\n"
 
 
 def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:
@@ -145,12 +138,10 @@ def test_every_rule_can_be_explained_where_it_is_needed(tmp_path: Path) -> None:
     assert one.startswith("vram_spill\nThe card is full and Windows moves its memory into RAM")
     assert one in all_ + "\n"
     assert all_.count("\n\n") >= 15
-    assert (none.returncode, "there is no rule nothing; there are: memory_exhaustion" in none.stderr) == (
-        2,
-        True,
-    )
+    assert (none.returncode, "there is no rule nothing; there are: memory_exhaustion" in none.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp_path: Path) -> None:
     """The row and the message are on disk before any channel is asked; the channel comes back a run later."""
     with webhook() as server:
@@ -172,9 +163,7 @@ def test_a_warning_waits_over_a_kill_of_the_daemon_until_its_channel_is_back(tmp
             eventually(lambda: server.got, "the message")
             eventually(
                 lambda: (
-                    running.samples().get(
-                        f'wslgpud_alert_deliveries_waiting{{channel="{channel(running.database)}"}}'
-                    )
+                    running.samples().get(f'wslgpud_alert_deliveries_waiting{{channel="{channel(running.database)}"}}')
                     == 0
                 ),
                 "an empty outbox",

@@ -46,8 +46,6 @@ def test_promtool_has_nothing_to_say_about_the_names(tmp_path: Path) -> None:
     with daemon(tmp_path) as running:
         eventually(lambda: running.status_of("/-/ready") == 200, "readiness")
         text = running.get("/metrics")
-    done = subprocess.run(
-        [promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -23,9 +23,9 @@ from textual.widgets import Static
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, clean_environment, daemon, eventually, wslgpud
 from tests.support.servers import free_port
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
-from wslgpud.cli.live.past import Past
-from wslgpud.cli.live.trail import Trail
+from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed
+from wslgpud.cli.live.recent_series import RecentSeries
+from wslgpud.cli.live.series_source import Past
 from wslgpud.client import Daemon, Unanswered
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
@@ -40,12 +40,12 @@ class Feed:
         self._own = OwnFeed(Config(), RecordedHost(HOSTS / "two-gpus"), "recording")
         self.trouble = ""
 
-    def look(self) -> Look:
+    def look(self) -> LiveSample:
         if self.trouble:
             raise Unanswered(self.trouble)
         return self._own.look()
 
-    def past(self, trail: Trail) -> Past:
+    def past(self, trail: RecentSeries) -> Past:
         return self._own.past(trail)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ def answering(answer: bytes) -> Iterator[str]:
         server.join()
 
 
-def sample_of(feed: DaemonFeed) -> Look | None:
+def sample_of(feed: DaemonFeed) -> LiveSample | None:
     """Look at a daemon that may have taken no sample yet, none with a memory in it, or its time to answer."""
     try:
         look = feed.look()
@@ -193,11 +193,15 @@ def test_a_machine_that_falls_silent_is_said_to_and_its_return_is_seen() -> None
 
 @pytest.mark.parametrize(
     "answer",
-    [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{",
-     b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
-     b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"at":1}'],
+    [
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{"at":1}',
+    ],
     ids=["another program", "cut off", "a page", "other JSON", "no metrics"],
-)  # fmt: skip
+)
 def test_whoever_else_answers_is_said_to_be_no_daemon(answer: bytes, tmp_path: Path) -> None:
     with answering(answer) as url, pytest.raises(Unanswered, match=url):
         DaemonFeed(Daemon(url)).look()
@@ -248,15 +252,17 @@ def test_a_daemon_that_ends_and_starts_again_is_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("colour", [{}, {"NO_COLOR": "1"}], ids=["colour", "none"])
-def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(
-    tmp_path: Path, colour: dict[str, str]
-) -> None:
+def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(tmp_path: Path, colour: dict[str, str]) -> None:
     ours, its = pty.openpty()
     environment = {**clean_environment(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
     process = subprocess.Popen(
         [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "wsl2-idle")],
-        stdin=its, stdout=its, stderr=its, env={**environment, **colour}, start_new_session=True,
-    )  # fmt: skip
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env={**environment, **colour},
+        start_new_session=True,
+    )
     os.close(its)
     said = b""
 
@@ -288,9 +294,7 @@ def test_in_a_real_terminal_it_draws_leaves_on_q_and_tidies_up(
 
 def test_without_a_terminal_it_looks_once_and_prints(tmp_path: Path) -> None:
     command = [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=clean_environment(tmp_path)
-    )
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=clean_environment(tmp_path))
 
     assert "GPU 1" in result.stdout
     assert "a recorded machine" in result.stdout
@@ -301,8 +305,11 @@ def test_without_a_keyboard_it_does_not_stay_where_nobody_could_leave_it(tmp_pat
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [*WSLGPUD, "monitor", "--host-root", str(HOSTS / "two-gpus")],
-        stdin=subprocess.DEVNULL, stdout=its, stderr=its, env=clean_environment(tmp_path),
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=its,
+        stderr=its,
+        env=clean_environment(tmp_path),
+    )
     os.close(its)
     too_long = threading.Timer(PATIENCE_SECONDS, process.kill)
     too_long.start()

@@ -21,17 +21,18 @@ from tests.support.daemons import PATIENCE_SECONDS, daemon, eventually
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.history import SPANS, History, View, history
-from wslgpud.cli.live.looks import DaemonFeed, DriveWatch, Look, OwnFeed
-from wslgpud.cli.live.past import ApiPast, Drawn, NoPastError, ReaderPast, TrailPast, before
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import DaemonFeed, DriveWatch, LiveSample, OwnFeed
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.series_source import Drawn, Past, api_past, before, database_past, trail_past
+from wslgpud.cli.live.series_view import SPANS, History, View, history
 from wslgpud.client import Daemon, noted
 from wslgpud.config import Config
-from wslgpud.curves import Curve
 from wslgpud.host import RecordedHost
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
+from wslgpud.series.curves import Curve
 from wslgpud.sources.memory import MEMINFO
 from wslgpud.store import SeriesRef
+from wslgpud.words import Told
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 DAY = 86400.0
@@ -58,13 +59,13 @@ def remember(stage: Stage, count: int = 60) -> float:
     return now
 
 
-def api_of(stage: Stage) -> ApiPast:
-    return ApiPast(Daemon(stage.url))
+def api_of(stage: Stage) -> Past:
+    return api_past(Daemon(stage.url))
 
 
 def test_api_and_database_tell_the_same(stage: Stage) -> None:
     now = remember(stage)
-    api, file = api_of(stage), ReaderPast(str(stage.database))
+    api, file = api_of(stage), database_past(str(stage.database))
     try:
         assert list(api.words()) == list(file.words()) == ["ram", "disk"]
         for word in ("ram", "disk"):
@@ -93,22 +94,22 @@ def test_a_year_comes_in_few_points_from_the_hours(stage: Stage) -> None:
 
 
 def test_a_database_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(NoPastError, match=r"nothing\.db"):
-        ReaderPast(str(tmp_path / "nothing.db"))
+    with pytest.raises(match=r"nothing\.db"):
+        database_past(str(tmp_path / "nothing.db"))
 
 
 def test_a_daemon_that_does_not_answer_is_said_so(stage: Stage) -> None:
     past = api_of(stage)
     stage.server.stop()
 
-    with pytest.raises(NoPastError, match="does not answer"):
+    with pytest.raises(match="does not answer"):
         past.words()
 
 
 def test_without_either_there_is_what_the_view_has_seen() -> None:
-    trail, now = Trail(), time.monotonic()
-    trail.seed(Key("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
-    past = TrailPast(trail)
+    trail, now = RecentSeries(), time.monotonic()
+    trail.seed(SeriesKey("used", "ram"), [(now - ago, ago / 100) for ago in range(60, 0, -1)])
+    past = trail_past(trail)
 
     assert past.words() == ["used"]
     (curve,) = past.drawn("used", time.time() - 300, time.time(), 100).curves
@@ -121,9 +122,12 @@ def drawn_of(count: int, *points: tuple[float, float, float, float]) -> Drawn:
 
 
 @given(
-    st.integers(0, 12), st.integers(60, 220), st.integers(12, 60), st.integers(0, len(SPANS) - 1),
+    st.integers(0, 12),
+    st.integers(60, 220),
+    st.integers(12, 60),
+    st.integers(0, len(SPANS) - 1),
     st.sampled_from(["", "no answer"]),
-)  # fmt: skip
+)
 def test_it_fits_every_terminal(count: int, width: int, height: int, span: int, trouble: str) -> None:
     now = 1_795_253_531.0
     points = [(now - 100 + 10 * n, 1e9, 2e9 + n * 1e8, 3e9 + n * 1e8) for n in range(10)]
@@ -151,7 +155,7 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
     remember(stage)
 
     class WithPast(Feed):
-        def past(self, _: Trail) -> ApiPast:
+        def past(self, _: RecentSeries) -> Past:
             return api_of(stage)
 
     async def play() -> None:
@@ -187,10 +191,10 @@ def test_h_opens_it_and_leads_back(stage: Stage) -> None:
 
 def words_of(feed: DaemonFeed) -> Sequence[str]:
     """Return what can be asked of a history that may be about to be."""
-    past = feed.past(Trail())
+    past = feed.past(RecentSeries())
     try:
         return past.words()
-    except NoPastError:
+    except Told:
         return ()
     finally:
         past.close()
@@ -217,9 +221,9 @@ def test_a_training_that_reads_from_a_drive_of_windows_is_told_so() -> None:
     finally:
         feed.close()
 
-    (hint,) = [h for h in hints(look, Trail()) if "dataset" in str(h.text)]
+    (hint,) = [h for h in hints(look, RecentSeries()) if "dataset" in str(h.text)]
     assert "/mnt/c/data/train-00017.tar" in str(hint.evidence)
-    assert not [h for h in hints(replace(look, on_windows=None), Trail()) if "dataset" in str(h.text)]
+    assert not [h for h in hints(replace(look, on_windows=None), RecentSeries()) if "dataset" in str(h.text)]
 
 
 def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
@@ -229,14 +233,14 @@ def test_where_no_drive_of_windows_is_mounted_nobody_looks_for_one() -> None:
 def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: Stage) -> None:
     stage.host("two-gpus", past_seconds=300)
     feed = DaemonFeed(Daemon(stage.url))
-    look, trail = feed.look(), Trail()
+    look, trail = feed.look(), RecentSeries()
     for key, points in before(feed.past(trail), look):
         trail.seed(key, points)
 
     ram = next(f for f in look.document["forecasts"] if f["resource"] == "ram")
     busy = look.document["gpus"][0]["utilization_ratio"]
     used = 1 - ram["headroom_bytes"] / ram["capacity_bytes"]
-    for key, value in ((Key("used", "ram"), used), (Key("busy", "0"), busy)):
+    for key, value in ((SeriesKey("used", "ram"), used), (SeriesKey("busy", "0"), busy)):
         points = trail.points(key)
         assert points[0][0] == pytest.approx(look.mono - 300, abs=10)
         assert points[-1][0] < look.mono
@@ -244,7 +248,7 @@ def test_sparklines_begin_with_what_the_daemon_saw_before_the_first_look(stage: 
 
 
 def test_what_the_view_itself_has_seen_is_not_put_before_it() -> None:
-    trail = Trail()
-    trail.seed(Key("cpu"), [(1.0, 0.5)])
+    trail = RecentSeries()
+    trail.seed(SeriesKey("cpu"), [(1.0, 0.5)])
 
-    assert before(TrailPast(trail), Look(2.0, {}, {}, "own look")) == []
+    assert before(trail_past(trail), LiveSample(2.0, {}, {}, "own look")) == []

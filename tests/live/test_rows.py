@@ -25,8 +25,8 @@ from wslgpud import words
 from wslgpud.cli.console import Console
 from wslgpud.cli.live.app import help_text
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.looks import DaemonFeed, Look, OwnFeed
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import DaemonFeed, LiveSample, OwnFeed
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
 from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
@@ -39,7 +39,7 @@ NAMES = sorted(folder.name for folder in HOSTS.iterdir() if (folder / "host.json
 URL = "http://127.0.0.1:9655"
 
 
-def seen(name: str) -> Look:
+def seen(name: str) -> LiveSample:
     feed = OwnFeed(PATIENT, RecordedHost(HOSTS / name), "recording")
     try:
         return feed.look()
@@ -54,13 +54,13 @@ def printed(what: RenderableType, width: int = 120) -> str:
 
 
 def drawn(
-    look: Look, trail: Trail | None = None, shown: Shown | None = None, size=(120, 40), mono=None
+    look: LiveSample, trail: RecentSeries | None = None, shown: Shown | None = None, size=(120, 40), mono=None
 ) -> str:
-    return printed(Screen(look, trail or Trail(), shown, mono=mono, height=size[1]), size[0])
+    return printed(Screen(look, trail or RecentSeries(), shown, mono=mono, height=size[1]), size[0])
 
 
-def looked(document: dict[str, Any]) -> Look:
-    return Look(0.0, document, {}, "daemon", URL)
+def looked(document: dict[str, Any]) -> LiveSample:
+    return LiveSample(0.0, document, {}, "daemon", URL)
 
 
 def printed_status(document: dict[str, Any], width: int = 120) -> str:
@@ -77,23 +77,32 @@ def language(request: pytest.FixtureRequest):
     words.use("en")
 
 
-def training(cpu: float = 0.4, gpu: float = 0.4, **more: float) -> tuple[Look, Trail]:
+def training(cpu: float = 0.4, gpu: float = 0.4, **more: float) -> tuple[LiveSample, RecentSeries]:
     """A minute of a training on a machine of eight cores."""
     document = {
-        "at": "2026-11-21T12:00:00+00:00", "verdict": {"level": "ok", "headline": "memory is fine"},
-        "forecasts": [], "sources": [],
+        "at": "2026-11-21T12:00:00+00:00",
+        "verdict": {"level": "ok", "headline": "memory is fine"},
+        "forecasts": [],
+        "sources": [],
         "gpus": [{"index": 0, "name": "NVIDIA GeForce RTX 5070 Ti", "processes": []}],
-        "processes": [{"pid": 7, "roles": ["gpu", "training"], "rss_bytes": 1 << 30, "swap_bytes": 0,
-                       "command": "python train.py"}],
-    }  # fmt: skip
-    trail = Trail()
+        "processes": [
+            {
+                "pid": 7,
+                "roles": ["gpu", "training"],
+                "rss_bytes": 1 << 30,
+                "swap_bytes": 0,
+                "command": "python train.py",
+            }
+        ],
+    }
+    trail = RecentSeries()
     for key, value in {
-        Key("cpu"): cpu,
-        Key("busy", "0"): gpu,
-        **{Key(k): v for k, v in more.items()},
+        SeriesKey("cpu"): cpu,
+        SeriesKey("busy", "0"): gpu,
+        **{SeriesKey(k): v for k, v in more.items()},
     }.items():
         trail.seed(key, [(float(t), value) for t in range(60)])
-    return Look(59.0, document, {"wslgpud_cpus": [({}, 8.0)]}, "daemon"), trail
+    return LiveSample(59.0, document, {"wslgpud_cpus": [({}, 8.0)]}, "daemon"), trail
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,7 +118,7 @@ def everywhere(document: dict[str, Any], size: tuple[int, int]) -> list[str]:
     """Return the live view of a document, what ``monitor -o`` prints into a pipe, and ``status``."""
     width, height = size
     look = looked(document)
-    once = printed(Screen(look, Trail()), width)
+    once = printed(Screen(look, RecentSeries()), width)
     return [drawn(look, size=(width, height)), once, printed_status(document, width)]
 
 
@@ -162,9 +171,9 @@ def test_what_grows_comes_first_while_it_grows_and_whom_the_verdict_names_is_mar
 
 
 def test_growth_of_vram_is_shown_of_each_program_where_it_is_told() -> None:
-    trail = Trail()
-    trail.seed(Key("vram", "8932"), [(float(t), t * GIB / 60) for t in range(60)])
-    trail.seed(Key("rss", "8932"), [(float(t), t * (1 << 20)) for t in range(60)])
+    trail = RecentSeries()
+    trail.seed(SeriesKey("vram", "8932"), [(float(t), t * GIB / 60) for t in range(60)])
+    trail.seed(SeriesKey("rss", "8932"), [(float(t), t * (1 << 20)) for t in range(60)])
     (line,) = [line for line in drawn(looked(leak()), trail).splitlines() if line.startswith("▶")]
 
     assert "+60 MiB/min" in line
@@ -241,7 +250,7 @@ def test_what_runs_what_is_locked_and_how_the_last_night_went_are_shown() -> Non
         running=[{"kind": "stress", "elapsed_seconds": 3.0, "done_ratio": 0.5, "headline": "filling"}],
         locks=[{"note": "GPU 0 is locked by make"}],
         stress=[{"at": "2026-11-21T03:00:00+00:00", "verdict": "passed", "headline": "GPU 0 passed"}],
-    )  # fmt: skip
+    )
     for text in everywhere(document, (120, 40)):
         assert " ▶ ━━━━━━────── filling" in text
         assert " ! GPU 0 is locked by make" in text
@@ -289,40 +298,38 @@ def test_a_sparkline_is_as_wide_as_asked_and_blank_where_nobody_looked(points, w
 
 def test_growth_of_a_program_is_known_after_ten_seconds_and_forgotten_with_it() -> None:
     look, _ = training()
-    trail = Trail()
+    trail = RecentSeries()
     for second in range(40):
         process = {**look.document["processes"][0], "rss_bytes": second << 20}
         at = datetime.fromtimestamp(second, timezone.utc).isoformat()
-        trail.add(
-            replace(look, mono=float(second), document={**look.document, "at": at, "processes": [process]})
-        )
-        known = trail.growth(Key("rss", "7"))
+        trail.add(replace(look, mono=float(second), document={**look.document, "at": at, "processes": [process]}))
+        known = trail.growth(SeriesKey("rss", "7"))
         assert (known is not None) == (second >= 10)
     assert known == pytest.approx(1 << 20)
 
     trail.add(replace(look, mono=41.0, document={**look.document, "at": "later", "processes": []}))
-    assert trail.points(Key("rss", "7")) == ()
+    assert trail.points(SeriesKey("rss", "7")) == ()
 
 
 def test_a_look_that_shows_the_same_sample_again_counts_once() -> None:
     look = seen("two-gpus")
-    trail = Trail()
+    trail = RecentSeries()
     trail.add(look)
     trail.add(replace(look, mono=look.mono + 0.2))
 
-    assert len(trail.points(Key("used", "ram"))) == 1
+    assert len(trail.points(SeriesKey("used", "ram"))) == 1
 
 
 def test_a_counter_that_begins_anew_gives_no_rate() -> None:
     look = seen("bare-linux")
     later = {**look.document, "at": "later"}
     less = {name: [(labels, value / 2) for labels, value in series] for name, series in look.values.items()}
-    trail = Trail()
+    trail = RecentSeries()
     trail.add(look)
     trail.add(replace(look, mono=look.mono + 1, document=later, values=less))
 
-    assert trail.points(Key("disk read")) == ()
-    assert trail.points(Key("cpu")) == ()
+    assert trail.points(SeriesKey("disk read")) == ()
+    assert trail.points(SeriesKey("cpu")) == ()
 
 
 @pytest.mark.parametrize(
@@ -336,7 +343,7 @@ def test_a_counter_that_begins_anew_gives_no_rate() -> None:
     ],
     ids=["one thread", "all cores", "cannot tell", "card is busy", "card is not used"],
 )
-def test_a_card_that_waits_is_told_for_what(seconds: tuple[Look, Trail], says: str | None) -> None:
+def test_a_card_that_waits_is_told_for_what(seconds: tuple[LiveSample, RecentSeries], says: str | None) -> None:
     found = hints(*seconds)
 
     assert [hint.text for hint in found if hint.act] == ([] if says is None else [h.text for h in found])
@@ -350,16 +357,14 @@ def test_a_card_in_a_stress_run_is_shown_full_and_nobody_is_told_to_feed_it() ->
     card = {**look.document["gpus"][0], "used_bytes": 15 << 30, "total_bytes": 16 << 30}
     look = replace(look, document={**look.document, "running": [run], "gpus": [card]})
 
-    assert re.search(
-        r"GPU 0 +━+─* +94 % used +1\.0 of 16 GiB left +no forecast during a stress run", drawn(look)
-    )
+    assert re.search(r"GPU 0 +━+─* +94 % used +1\.0 of 16 GiB left +no forecast during a stress run", drawn(look))
     assert hints(look, trail) == []
 
 
 def test_a_full_card_that_stays_full_is_called_fine() -> None:
     look, trail = training(gpu=0.95)
     forecast = {"resource": "gpu0", "level": "ok", "headroom_bytes": 1 << 30, "capacity_bytes": 16 << 30}
-    trail.seed(Key("used", "gpu0"), [(float(t), 0.91) for t in range(60)])
+    trail.seed(SeriesKey("used", "gpu0"), [(float(t), 0.91) for t in range(60)])
     (hint,) = hints(replace(look, document={**look.document, "forecasts": [forecast]}), trail)
 
     assert not hint.act
@@ -375,9 +380,7 @@ def test_the_daemon_and_our_own_look_tell_the_same(tmp_path: Path) -> None:
     for name in ("memory_total_bytes", "gpu_memory_used_bytes", "pressure_waiting_seconds", "cpus"):
         told, found = (sorted(look.series(name), key=str) for look in (theirs, ours))
         assert told == found != []
-    assert {f["resource"] for f in theirs.document["forecasts"]} == {
-        f["resource"] for f in ours.document["forecasts"]
-    }
+    assert {f["resource"] for f in theirs.document["forecasts"]} == {f["resource"] for f in ours.document["forecasts"]}
     assert time.monotonic() >= theirs.mono
 
 

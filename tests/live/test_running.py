@@ -13,11 +13,11 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
+from wslgpud.active_runs.headline import PHASES, headline
+from wslgpud.active_runs.note import PLACES, name_of
+from wslgpud.active_runs.writer import Note
 from wslgpud.host import Host
-from wslgpud.running.form import PLACES, name_of
-from wslgpud.running.headline import PHASES, headline
-from wslgpud.running.write import Note
-from wslgpud.stress.progress import Pace
+from wslgpud.stress.progress import WorkerPace
 from wslgpud.stress.run import told as stress_told
 from wslgpud.words import tongue
 
@@ -47,20 +47,17 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from tests.support.elsewhere import Elsewhere
-from wslgpud.running.write import Note
+from wslgpud.active_runs.writer import Note
 with Note(Elsewhere(Path(sys.argv[1])), "guard", "make"):
     print("on", flush=True)
     time.sleep(600)
 """
 
 
-def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(
-    tmp_path: Path, alone: Host
-) -> None:
+def test_the_note_of_a_process_that_was_killed_does_not_count_and_is_swept_away(tmp_path: Path, alone: Host) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, tmp_path / "elsewhere"], stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        [sys.executable, "-c", KILLED, tmp_path / "elsewhere"], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+    )
     process.stdout.readline()
     assert [one["pid"] for one in seen(alone)] == [process.pid]
     process.send_signal(signal.SIGKILL)
@@ -82,10 +79,22 @@ def test_what_is_no_note_is_passed_over(alone: Host, text: str) -> None:
 
 @pytest.mark.parametrize(
     "fact",
-    ['"pid": Infinity', f'"began_mono": {"9" * 400}', '"began_mono": -Infinity', '"ends_mono": 1e999',
-     '"done_ratio": NaN', '"peak_bytes": "much"', '"x": NaN', '"peaks": {"ram": 1e999}', '"peaks": [1]',
-     '"used": {"ram": "1"}', '"pids": ["1"]', '"pids": 7', '"worker_pid": []'],
-)  # fmt: skip
+    [
+        '"pid": Infinity',
+        f'"began_mono": {"9" * 400}',
+        '"began_mono": -Infinity',
+        '"ends_mono": 1e999',
+        '"done_ratio": NaN',
+        '"peak_bytes": "much"',
+        '"x": NaN',
+        '"peaks": {"ram": 1e999}',
+        '"peaks": [1]',
+        '"used": {"ram": "1"}',
+        '"pids": ["1"]',
+        '"pids": 7',
+        '"worker_pid": []',
+    ],
+)
 def test_figures_that_nobody_can_reckon_with_do_not_stop_the_daemon(alone: Host, fact: str) -> None:
     with Note(alone, "guard", "make"):
         (file,) = files(alone)
@@ -108,7 +117,7 @@ def test_where_no_note_can_be_left_the_run_goes_on_and_says_so(tmp_path: Path, c
 def test_a_stress_run_tells_how_far_it_is_and_what_is_left_if_it_goes_on_so(alone: Host) -> None:
     heard, seconds = [], iter((10.0, 15.0))
     with Note(alone, "stress", "GPU 0") as note:
-        line = stress_told(note, Pace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
+        line = stress_told(note, WorkerPace(0.0, 0.0, began=10.0), lambda: next(seconds), heard.append)
         line({"event": "filled", "planned": 1000})
         line({"event": "beat", "phase": "patterns", "traversed": 500, "verified": 400})
         (one,) = seen(alone)
@@ -127,8 +136,10 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
         subprocess.run(["mkfifo", fifo], check=True)
         guard = subprocess.Popen(
             [*WSLGPUD, "guard", "--timeout", "1h", "--state", running_daemon.state, "--", "cat", fifo],
-            env=clean_environment(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            env=clean_environment(tmp_path),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
 
             def found():  # other tests' guards are seen, too
@@ -145,19 +156,31 @@ def test_a_guarded_command_is_seen_by_the_daemon_and_gone_when_it_ends(tmp_path:
 
 
 def test_every_screen_says_it_in_one_line() -> None:
-    one = {"kind": "guard", "what": "make -j8", "pid": 7, "phase": "waits", "elapsed_seconds": 192.0,
-           "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2}  # fmt: skip
+    one = {
+        "kind": "guard",
+        "what": "make -j8",
+        "pid": 7,
+        "phase": "waits",
+        "elapsed_seconds": 192.0,
+        "left_seconds": 1608.0,
+        "peak_bytes": 11 << 30,
+        "waiting": 2,
+    }
 
-    assert str(headline(one)) == (
-        "guarded: make -j8: for 3 min, time is up in 27 min, peak 11 GiB, 2 compilers wait"
-    )
+    assert str(headline(one)) == ("guarded: make -j8: for 3 min, time is up in 27 min, peak 11 GiB, 2 compilers wait")
     assert "27 分钟后到时限" in tongue("zh").text(headline(one))
 
 
 @pytest.mark.parametrize("phase", [*PHASES, "some\x1b[2J new phase"])
 def test_a_stress_run_is_told_by_what_it_does_now(phase: str) -> None:
-    one = {"kind": "stress", "what": "GPU 0", "phase": phase, "elapsed_seconds": 3.0, "done_ratio": 0.25,
-           "left_seconds": 9.0}  # fmt: skip
+    one = {
+        "kind": "stress",
+        "what": "GPU 0",
+        "phase": phase,
+        "elapsed_seconds": 3.0,
+        "done_ratio": 0.25,
+        "left_seconds": 9.0,
+    }
     said = str(headline(one))
 
     assert re.fullmatch(r"stress run of GPU 0: [ -~]+, 25 % done, for 3 s, about 9 s left", said)

@@ -24,24 +24,29 @@ from tests.page.pictures import work
 from tests.page.stage import Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, WSLGPUD, eventually
 from tests.support.terminals import Terminal
-from wslgpud.alerts.incidents import Ledger
+from wslgpud.alerts.incidents import IncidentLedger
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed (Debian package)")
 SCREENS = Path(__file__).parent / "screens"
 HOSTS = Path(__file__).parents[1] / "hosts"
-IGNORING = (
-    "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
-    "os.execv(sys.argv[1], sys.argv[1:])"
-)
+IGNORING = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
 SIZE = (100, 30)
 
 #: what is another one at each look: clocks, ages, ports, rates, and curves that move on with time
 _CHANGING = (
-    (r"\d\d:\d\d(:\d\d)?", "TIME"), (r"[A-Z][a-z][a-z] \d\d TIME", "TIME"), (r"\d{4}-\d\d-\d\d", "DATE"),
-    (r"127\.0\.0\.1:\d+", "HOST"), (r" +\d+ (s|min) old", ""), (r"NO ANSWER  for \d+ \w+: .*", "NO ANSWER"),
-    (r"[▁▂▃▄▅▆▇█\u2801-\u28ff]", " "), (r"  +", "  "), (r"CPU .*", "CPU"), (r"(disk r/w) .*?/s .*?/s", r"\1"),
-    (r"(net in/out) .*?/s .*?/s", r"\1"), (r"(disk r/w|net in/out) n/a n/a", r"\1"),
-)  # fmt: skip
+    (r"\d\d:\d\d(:\d\d)?", "TIME"),
+    (r"[A-Z][a-z][a-z] \d\d TIME", "TIME"),
+    (r"\d{4}-\d\d-\d\d", "DATE"),
+    (r"127\.0\.0\.1:\d+", "HOST"),
+    (r" +\d+ (s|min) old", ""),
+    (r"NO ANSWER  for \d+ \w+: .*", "NO ANSWER"),
+    (r"[▁▂▃▄▅▆▇█\u2801-\u28ff]", " "),
+    (r"  +", "  "),
+    (r"CPU .*", "CPU"),
+    (r"(disk r/w) .*?/s .*?/s", r"\1"),
+    (r"(net in/out) .*?/s .*?/s", r"\1"),
+    (r"(disk r/w|net in/out) n/a n/a", r"\1"),
+)
 #: dots of a curve, and its line in the legend
 HISTORY = (r"[\u2801-\u28ff]{5}", r"━━ +headroom_bytes\{resource=\"gpu0\"\} +1\.3 GiB .* 8\.0 GiB")
 
@@ -81,9 +86,10 @@ def stage(tmp_path):
 
 def fresh(stage: Stage) -> None:
     """Forget what went wrong before."""
-    stage.ledger, stage.said, stage.running = Ledger((), 0.0, 0.0), [], []
+    stage.ledger, stage.said, stage.running = IncidentLedger((), 0.0, 0.0), [], []
 
 
+@pytest.mark.slow
 def test_each_state_looks_as_it_was_found_good(stage: Stage, tmp_path: Path) -> None:
     with Terminal([*WSLGPUD, "monitor", "--url", stage.url], tmp_path, SIZE) as terminal:
         shows(terminal, "no-data", "first sample", "history")
@@ -140,9 +146,12 @@ def test_a_terminal_that_is_closed_ends_it_even_where_its_signal_is_ignored() ->
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     live = subprocess.Popen(
         [sys.executable, "-c", IGNORING, *WSLGPUD, "monitor", "--host-root", str(HOSTS / "no-gpu")],
-        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
         env={**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
-    )  # fmt: skip
+    )
     os.close(theirs)
     drawn = b""
     while b"processes" not in drawn:

@@ -32,9 +32,7 @@ def chromium():
     with sync_playwright() as playwright:
         # In a container or as root there is no sandbox to be had; the pages are our own.
         browser = playwright.chromium.launch(
-            executable_path=program,
-            args=["--no-sandbox", "--disable-dev-shm-usage"],
-            timeout=PATIENCE_MS,
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=PATIENCE_MS
         )
         yield browser
         browser.close()
@@ -71,9 +69,7 @@ def look(chromium, stage):
     contexts = []
 
     def open_(width=1280, **options):
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, **{"locale": "en-US"} | options
-        )
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **{"locale": "en-US"} | options)
         contexts.append(context)
         return Look(context.new_page(), stage)
 

@@ -52,11 +52,26 @@ def killed(stage: Stage) -> None:
 def work(stage: Stage) -> None:
     """A stress run on one card, a build under guard."""
     stage.running = [
-        {"kind": "stress", "what": "GPU 0 RTX 4090", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2,
-         "done_ratio": 0.43, "left_seconds": 4.3},
-        {"kind": "guard", "what": "make -j8", "pid": 9, "phase": "waits", "elapsed_seconds": 192.0,
-         "left_seconds": 1608.0, "peak_bytes": 11 << 30, "waiting": 2},
-    ]  # fmt: skip
+        {
+            "kind": "stress",
+            "what": "GPU 0 RTX 4090",
+            "pid": 7,
+            "phase": "fill",
+            "elapsed_seconds": 3.2,
+            "done_ratio": 0.43,
+            "left_seconds": 4.3,
+        },
+        {
+            "kind": "guard",
+            "what": "make -j8",
+            "pid": 9,
+            "phase": "waits",
+            "elapsed_seconds": 192.0,
+            "left_seconds": 1608.0,
+            "peak_bytes": 11 << 30,
+            "waiting": 2,
+        },
+    ]
     stage.host("two-gpus")
 
 

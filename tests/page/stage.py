@@ -17,14 +17,12 @@ from tests.hosts.machines import HERE as HOSTS
 from tests.support.servers import free_port
 from wslgpud import config
 from wslgpud.advise import doctor
-from wslgpud.alerts.incidents import Ledger, Standing
+from wslgpud.alerts.incidents import IncidentLedger, OpenIncident
 from wslgpud.alerts.texts import compose
-from wslgpud.archive import Archive
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.host import RecordedHost
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import (
-    Finding,
     Forecast,
     Level,
     Number,
@@ -33,33 +31,43 @@ from wslgpud.model import (
     Sample,
     Snapshot,
     SourceReport,
+    StressFinding,
     StressResult,
     StressVerdict,
     Transition,
 )
-from wslgpud.monitor import Monitor
-from wslgpud.risk import metrics as risk_metrics
+from wslgpud.risk import risk_metrics
 from wslgpud.risk.engine import RiskEngine
 from wslgpud.risk.trace import read_trace
+from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
 from wslgpud.serve import Publisher, Server, api, routes
+from wslgpud.serve.archive import Archive
+from wslgpud.serve.status import status, waiting
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.status import State, status, waiting
 from wslgpud.store import Store, schema
-from wslgpud.store.rollup import Summary
-from wslgpud.store.tiers import packed
+from wslgpud.store.rollup import Summary, packed
 from wslgpud.verdict import NEWS_SECONDS, blindness, decide
 from wslgpud.words import Said, say, tongue
 
 TRACES = Path(__file__).parent.parent / "traces"
 _LINES = {
-    "total": "MemTotal", "available": "MemAvailable", "free": "MemFree", "cached": "Cached",
-    "anon": "AnonPages",    "shmem": "Shmem", "buffers": "Buffers", "dirty": "Dirty",
-}  # fmt: skip
+    "total": "MemTotal",
+    "available": "MemAvailable",
+    "free": "MemFree",
+    "cached": "Cached",
+    "anon": "AnonPages",
+    "shmem": "Shmem",
+    "buffers": "Buffers",
+    "dirty": "Dirty",
+}
 _CARD = {
-    "total_bytes": "gpu_memory_total_bytes", "used_bytes": "gpu_memory_used_bytes",
-    "free_bytes": "gpu_memory_free_bytes", "utilization_ratio": "gpu_utilization_ratio",
-    "power_watts": "gpu_power_watts", "temperature_celsius": "gpu_temperature_celsius",
-}  # fmt: skip
+    "total_bytes": "gpu_memory_total_bytes",
+    "used_bytes": "gpu_memory_used_bytes",
+    "free_bytes": "gpu_memory_free_bytes",
+    "utilization_ratio": "gpu_utilization_ratio",
+    "power_watts": "gpu_power_watts",
+    "temperature_celsius": "gpu_temperature_celsius",
+}
 
 
 #: a source that has not answered by then is one that does not
@@ -68,11 +76,14 @@ MOST_TICKS = 400
 PATIENT = config.Config(sampling=config.Sampling(gpu_timeout_seconds=30.0))
 
 
-#: what a stress run says of a card that has become slower, see ``wslgpud.stress.history``
+#: what a stress run says of a card that has become slower, see ``wslgpud.stress.comparison``
 FELL = say(
     "{figure} fell by {percent} at once: {now}, usually {usual}",
-    figure=say("write bandwidth"), percent="11.0 %", now="712 GB/s", usual="800 GB/s",
-)  # fmt: skip
+    figure=say("write bandwidth"),
+    percent="11.0 %",
+    now="712 GB/s",
+    usual="800 GB/s",
+)
 
 
 class StageClock:
@@ -97,23 +108,18 @@ class Stage:
     """A store, a publisher and a server; what they hold is what a test puts there."""
 
     def __init__(
-        self,
-        folder: Path,
-        port: int = 0,
-        database: Path | str | None = None,
-        web: str = "",
-        name: str = "",
+        self, folder: Path, port: int = 0, database: Path | str | None = None, web: str = "", name: str = ""
     ) -> None:
         self.clock = StageClock()
         self.web = web
         self.database = database or folder / "page.db"
         #: the machine whose history it is; see tests/bench/year.py
         self.name = name or ("year" if database else "stage")
-        self.ledger = Ledger((), 0.0, 0.0)
+        self.ledger = IncidentLedger((), 0.0, 0.0)
         self.said: list[Transition] = []
         #: whether what is known is sampled again and again
         self.ticking = False
-        #: what runs now, see ``wslgpud.running``
+        #: what runs now, see ``wslgpud.active_runs``
         self.running: list[dict[str, Any]] = []
         #: whom the doctor sees
         self.machine = "no-gpu"
@@ -134,9 +140,7 @@ class Stage:
         archive = Archive(lambda: self.store.reader, self.name, "en")
         table = [
             *routes(self.publisher, self.now, self.now),
-            *api.routes(
-                self.publisher, catalogue(), archive, api.Present(self.now, self.store.stats, self.checkup)
-            ),
+            *api.routes(self.publisher, catalogue(), archive, self.now, self.store.stats, self.checkup),
         ]
         self.server = Server(config.Server(port=port, web_config_file=self.web), self.publisher, table)
         self.port = self.server.start()
@@ -163,16 +167,11 @@ class Stage:
         return document
 
     def publish(
-        self,
-        snapshot: Snapshot,
-        observation: Observation,
-        forecasts: Iterable[Forecast] = (),
-        *,
-        keep: bool = True,
+        self, snapshot: Snapshot, observation: Observation, forecasts: Iterable[Forecast] = (), *, keep: bool = True
     ) -> None:
         """Show a moment, and keep it in the history."""
-        state = State(snapshot, observation, tuple(forecasts), self.running)
-        standing = [Standing(i, False, None) for i in self.ledger.open.values()]
+        state = PipelineState(snapshot, observation, tuple(forecasts), self.running)
+        standing = [OpenIncident(i, False, None) for i in self.ledger.open.values()]
         recent, stress = self.said[:-11:-1], [run for _, run in self.store.stress_runs()]
         lately = [row for row in self.said if snapshot.mono - row.mono <= NEWS_SECONDS]
         verdict = decide(state.forecasts, standing, lately, blind=blindness(snapshot))
@@ -205,8 +204,7 @@ class Stage:
             assessment = engine.observe(observation)
             snapshot = snapshot_of(observation, assessment.forecasts, base_wall, base_mono, number)
             for c in assessment.changes:
-                what = (c.resource, "memory_exhaustion", c.old, c.new, c.message, c.forecast)
-                self.say(Transition(snapshot.wall, snapshot.mono, *what))
+                self.say(replace(c, wall=snapshot.wall, mono=snapshot.mono))
             last = number == len(seen) - 1
             if last or number % thin == 0:
                 self.store.append(snapshot)
@@ -217,7 +215,7 @@ class Stage:
     def host(self, name: str, *, past_seconds: int = 900) -> None:
         """Show a recorded machine, as if it had been like that for a while."""
         self.machine = name
-        monitor = Monitor(PATIENT, RecordedHost(HOSTS / name))
+        monitor = SamplingPipeline(PATIENT, RecordedHost(HOSTS / name))
         try:
             # A tick waits for nobody; on a busy machine the driver's stand-in answers only a later one.
             for ticks in count(1):
@@ -275,16 +273,11 @@ def snapshot_of(
     wall = base_wall + observation.t
     parts = {
         "memory": Sample(tuple(readings_of(replace(observation, gpus=())))),
-        "gpu": Sample(
-            tuple(readings_of(Observation(observation.t, gpus=observation.gpus))), gpus=observation.gpus
-        ),
+        "gpu": Sample(tuple(readings_of(Observation(observation.t, gpus=observation.gpus))), gpus=observation.gpus),
         "processes": Sample(processes=observation.processes),
         "risk": Sample(tuple(risk_metrics.readings(forecasts))),
     }
-    reports = [
-        SourceReport(name, "ok", sample, mono, 0.0004, last_success_wall=wall)
-        for name, sample in parts.items()
-    ]
+    reports = [SourceReport(name, "ok", sample, mono, 0.0004, last_success_wall=wall) for name, sample in parts.items()]
     if not observation.gpus:
         reports[1] = SourceReport(
             "gpu", "absent", Sample(), mono, 0.0001, "no NVIDIA driver: libnvidia-ml.so.1 not found"
@@ -300,7 +293,7 @@ def nights(stage: Stage, many: int = 30) -> None:
     """Record stress runs of as many nights: some that could not be, and lately one that found something."""
     gib, now = 1 << 30, stage.clock.wall()
     key = {"driver": "576.88", "torch": "2.13.0", "mode": "nightly", "wsl": "yes"}
-    slow = Finding("bandwidth", FELL)
+    slow = StressFinding("bandwidth", FELL)
     for number in range(many):
         run = StressResult(now - 86400 * (many - number), "GPU-5070", 0, "RTX 5070 Ti", "skipped", key=key)
         if number % 9 == 4:
@@ -308,10 +301,13 @@ def nights(stage: Stage, many: int = 30) -> None:
             continue
         bad, wave = number == many - 3, 1 + 0.004 * ((number * 7) % 5 - 2)
         values = {
-            "usable_bytes": int(14.1 * gib * wave), "free_bytes": 15 * gib, "errors": 0,
+            "usable_bytes": int(14.1 * gib * wave),
+            "free_bytes": 15 * gib,
+            "errors": 0,
             "duration_seconds": 9.2,
-            "write_median": 800e9 * wave * (0.89 if bad else 1), "read_median": 760e9 * wave,
-        }  # fmt: skip
+            "write_median": 800e9 * wave * (0.89 if bad else 1),
+            "read_median": 760e9 * wave,
+        }
         chunks = [
             {
                 "index": n,

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.page.stage import Stage, snapshot_of
-from wslgpud.alerts.desk import Desk, Place
-from wslgpud.alerts.rules import MEMORY
+from wslgpud.alerts.manager import AlertManager, Installation
 from wslgpud.config import Alerts
 from wslgpud.event import Event
-from wslgpud.model import CgroupState, Observation, ProcessSample, RamState, Sample, SourceReport, Transition
+from wslgpud.model import CgroupState, Observation, ProcessSample, RamState, Sample, SourceReport
 from wslgpud.risk.engine import RiskEngine
 
 GIB = 1 << 30
@@ -50,46 +49,43 @@ def observations() -> Iterator[Observation]:
             for g in PIDS
         )
         running = tuple(
-            ProcessSample(
-                pid, 100, "python3", held(g, t), 0, command=f"/usr/bin/python3 {SCRIPTS[g]}", cgroup=g
-            )
+            ProcessSample(pid, 100, "python3", held(g, t), 0, command=f"/usr/bin/python3 {SCRIPTS[g]}", cgroup=g)
             for g, pid in PIDS.items()
             if alive(g, t)
         )
         used = sum(held(g, t) for g in PIDS)
-        yield Observation(
-            float(t), RamState(24 * GIB, 20 * GIB - used), cgroups=groups, processes=running, wsl=True
-        )
+        yield Observation(float(t), RamState(24 * GIB, 20 * GIB - used), cgroups=groups, processes=running, wsl=True)
 
 
 def kernel_kill(group: str, wall: float) -> Event:
     """Return what the kernel's log tells of a kill."""
     fields: dict[str, str | int | float] = {
-        "victim": "python3", "pid": PIDS[group], "size_bytes": 29 * GIB // 10, "anon_bytes": 29 * GIB // 10,
-        "shmem_bytes": 0, "constraint": "CONSTRAINT_MEMCG", "cgroup": group, "past": 0,
-    }  # fmt: skip
+        "victim": "python3",
+        "pid": PIDS[group],
+        "size_bytes": 29 * GIB // 10,
+        "anon_bytes": 29 * GIB // 10,
+        "shmem_bytes": 0,
+        "constraint": "CONSTRAINT_MEMCG",
+        "cgroup": group,
+        "past": 0,
+    }
     text = "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
     return Event("oom_kill", wall, text, fields)
 
 
-def three_groups(stage: Stage, folder: Path) -> Desk:
+def three_groups(stage: Stage, folder: Path) -> AlertManager:
     """Play them; the last moment becomes now. Return the desk, whose incidents they are."""
     engine = RiskEngine()
     wall, mono = stage.clock.wall() - END, stage.clock.mono() - END
-    desk = Desk(Alerts(), [], stage.store, stage.clock, Place("pc", folder, folder, "en"))
+    desk = AlertManager(Alerts(), [], stage.store, stage.clock, Installation("pc", folder, folder, "en"))
     for number, seen in enumerate(observations()):
-        found = engine.observe(seen)
+        found = engine.observe(seen, wall + seen.t)
         snapshot = snapshot_of(seen, found.forecasts, wall, mono, number)
         moments = {TRAIN_KILLED: TRAIN, LOAD_KILLED: LOAD}
         events = (kernel_kill(moments[number], snapshot.wall - 0.4),) if number in moments else ()
         log = SourceReport("kernel_log", "ok", Sample(events=events), snapshot.mono, 0.0)
-        snapshot = replace(snapshot, reports=(*snapshot.reports, log), _families={})
-        rows = [
-            Transition(
-                snapshot.wall, snapshot.mono, c.resource, MEMORY, c.old, c.new, c.message, c.forecast
-            )
-            for c in found.changes
-        ]  # fmt: skip
+        snapshot = replace(snapshot, reports=(*snapshot.reports, log))
+        rows = [replace(change, mono=snapshot.mono) for change in found.changes]
         desk.tick(snapshot, found.forecasts, rows)
         stage.store.append(snapshot)
     stage.ledger = desk._ledger

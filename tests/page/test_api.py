@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from tests.page.stage import Stage, nights, past_incidents, trace
 from tests.words.catalogue import templates
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.model import Level, Reading, Sample, Snapshot, SourceReport, Transition
+from wslgpud.series.curves import step_for
 from wslgpud.serve import api, api_query, api_series
 from wslgpud.serve.http import Problem
 from wslgpud.sources.memory import MEMINFO
-from wslgpud.steps import step_for
 from wslgpud.words import Message
 
 HEADLINES = {"en": "Memory is fine", "zh": "内存状况良好"}
@@ -84,9 +84,7 @@ def test_a_counter_is_given_as_it_counts(stage):
     assert "min" not in found["series"][0]
 
 
-@given(
-    st.floats(0.001, 1e11), st.integers(10, api_series.MOST_POINTS), st.integers(1, api_series.MOST_SERIES)
-)
+@given(st.floats(0.001, 1e11), st.integers(10, api_series.MOST_POINTS), st.integers(1, api_series.MOST_SERIES))
 def test_whatever_the_time_no_answer_has_more_points_than_were_asked_for(span, points, series):
     points = min(points, api_series.MOST_POINTS_IN_ALL // series)
     step = step_for(span, points)
@@ -224,10 +222,7 @@ def test_the_doctor_answers_in_the_language_that_is_asked_for(stage, monkeypatch
     monkeypatch.setattr(stage, "checkup", list)  # he is not sent for again
     _, _, chinese = ask(stage, "doctor?lang=zh")
 
-    assert (english["findings"][0]["title"], chinese["findings"][0]["title"]) == (
-        "Linux kernel",
-        "Linux 内核",
-    )
+    assert (english["findings"][0]["title"], chinese["findings"][0]["title"]) == ("Linux kernel", "Linux 内核")
     assert english["findings"][0]["state"] == chinese["findings"][0]["state"]
 
 
@@ -308,7 +303,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
         release.wait(60)
         return []
 
-    monkeypatch.setattr("wslgpud.archive.Archive.stress_runs", slow)
+    monkeypatch.setattr("wslgpud.serve.archive.Archive.stress_runs", slow)
     waiting = threading.Thread(target=ask, args=(stage, "stress"))
     waiting.start()
     asked.wait(60)
@@ -324,7 +319,7 @@ def test_a_slow_question_to_the_database_delays_no_scrape(stage, monkeypatch):
 
 def test_every_path_of_the_api_is_described_and_nothing_else():
     described = set(json.loads(api.OPENAPI.read_text())["paths"])
-    served = {r.path for r in api.routes(_NoPublisher(), [], None, api.Present(lambda _: {}, dict, list))}
+    served = {r.path for r in api.routes(_NoPublisher(), [], None, lambda _: {}, dict, list)}
 
     assert described == served | {"/api/v1/status"}
 
@@ -355,11 +350,7 @@ def test_who_may_not_see_the_metrics_may_not_see_this(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "wall"),
-    [
-        ("1795253531", 1795253531),
-        ("2026-11-21T09:32:11Z", 1795253531),
-        ("2026-11-21T17:32:11 08:00", 1795253531),
-    ],
+    [("1795253531", 1795253531), ("2026-11-21T09:32:11Z", 1795253531), ("2026-11-21T17:32:11 08:00", 1795253531)],
 )
 def test_a_moment_is_seconds_or_rfc_3339_with_its_plus_escaped_or_not(text, wall):
     assert api_query.Query(f"start={text}", ("start",)).moment("start") == wall
@@ -372,11 +363,7 @@ def test_what_is_no_moment_is_refused(text):
 
 
 def test_what_is_worse_counts_for_least(stage):
-    stage.say(
-        Transition(
-            stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, Message("a note")
-        )
-    )
+    stage.say(Transition(stage.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.INFO, Message("a note")))
     stage.store.flush()
 
     assert ask(stage, "incidents")[2]["total"] == 1
@@ -409,14 +396,7 @@ def test_where_many_machines_write_into_one_database_each_can_be_asked_for(stage
 def test_what_runs_and_the_last_stress_run_are_in_the_status(stage):
     nights(stage, 3)
     stage.running = [
-        {
-            "kind": "stress",
-            "what": "GPU 0",
-            "pid": 7,
-            "phase": "fill",
-            "elapsed_seconds": 3.2,
-            "done_ratio": 0.4,
-        }
+        {"kind": "stress", "what": "GPU 0", "pid": 7, "phase": "fill", "elapsed_seconds": 3.2, "done_ratio": 0.4}
     ]
     stage.host("no-gpu", past_seconds=5)
     _, _, live = ask(stage, "live")

@@ -14,7 +14,7 @@ from tests.page.stage import moved, nights, past_incidents, trace, year
 from tests.page.stories import three_groups
 from tests.page.test_api import ask
 from tests.words.latin import latin_words
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.model import (
     GpuProcess,
     GpuSample,
@@ -72,9 +72,7 @@ def machine(stage, *, available=20 * GIB, gpus=(), processes=(), error="", up=()
 
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (320, "dark")])
-def test_each_view_is_whole_fits_asks_nobody_else_and_can_be_used_by_everybody(
-    stage, look, view, width, scheme
-):
+def test_each_view_is_whole_fits_asks_nobody_else_and_can_be_used_by_everybody(stage, look, view, width, scheme):
     past_incidents(stage)
     nights(stage, 4)
     stage.host("wsl2-vram-full", past_seconds=120)
@@ -95,11 +93,16 @@ def alarmed(stage):
     stage.play(trace("ram-leak_linear-1"), 150)
     stage.verdict = {
         "en": {
-            "level": "critical", "headline": "RAM is full in about 43 s", "who": LEAK, "pid": 194,
-            "advice": "Save your work and stop it.", "incident": 7, "also": 2,
+            "level": "critical",
+            "headline": "RAM is full in about 43 s",
+            "who": LEAK,
+            "pid": 194,
+            "advice": "Save your work and stop it.",
+            "incident": 7,
+            "also": 2,
         },
         "zh": {"level": "critical", "headline": "内存约 43 秒后耗尽", "who": LEAK, "pid": 194},
-    }  # fmt: skip
+    }
 
 
 def test_it_says_first_what_the_daemon_decided_in_its_words(stage, look):
@@ -162,9 +165,7 @@ def test_a_card_says_what_is_used_what_is_left_and_how_use_changes(stage, look):
     expect(card).to_contain_text("+1.2 GiB/min")
     expect(card.locator("svg.layers")).to_have_attribute("aria-label", re.compile("^used "))
     expect(card.locator("canvas")).to_be_visible()
-    expect(card.locator(".chart")).to_have_attribute(
-        "aria-label", re.compile("left of 1.2 GiB. about 43 s left$")
-    )
+    expect(card.locator(".chart")).to_have_attribute("aria-label", re.compile("left of 1.2 GiB. about 43 s left$"))
 
 
 def test_new_samples_show_by_themselves(stage, look):
@@ -253,9 +254,7 @@ def test_a_sample_that_is_old_is_shown_as_old(stage, look):
 
     stage.clock.offset += 75
 
-    expect(page.locator("#notice")).to_contain_text(
-        re.compile(r"No new sample for \d+ s: the daemon answers but")
-    )
+    expect(page.locator("#notice")).to_contain_text(re.compile(r"No new sample for \d+ s: the daemon answers but"))
     expect(page.locator("h1")).to_contain_text("is not known")
     expect(page.locator("body")).to_have_class("old")
     found = Axe().run(page)
@@ -291,9 +290,7 @@ EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'`${7*7}"
 def test_names_that_are_markup_stay_text(stage, look):
     process = ProcessSample(66, 1, EVIL, GIB, 0, roles=frozenset({"gpu"}), command=EVIL)
     card = GpuSample(0, EVIL, EVIL, 16 * GIB, 4 * GIB, processes=(GpuProcess(66, EVIL, None),))
-    stage.say(
-        Transition(stage.clock.wall(), 0.0, f"cgroup:/{EVIL}", EVIL, Level.OK, Level.WARNING, Message(EVIL))
-    )
+    stage.say(Transition(stage.clock.wall(), 0.0, f"cgroup:/{EVIL}", EVIL, Level.OK, Level.WARNING, Message(EVIL)))
     number = next(iter(stage.ledger.open.values())).id
     machine(stage, gpus=[card], processes=[process], error=EVIL)
     spec = catalogue()["program_resident_bytes"]
@@ -392,9 +389,7 @@ def test_an_incident_tells_its_story_to_the_end_and_folds_what_is_not_its_subjec
     page = look().go("incidents")
     rows = page.locator("tbody tr")
     expect(rows).to_have_count(3)
-    expect(rows.filter(has_text="train.py")).to_contain_text(
-        re.compile(r"killed [\d:]+, warned \d+ s before")
-    )
+    expect(rows.filter(has_text="train.py")).to_contain_text(re.compile(r"killed [\d:]+, warned \d+ s before"))
     expect(rows.filter(has_text="load.py")).to_contain_text(re.compile(r"killed [\d:]+, not warned"))
     expect(rows.filter(has_text="load.py")).to_contain_text("cgroup /user.slice/load.scope")
     expect(rows.filter(has_text="load.py").locator(".chip").first).to_have_class(re.compile("past"))
@@ -507,9 +502,16 @@ def test_to_who_reads_chinese_every_view_is_chinese_but_for_names(stage, look, v
 def test_what_runs_is_shown_with_how_far_it_is(stage, look):
     nights(stage, 3)
     stage.running = [
-        {"kind": "stress", "what": "GPU 0 RTX 5070 Ti", "pid": 7, "phase": "patterns", "elapsed_seconds": 3.2,
-         "done_ratio": 0.43, "left_seconds": 4.0}
-    ]  # fmt: skip
+        {
+            "kind": "stress",
+            "what": "GPU 0 RTX 5070 Ti",
+            "pid": 7,
+            "phase": "patterns",
+            "elapsed_seconds": 3.2,
+            "done_ratio": 0.43,
+            "left_seconds": 4.0,
+        }
+    ]
     stage.host("two-gpus", past_seconds=5)
     looking = look()
     for view in ("overview", "stress"):

@@ -38,8 +38,10 @@ def test_what_others_wrote_is_as_they_wrote_it_and_its_licence_is_there():
     for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", readme, re.MULTILINE):
         assert hashlib.sha256((static.FOLDER / name).read_bytes()).hexdigest() == digest
     assert {p.name for p in FILES if p.name.startswith("uPlot")} == {
-        "uPlot.LICENSE.txt", "uPlot.iife.min.js", "uPlot.min.css"
-    }  # fmt: skip
+        "uPlot.LICENSE.txt",
+        "uPlot.iife.min.js",
+        "uPlot.min.css",
+    }
     assert "MIT License" in (static.FOLDER / "uPlot.LICENSE.txt").read_text()
 
 

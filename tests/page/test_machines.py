@@ -57,11 +57,7 @@ def test_incidents_processes_and_stress_runs_are_of_ones_own_machine(two):
 
 def test_what_is_open_on_another_machine_is_not_taken_up_after_a_restart(two):
     pc, _ = two
-    pc.say(
-        Transition(
-            pc.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.WARNING, Message("our own")
-        )
-    )
+    pc.say(Transition(pc.clock.wall(), 0.0, "ram", "memory_exhaustion", Level.OK, Level.WARNING, Message("our own")))
     pc.store.flush()
 
     assert [str(row.message) for _, row in pc.store.transitions()] == ["our own"]

@@ -67,9 +67,7 @@ def stranger():
 
 # "localhost" and 127.0.0.1 are different sites to a browser, two ports of one of them the same site.
 @pytest.mark.parametrize(
-    ("site", "path"),
-    [("localhost", "/api/v1/live"), ("127.0.0.1", "/metrics")],
-    ids=["another site", "another port"],
+    ("site", "path"), [("localhost", "/api/v1/live"), ("127.0.0.1", "/metrics")], ids=["another site", "another port"]
 )
 def test_nothing_that_a_page_of_another_origin_can_do_is_answered(stage, look, stranger, site, path):
     page = look().page
@@ -92,9 +90,7 @@ def test_nothing_that_a_page_of_another_origin_can_do_is_answered(stage, look, s
     assert not any("wslgpud" in text for text in got.values())
     empty = {"nothing", "opaque", "loaded", "[object Event]", "true"}  # frames "load" an empty page
     assert set(got.values()) <= empty
-    assert {got[kind] for kind in ("fetch", "image", "script", "module", "events", "websocket")} == {
-        "nothing"
-    }
+    assert {got[kind] for kind in ("fetch", "image", "script", "module", "events", "websocket")} == {"nothing"}
 
 
 @pytest.mark.parametrize("site", ["localhost", "127.0.0.1"], ids=["another site", "another port"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from grafana.source import kit
-from wslgpud import palette
+from wslgpud import colors
 from wslgpud.model import Level
 from wslgpud.serve import static
 
-PACKAGE = Path(palette.__file__).parent
+PACKAGE = Path(colors.__file__).parent
 THEMES = {"light": "page.css", "dark": "dark.css"}
 
 
@@ -22,9 +22,9 @@ def written(theme: str) -> dict[str, str]:
 
 
 def colours(theme: str) -> dict[str, str]:
-    inks = {name: getattr(ink, theme) for name, ink in palette.INKS.items()}
-    lines = {f"line-{number}": getattr(ink, theme) for number, ink in enumerate(palette.LINES, 1)}
-    fills = {level.label: shade.fill for level, shade in palette.LEVELS.items() if shade.fill}
+    inks = {name: getattr(ink, theme) for name, ink in colors.INKS.items()}
+    lines = {f"line-{number}": getattr(ink, theme) for number, ink in enumerate(colors.LINES, 1)}
+    fills = {level.label: shade.fill for level, shade in colors.LEVELS.items() if shade.fill}
     return {f"--{name}": value for name, value in (inks | lines | fills).items()}
 
 
@@ -44,14 +44,14 @@ def test_pictures_and_terminal_have_no_colours_of_their_own(path: Path) -> None:
 
 
 def test_every_level_has_a_colour_and_no_two_look_alike() -> None:
-    assert set(palette.LEVELS) == set(Level)
-    for column in zip(*palette.LEVELS.values(), strict=True):
+    assert set(colors.LEVELS) == set(Level)
+    for column in zip(*colors.LEVELS.values(), strict=True):
         assert len(set(column)) == len(Level)
 
 
 def test_dashboards_take_the_colours_of_levels_from_here() -> None:
-    assert {level: shade.grafana for level, shade in palette.LEVELS.items()} == kit.LEVEL_COLOURS
+    assert {level: shade.grafana for level, shade in colors.LEVELS.items()} == kit.LEVEL_COLOURS
 
 
 def test_a_terminal_has_as_many_lines_and_no_two_alike() -> None:
-    assert len(palette.TERMINAL_LINES) == len(palette.LINES) == len(set(palette.TERMINAL_LINES))
+    assert len(colors.TERMINAL_LINES) == len(colors.LINES) == len(set(colors.TERMINAL_LINES))

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.page.stage import TRACES, Stage, nights, trace
-from wslgpud import palette
+from wslgpud import colors
 from wslgpud.cli import app
 from wslgpud.model import Level
 
@@ -22,9 +22,12 @@ COMMANDS = {
 }
 #: what each draws on a terminal; of `true` nothing is known unless the machine is slow
 DRAWN = {
-    "history": r"[\u2801-\u28ff]{5}", "incidents": "█{5}", "stress history": r"[\u2801-\u28ff]{3}",
-    "replay": "▁.*█", "sweep": "n/a|not seen|━{5}",
-}  # fmt: skip
+    "history": r"[\u2801-\u28ff]{5}",
+    "incidents": "█{5}",
+    "stress history": r"[\u2801-\u28ff]{3}",
+    "replay": "▁.*█",
+    "sweep": "n/a|not seen|━{5}",
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +89,16 @@ def test_a_level_has_its_colour_in_the_picture_and_so_have_headroom_and_forecast
     run("replay", state, "--plot", str(tmp_path / "r.svg"))
     drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", (tmp_path / "r.svg").read_text()))
 
-    wanted = {palette.LEVELS[level].fill for level in Level if level > Level.OK}
-    assert wanted | {palette.INKS["headroom"].light, palette.INKS["eta"].light} <= drawn
+    wanted = {colors.LEVELS[level].fill for level in Level if level > Level.OK}
+    assert wanted | {colors.INKS["headroom"].light, colors.INKS["eta"].light} <= drawn
 
 
 def test_lines_have_the_colours_of_the_page_in_their_order(state, tmp_path):
     pytest.importorskip("matplotlib")
     run("history", state, "--plot", str(tmp_path / "h.svg"))
-    drawn = re.findall(
-        r"fill: none; stroke: (#[0-9a-f]{6}); stroke-width: 1\.2", (tmp_path / "h.svg").read_text()
-    )
+    drawn = re.findall(r"fill: none; stroke: (#[0-9a-f]{6}); stroke-width: 1\.2", (tmp_path / "h.svg").read_text())
 
-    assert list(dict.fromkeys(drawn)) == [ink.light for ink in palette.LINES[:2]]
+    assert list(dict.fromkeys(drawn)) == [ink.light for ink in colors.LINES[:2]]
 
 
 def test_the_same_data_give_the_same_picture(state, tmp_path):

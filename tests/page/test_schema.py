@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.page.stage import nights, past_incidents, trace
 from tests.page.test_api import ask
 
@@ -14,6 +16,7 @@ from tests.page.test_api import ask
 EXCLUDED = "positive_data_acceptance"
 
 
+@pytest.mark.slow
 def test_schemathesis_finds_nothing(stage, tmp_path):
     past_incidents(stage)
     nights(stage, 5)
@@ -21,12 +24,19 @@ def test_schemathesis_finds_nothing(stage, tmp_path):
     # He looks once; who came while he does might be asked to come again, which is no answer of the schema's.
     assert ask(stage, "doctor")[0] == 200
     command = [
-        str(Path(sys.executable).parent / "schemathesis"), "run", f"{stage.url}/api/v1/openapi.json",
-        "--phases=coverage,fuzzing", "--max-examples=12", "--seed=1", f"--exclude-checks={EXCLUDED}",
-        "--no-color", "--generation-database=:memory:",
+        str(Path(sys.executable).parent / "schemathesis"),
+        "run",
+        f"{stage.url}/api/v1/openapi.json",
+        "--phases=coverage,fuzzing",
+        "--max-examples=12",
+        "--seed=1",
+        f"--exclude-checks={EXCLUDED}",
+        "--no-color",
+        "--generation-database=:memory:",
         # How long a busy machine takes is no finding.
-        "--request-timeout=300", "--suppress-health-check=all",
-    ]  # fmt: skip
+        "--request-timeout=300",
+        "--suppress-health-check=all",
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env=os.environ | {"CI": "1"}
     )

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.page.conftest import Look
 from tests.stories import surfaces
 from tests.stories.machine import played
-from tests.stories.scripts import Tale, full_card_with_spill, leak_and_kill
+from tests.stories.scripts import STORIES
 from tests.words.latin import latin_words
 from wslgpud.words import tongue
 from wslgpud.words.names import LEVELS
@@ -39,10 +39,11 @@ def shows(page: Page, said: dict[str, Any], code: str) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("tale", [leak_and_kill(), full_card_with_spill()], ids=["a leak", "a full card"])
+@pytest.mark.parametrize("story", STORIES)
 def test_the_banner_is_the_daemons_verdict_at_each_moment_in_both_languages_wide_and_narrow(
-    chromium: Browser, tale: Tale, tmp_path: Path
+    chromium: Browser, story: str, tmp_path: Path
 ) -> None:
+    tale = STORIES[story]()
     with played(tale.script, tmp_path) as telling:
         at = SimpleNamespace(url=telling.daemon.url)
         telling.until(0)

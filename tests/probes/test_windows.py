@@ -16,21 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.capture import capture
 from wslgpud.config import Config, Windows
 from wslgpud.host import Host, NoData, RecordedHost, SourceError, StoppedClock
 from wslgpud.model import Sample
 from wslgpud.probes import interop, windows_probe
+from wslgpud.sampling.capture import capture
 from wslgpud.sources import windows
 from wslgpud.sources.windows import WindowsSource
-from wslgpud.sources.windows_facts import (
-    Adapter,
-    Facts,
-    from_exporter,
-    from_probe,
-    labelled,
-    unreturned_bytes,
-)
+from wslgpud.sources.windows_facts import Adapter, Facts, from_exporter, from_probe, labelled, unreturned_bytes
 
 HERE = Path(__file__).parent / "windows"
 ANSWER = json.loads((HERE / "answer.json").read_text())
@@ -114,7 +107,7 @@ def test_one_process_answers_many_times_and_ends_when_we_do(machine: Machine) ->
 
 
 def test_the_command_line_is_far_from_windows_limit() -> None:
-    assert len(" ".join(windows_probe.command(Host()))) < 16_000
+    assert len(" ".join(interop.powershell_command(Host(), windows_probe.SCRIPT))) < 16_000
 
 
 def test_the_cards_are_named_and_what_is_none_is_left_out(machine: Machine) -> None:
@@ -143,9 +136,7 @@ def test_without_interop_nothing_is_started_and_it_is_no_fault(machine: Machine)
     assert machine.starts() == []
 
 
-def test_a_start_is_not_tried_where_it_is_switched_off_or_the_machine_is_a_recording(
-    machine: Machine,
-) -> None:
+def test_a_start_is_not_tried_where_it_is_switched_off_or_the_machine_is_a_recording(machine: Machine) -> None:
     with pytest.raises(NoData, match=r"windows\.probe"):
         machine.source(probe="off").read()
     folder = machine.root.parent / f"{machine.root.name}-recorded"
@@ -290,8 +281,11 @@ def test_several_cards_of_one_name_and_one_without_a_name_keep_apart() -> None:
     cards = [Adapter((0, n), name, shared=1) for n, name in ((9, "A"), (3, "A"), (5, ""), (7, "B"))]
 
     assert [(label, a.luid[1]) for label, a in labelled(cards)] == [
-        ("A", 3), ("luid 0x0_0x5", 5), ("B", 7), ("A #2", 9),
-    ]  # fmt: skip
+        ("A", 3),
+        ("luid 0x0_0x5", 5),
+        ("B", 7),
+        ("A #2", 9),
+    ]
 
 
 json_values = st.recursive(

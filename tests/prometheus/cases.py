@@ -47,9 +47,7 @@ MEASURED: dict[str, tuple[Callable[[float], Series], dict[str, str]]] = {
         lambda value: {**_card(f"{1 - value:g}x400"), f'wslgpud_gpu_up{{{WHERE}, gpu="0", uuid="v"}}': "1x400"},
         {"resource": "gpu1", "gpu": "1", "uuid": "u"},
     ),
-    "gpu_driver_gone": (
-        lambda value: _source(f"{0 if value else 1}x400", "gpu"), {"resource": "gpu", "source": "gpu"}
-    ),
+    "gpu_driver_gone": (lambda value: _source(f"{0 if value else 1}x400", "gpu"), {"resource": "gpu", "source": "gpu"}),
     "swap_thrash": (
         lambda value: {
             f'wslgpud_pressure_stalled_ratio{{{WHERE}, resource="memory", window="10s"}}': f"{value:g}x400",
@@ -81,10 +79,11 @@ MEASURED: dict[str, tuple[Callable[[float], Series], dict[str, str]]] = {
         {"resource": "windows"},
     ),
     "source_stale": (
-        lambda value: _source(f"{0 if value else 1}x400", "disk"), {"resource": "source:disk", "source": "disk"}
+        lambda value: _source(f"{0 if value else 1}x400", "disk"),
+        {"resource": "source:disk", "source": "disk"},
     ),
     "store_failing": (lambda value: {f"wslgpud_store_failing{{{WHERE}}}": f"{value:g}x400"}, {"resource": "store"}),
-}  # fmt: skip
+}
 
 
 def _measured(rule: Rule) -> list[Case]:
@@ -99,15 +98,7 @@ def _measured(rule: Rule) -> list[Case]:
         name = alert_name(rule.name)
         said = {"severity": level, **labels}
         cases += [
-            Case(
-                "at the threshold",
-                name,
-                make(1.0 if silence else step.value),
-                seconds + TICK,
-                level,
-                True,
-                said,
-            ),
+            Case("at the threshold", name, make(1.0 if silence else step.value), seconds + TICK, level, True, said),
             Case("short of it", name, make(short), seconds + 60, level, False, {}),
         ]
         if seconds > TICK:
@@ -155,49 +146,85 @@ def _own(
 
 
 OWN = [
-    *_own("WslgpudDown", "critical", ({_UP: "1x3 0x400"}, 120, _HERE), [({_UP: "1x400"}, 900), ({_UP: "1x3 0x400"}, 60)]),
-    *_own("WslgpudAbsent", "critical", ({"up{job='node'}": "1x400"}, 330, {"job": "wslgpud"}),
-          [({_UP: "0x400"}, 900), ({"up{job='node'}": "1x400"}, 240)]),
+    *_own(
+        "WslgpudDown", "critical", ({_UP: "1x3 0x400"}, 120, _HERE), [({_UP: "1x400"}, 900), ({_UP: "1x3 0x400"}, 60)]
+    ),
+    *_own(
+        "WslgpudAbsent",
+        "critical",
+        ({"up{job='node'}": "1x400"}, 330, {"job": "wslgpud"}),
+        [({_UP: "0x400"}, 900), ({"up{job='node'}": "1x400"}, 240)],
+    ),
     # The clock of promtool begins at 0.
-    *_own("WslgpudNotSampling", "critical", ({f"wslgpud_last_tick_timestamp_seconds{{{WHERE}}}": "0+5x10 50x400"}, 300, _HERE),
-          [({f"wslgpud_last_tick_timestamp_seconds{{{WHERE}}}": "0+5x400"}, 900)]),
-    *_own("WslgpudRestarting", "warning",
-          ({f"process_start_time_seconds{{{WHERE}}}": "1x9 60x9 120x9 180x400"}, 300, _HERE),
-          [({f"process_start_time_seconds{{{WHERE}}}": "1x9 60x400"}, 300)]),
-    *_own("WslgpudSamplesDropped", "warning", ({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "0x20 7x400"}, 300, _HERE),
-          [({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "7x400"}, 900),
-           ({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "0x20 7x400"}, 1500)]),
-    *_own("WslgpudAlertsUndelivered", "warning", ({_GIVEN_UP: "_x5 1x400"}, 300, {**_HERE, **_NTFY}),
-          [({_SENT: "_x5 1+1x400"}, 300)]),
+    *_own(
+        "WslgpudNotSampling",
+        "critical",
+        ({f"wslgpud_last_tick_timestamp_seconds{{{WHERE}}}": "0+5x10 50x400"}, 300, _HERE),
+        [({f"wslgpud_last_tick_timestamp_seconds{{{WHERE}}}": "0+5x400"}, 900)],
+    ),
+    *_own(
+        "WslgpudRestarting",
+        "warning",
+        ({f"process_start_time_seconds{{{WHERE}}}": "1x9 60x9 120x9 180x400"}, 300, _HERE),
+        [({f"process_start_time_seconds{{{WHERE}}}": "1x9 60x400"}, 300)],
+    ),
+    *_own(
+        "WslgpudSamplesDropped",
+        "warning",
+        ({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "0x20 7x400"}, 300, _HERE),
+        [
+            ({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "7x400"}, 900),
+            ({f"wslgpud_store_dropped_ticks_total{{{WHERE}}}": "0x20 7x400"}, 1500),
+        ],
+    ),
+    *_own(
+        "WslgpudAlertsUndelivered",
+        "warning",
+        ({_GIVEN_UP: "_x5 1x400"}, 300, {**_HERE, **_NTFY}),
+        [({_SENT: "_x5 1+1x400"}, 300)],
+    ),
     *_own("WslgpudWatchdog", "none", ({_UP: "1x400"}, 60, {}), []),
-]  # fmt: skip
+]
 
 THRASHING_WITHOUT_PSI = [
     Case(
-        title, "WslgpudSwapThrash",
+        title,
+        "WslgpudSwapThrash",
         {
             f"wslgpud_swap_in_bytes_total{{{WHERE}}}": f"0+{TICK * into}x400",
             f"wslgpud_swap_out_bytes_total{{{WHERE}}}": f"0+{TICK * out}x400",
         },
-        600, "warning", fires, {"severity": "warning", "resource": "ram"} if fires else {},
+        600,
+        "warning",
+        fires,
+        {"severity": "warning", "resource": "ram"} if fires else {},
     )
     for title, into, out, fires in (
-        ("both ways", _MIB, 2 * _MIB, True), ("in alone", 9 * _MIB, 0, False), ("out alone", 0, 9 * _MIB, False),
+        ("both ways", _MIB, 2 * _MIB, True),
+        ("in alone", 9 * _MIB, 0, False),
+        ("out alone", 0, 9 * _MIB, False),
     )
-]  # fmt: skip
+]
 
 CASES = [
     *(case for rule in RULES if rule.name in WATCHES for case in _measured(rule)),
     *(
-        case for rule in RULES if rule.name not in WATCHES
-        for case in _judged(rule.name, tuple(s.level for s in rule.steps), "wslgpud_alert_level", f'rule="{rule.name}", ')
+        case
+        for rule in RULES
+        if rule.name not in WATCHES
+        for case in _judged(
+            rule.name, tuple(s.level for s in rule.steps), "wslgpud_alert_level", f'rule="{rule.name}", '
+        )
     ),
     *(
-        case for name, levels in LEVELS.items()
+        case
+        for name, levels in LEVELS.items()
         for case in (
-            _judged(name, levels, "wslgpud_risk_level", "") if name in WATCHES
+            _judged(name, levels, "wslgpud_risk_level", "")
+            if name in WATCHES
             else _judged(name, levels, "wslgpud_alert_level", f'rule="{name}", ')
         )
     ),
-    *THRASHING_WITHOUT_PSI, *OWN,
-]  # fmt: skip
+    *THRASHING_WITHOUT_PSI,
+    *OWN,
+]

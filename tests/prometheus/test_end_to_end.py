@@ -92,7 +92,7 @@ def test_a_memory_hog_is_told_of_and_its_end_too(tmp_path: Path, group: Path) ->
                 {"job_name": "wslgpud", "static_configs": [{"targets": [running.url.removeprefix("http://")]}]}
             ],
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [manager.url.removeprefix("http://")]}]}]},
-        }  # fmt: skip
+        }
         server = stack.enter_context(prometheus(tmp_path, yaml.safe_dump(config)))
         eventually(lambda: server.query('up{job="wslgpud"} == 1'), "a scrape")
         with subprocess.Popen([sys.executable, "-c", HOGS], start_new_session=True) as hogs:

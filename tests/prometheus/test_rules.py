@@ -19,7 +19,7 @@ from tests.prometheus.cases import CASES, MEASURED, TICK, Case
 from tests.support.servers import program
 from wslgpud.alerts import runbook
 from wslgpud.alerts.rules import RULES, rule_named
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 
 FOLDER = Path(generate.__file__).parent
 DOCUMENT = yaml.safe_load(generate.FILE.read_text())
@@ -43,10 +43,7 @@ def test_the_file_is_what_the_daemons_rules_make() -> None:
 
 
 def test_promtool_has_nothing_to_say() -> None:
-    for command in (
-        ("check", "rules", "--lint-fatal", generate.FILE.name),
-        ("check", "config", "scrape.yml"),
-    ):
+    for command in (("check", "rules", "--lint-fatal", generate.FILE.name), ("check", "config", "scrape.yml")):
         done = promtool(*command, folder=FOLDER)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -86,10 +83,12 @@ def expected(case: Case) -> list[dict[str, object]]:
 def unit_tests(cases: list[Case], file: str) -> dict[str, object]:
     """Return promtool's document; each case sees one alert of one severity."""
     return {
-        "rule_files": [file], "evaluation_interval": f"{TICK}s",
+        "rule_files": [file],
+        "evaluation_interval": f"{TICK}s",
         "tests": [
             {
-                "name": f"{case.alert} {case.severity}: {case.title}", "interval": f"{TICK}s",
+                "name": f"{case.alert} {case.severity}: {case.title}",
+                "interval": f"{TICK}s",
                 "input_series": [{"series": name, "values": values} for name, values in case.series.items()],
                 "alert_rule_test": [
                     {"eval_time": f"{case.seconds}s", "alertname": case.alert, "exp_alerts": expected(case)}
@@ -97,17 +96,13 @@ def unit_tests(cases: list[Case], file: str) -> dict[str, object]:
             }
             for case in cases
         ],
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("severity", ["info", "warning", "critical", "none"])
 def test_alerts_fire_when_they_should_and_only_then(severity: str, tmp_path: Path) -> None:
     """Annotations are looked at elsewhere: here they would hide in long texts whether an alert fires."""
-    bare = [
-        {k: v for k, v in a.items() if k != "annotations"}
-        for a in ALERTS
-        if a["labels"]["severity"] == severity
-    ]
+    bare = [{k: v for k, v in a.items() if k != "annotations"} for a in ALERTS if a["labels"]["severity"] == severity]
     groups = [{"name": "bare", "interval": f"{TICK}s", "rules": bare}]
     (tmp_path / "bare.yml").write_text(yaml.safe_dump({"groups": groups}))
     cases = [case for case in CASES if case.severity == severity]
@@ -126,9 +121,7 @@ def rendered(tmp_path: Path, cases: list[Case]) -> str:
 
 def test_texts_come_out_whole(tmp_path: Path) -> None:
     seen: set[tuple[str, str]] = set()
-    fires = [
-        c for c in CASES if c.fires and not ((c.alert, c.severity) in seen or seen.add((c.alert, c.severity)))
-    ]
+    fires = [c for c in CASES if c.fires and not ((c.alert, c.severity) in seen or seen.add((c.alert, c.severity)))]
     said = rendered(tmp_path, fires)
 
     assert sorted(set(re.findall(r'alertname="(\w+)"', said))) == sorted({alert["alert"] for alert in ALERTS})
@@ -147,36 +140,27 @@ def test_a_warning_says_how_much_is_left_for_how_long_and_who_grows(tmp_path: Pa
     }
     said = rendered(tmp_path, [Case("", "WslgpudMemoryExhaustion", series, TICK, "warning", True, {})])
 
-    assert (
-        "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save a checkpoint"
-        in said.replace("Gi ", "Gi")
+    assert "ram on pc: 6GiB left, gone in about 1m 30s, growing: python (train.py). Save a checkpoint" in said.replace(
+        "Gi ", "Gi"
     )
 
 
 def test_every_alert_says_what_it_is_what_to_do_and_where_to_look() -> None:
-    boards = {
-        (uid, str(panel["id"])): panel["title"]
-        for uid, board in DASHBOARDS.items()
-        for panel in panels(board)
-    }
+    boards = {(uid, str(panel["id"])): panel["title"] for uid, board in DASHBOARDS.items() for panel in panels(board)}
     titles = {generate.alert_name(n): n for n in (*(r.name for r in RULES), *generate.LEVELS)}
     for alert in ALERTS:
         texts, name = alert["annotations"], alert["alert"]
         assert not re.search(r"\$value|\d", texts["summary"].replace("{{ $labels", "")), name
         rule = titles.get(name)
         if rule and rule != generate.MEMORY:
-            assert generate.TEXTS[rule].advice in texts["description"]
-        uid, panel = re.fullmatch(
-            r"http://localhost:3000/d/([\w-]+)\?.*viewPanel=(\d+)", texts["dashboard"]
-        ).groups()
+            assert generate.TEXTS[rule]["advice"] in texts["description"]
+        uid, panel = re.fullmatch(r"http://localhost:3000/d/([\w-]+)\?.*viewPanel=(\d+)", texts["dashboard"]).groups()
         assert (uid, panel) in boards, name
         if rule:
             assert texts["runbook_url"] == f"http://{{{{ $labels.instance }}}}/runbook#{rule}"
             assert rule in runbook.sections()
         else:  # about the daemon, which may be gone: Grafana has these
-            (book,) = re.findall(
-                r"^http://localhost:3000/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"]
-            )
+            (book,) = re.findall(r"^http://localhost:3000/d/wslgpud-runbook\?viewPanel=(\d+)$", texts["runbook_url"])
             assert boards["wslgpud-runbook", book] == re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower()
 
 
@@ -225,18 +209,23 @@ def test_recorded_series_are_what_they_are_called(tmp_path: Path) -> None:
         "instance_gpu:wslgpud_gpu_utilization:avg5m": (card, 0.5),
     }
     document = {
-        "rule_files": [str(generate.FILE)], "evaluation_interval": "1m",
-        "tests": [{
-            "interval": "1m", "input_series": [{"series": n, "values": v} for n, v in series.items()],
-            "promql_expr_test": [
-                {
-                    "expr": name, "eval_time": "8m",
-                    "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}],
-                }
-                for name, (labels, value) in wanted.items()
-            ],
-        }],
-    }  # fmt: skip
+        "rule_files": [str(generate.FILE)],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": n, "values": v} for n, v in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": name,
+                        "eval_time": "8m",
+                        "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}],
+                    }
+                    for name, (labels, value) in wanted.items()
+                ],
+            }
+        ],
+    }
     (tmp_path / "tests.yml").write_text(json.dumps(document))
     done = promtool("test", "rules", "tests.yml", folder=tmp_path)
 
@@ -249,7 +238,7 @@ def test_dashboards_change_colour_where_alerts_fire() -> None:
     shown = {
         "swap_thrash": ("wslgpud-overview", "Pressure"),
         "windows_disk_full": ("wslgpud-overview", "Disks"),
-        "windows_memory_low": ("wslgpud-overview", "Windows' memory left"),
+        "windows_memory_low": ("wslgpud-overview", "Windows memory left"),
     }
     for name, place in shown.items():
         fired = [float(a["expr"].split()[-1]) for a in ALERTS if a["alert"] == generate.alert_name(name)]

@@ -57,9 +57,7 @@ def test_of_a_full_group_one_of_its_own_is_blamed_and_not_one_that_grows_as_fast
                 ProcessSample(2, 1, "python", own, 0, command="python", cgroup=where.get("python", "")),
             )
             group = CgroupState("/job", 4 * GIB, (400 + 30 * i) << 20)
-            forecasts = engine.observe(
-                Observation(t=float(i), processes=processes, cgroups=(group,))
-            ).forecasts
+            forecasts = engine.observe(Observation(t=float(i), processes=processes, cgroups=(group,))).forecasts
         (forecast,) = forecasts
         return f"{forecast.who}/{forecast.who_kind}"
 

@@ -15,10 +15,11 @@ from wslgpud.model import (
     Observation,
     ProcessSample,
     RamState,
+    Transition,
     VmState,
 )
-from wslgpud.risk.engine import LevelChange, RiskEngine
-from wslgpud.risk.suspects import ending_facts
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.levels import ending_facts
 
 GIB = 1 << 30
 GROUP = "cgroup:/train"
@@ -42,7 +43,7 @@ def group(
 
 def play(
     engine: RiskEngine, observations: Iterable[Observation], resource: str = GROUP
-) -> tuple[list[LevelChange], Forecast]:
+) -> tuple[list[Transition], Forecast]:
     """Return the changes of a resource and its last forecast."""
     changes, forecast = [], None
     for observation in observations:
@@ -59,7 +60,7 @@ def leak(start: float = 0.0, kills: int = 0, pid: int = 8932, seconds: int = 140
         yield group(start + i, min(3.0, 0.2 + 0.02 * i), kills, pid=pid)
 
 
-def levels(changes: Iterable[LevelChange]) -> list[Level]:
+def levels(changes: Iterable[Transition]) -> list[Level]:
     return [change.new for change in changes if change.new != Level.INFO]
 
 
@@ -71,9 +72,12 @@ def test_a_kill_ends_the_alarm_in_the_same_sample_and_says_who_when_and_what_is_
     (end,), forecast = play(engine, [group(140, 0.0, kills=1, pid=None)])
     assert (end.old, end.new, end.forecast.cause) == (Level.EMERGENCY, Level.OK, "killed")
     assert ending_facts(end.forecast, 1000.0) == {
-        "ending": "killed", "ended_wall": 1000.0, "victim": "python3 train.py (pid 8932)",
-        "free_bytes": 3 * GIB, "capacity_bytes": 3 * GIB,
-    }  # fmt: skip
+        "ending": "killed",
+        "ended_wall": 1000.0,
+        "victim": "python3 train.py (pid 8932)",
+        "free_bytes": 3 * GIB,
+        "capacity_bytes": 3 * GIB,
+    }
 
     _, forecast = play(engine, [group(140 + i, 0.0, kills=1, pid=None) for i in range(1, 24)])
     assert (forecast.level, forecast.cause, forecast.window_seconds) == (Level.OK, "killed", 23.0)
@@ -103,7 +107,7 @@ def test_memory_that_comes_back_some_seconds_after_the_kill_ends_the_alarm_then(
     slow = [group(140 + i, 3.0 - 0.5 * i, kills=1, pid=8932 if i < 5 else None) for i in range(7)]
     changes, _ = play(engine, slow)
 
-    assert [(c.t, c.new) for c in changes] == [(142.0, Level.OK)]
+    assert [(c.mono, c.new) for c in changes] == [(142.0, Level.OK)]
 
 
 def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
@@ -116,15 +120,13 @@ def test_a_kill_of_somebody_else_while_the_leak_goes_on_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("held", [0, 2], ids=["memory back at once", "counted before the memory is back"])
-def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps(
-    held: int,
-) -> None:
+def test_a_worker_that_leaks_and_is_killed_again_and_again_is_warned_of_each_time_and_never_flaps(held: int) -> None:
     engine = RiskEngine()
     for life in range(6):
         start = 200.0 * life
         changes, _ = play(engine, leak(start, life, pid=8932 + life))
         assert levels(changes) == [Level.WARNING, Level.CRITICAL, Level.EMERGENCY]
-        warned = next(c.t for c in changes if c.new == Level.WARNING)
+        warned = next(c.mono for c in changes if c.new == Level.WARNING)
         assert start + 140 - warned >= 15
         still = [group(start + 140 + i, 2.99, life + 1, pid=8932 + life) for i in range(held)]
         gone = [group(start + 140 + i, 0.1, life + 1, pid=None) for i in range(held, 60)]
@@ -149,7 +151,7 @@ def test_three_groups_that_are_killed_in_end_each_by_itself_and_ram_was_never_me
                 vm=VmState(oom_kills_total=sum(g.oom_kills_total or 0 for g in groups)),
             )
         )
-        found += [(c.t, c.resource) for c in seen.changes if c.new == Level.OK]
+        found += [(c.mono, c.resource) for c in seen.changes if c.new == Level.OK]
         assert all(c.resource != "ram" for c in seen.changes)
 
     assert found == [(130.0, "cgroup:/g0"), (135.0, "cgroup:/g1"), (140.0, "cgroup:/g2")]
@@ -172,9 +174,7 @@ def test_waves_of_a_build_are_one_alarm_though_each_gives_back_what_it_took() ->
         for t in range(400):
             used = 4 + 18 * min(1.0, (t % 40) / 30)
             crowd = tuple(
-                ProcessSample(
-                    100 + p + 20 * (t // 40), 1, "cc1plus", int(used * GIB / 20), 0, command="cc1plus"
-                )
+                ProcessSample(100 + p + 20 * (t // 40), 1, "cc1plus", int(used * GIB / 20), 0, command="cc1plus")
                 for p in range(20)
             )
             yield Observation(t=float(t), ram=RamState(24 * GIB, int((24 - used) * GIB)), processes=crowd)
@@ -188,9 +188,7 @@ def test_a_training_that_runs_out_of_vram_and_ends_leaves_no_alarm_over_the_empt
 
     def card(t: float, used: float, pids: tuple[int, ...]) -> Observation:
         programs = tuple(GpuProcess(pid, "python", int(used * GIB)) for pid in pids)
-        return Observation(
-            t=t, gpus=(GpuSample(0, "u", "RTX", 16 * GIB, int(used * GIB), processes=programs),)
-        )
+        return Observation(t=t, gpus=(GpuSample(0, "u", "RTX", 16 * GIB, int(used * GIB), processes=programs),))
 
     engine = RiskEngine()
     before, _ = play(engine, [card(float(t), 4 + 11.9 * t / 120, (7,)) for t in range(121)], "gpu0")

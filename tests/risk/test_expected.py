@@ -6,20 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.model import (
-    Expected,
-    GpuProcess,
-    GpuSample,
-    Level,
-    Observation,
-    ProcessSample,
-    RamState,
-    SwapState,
-)
+from wslgpud.model import Expected, GpuProcess, GpuSample, Level, Observation, ProcessSample, RamState, SwapState
+from wslgpud.risk.commands import Commands
 from wslgpud.risk.engine import COMMANDS, RiskEngine
-from wslgpud.risk.expected import Commands
 from wslgpud.risk.headroom import Room
-from wslgpud.risk.rows import observation_from_row, row_from_observation
+from wslgpud.risk.trace import observation_from_row, row_from_observation
 from wslgpud.risk.wording import headline
 
 GIB = 1 << 30
@@ -141,17 +132,19 @@ def test_what_was_learned_survives_a_restart_as_json_and_nonsense_in_it_is_left_
 
 
 RUNS = st.lists(
-    st.fixed_dictionaries({
-        "age_seconds": st.just(60.0), "seconds": st.just(600.0), "killed": st.booleans(),
-        "peaks": st.fixed_dictionaries({"ram": st.integers(0, 1 << 50), "gpu0": st.integers(0, 1 << 50)}),
-    }),
+    st.fixed_dictionaries(
+        {
+            "age_seconds": st.just(60.0),
+            "seconds": st.just(600.0),
+            "killed": st.booleans(),
+            "peaks": st.fixed_dictionaries({"ram": st.integers(0, 1 << 50), "gpu0": st.integers(0, 1 << 50)}),
+        }
+    ),
     max_size=5,
-)  # fmt: skip
-
-
-@given(
-    RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38)
 )
+
+
+@given(RUNS, st.integers(0, 1 << 50), st.integers(1, 1 << 40), st.integers(0, 1 << 40), st.integers(1, 1 << 38))
 def test_no_peak_is_believed_that_the_machine_cannot_hold(runs, announced, ram, swap, vram):
     commands = Commands()
     commands.recall({"python train.py": runs}, 0.0)
@@ -225,10 +218,16 @@ def test_vram_is_expected_of_the_card_it_was_on():
     def sample(t, held, others):
         process = ProcessSample(7, 1, "python", GIB, 0, command="python serve.py")
         gpus = tuple(
-            GpuSample(i, f"GPU-{i}", "card", 24 * GIB, int((others + (held if i else 0)) * GIB),
-                      processes=(GpuProcess(7, "python", int(held * GIB)),) if i and held else ())
+            GpuSample(
+                i,
+                f"GPU-{i}",
+                "card",
+                24 * GIB,
+                int((others + (held if i else 0)) * GIB),
+                processes=(GpuProcess(7, "python", int(held * GIB)),) if i and held else (),
+            )
             for i in range(2)
-        )  # fmt: skip
+        )
         seen = engine.observe(Observation(t, gpus=gpus, processes=(SHELL, process) if held else (SHELL,)))
         forecasts.update({f.resource: f for f in seen.forecasts})
 

@@ -15,29 +15,30 @@ from wslgpud.model import (
     Observation,
     RamState,
     StressResult,
+    Transition,
 )
-from wslgpud.risk.engine import LevelChange, RiskEngine
-from wslgpud.risk.spill import card_ends
+from wslgpud.risk.engine import RiskEngine
+from wslgpud.risk.fullness import card_ends
 
 GIB = 1 << 30
 UUID = "GPU-aaaa"
 
 
-def card(
-    used: float, pids: Iterable[int] = (), *, shared: float | None = None, total: float = 16
-) -> GpuSample:
+def card(used: float, pids: Iterable[int] = (), *, shared: float | None = None, total: float = 16) -> GpuSample:
     """A card with so many GiB in use, as NVML and perhaps Windows see it."""
     programs = tuple(GpuProcess(pid, "python", None) for pid in pids)
     moved = None if shared is None else int(shared * GIB)
-    return GpuSample(
-        0, UUID, "NVIDIA RTX", int(total * GIB), int(used * GIB), processes=programs, shared_bytes=moved
-    )
+    return GpuSample(0, UUID, "NVIDIA RTX", int(total * GIB), int(used * GIB), processes=programs, shared_bytes=moved)
 
 
 def play(
-    samples: Iterable[GpuSample], engine: RiskEngine | None = None, *, start: float = 0.0, every: float = 1.0,
+    samples: Iterable[GpuSample],
+    engine: RiskEngine | None = None,
+    *,
+    start: float = 0.0,
+    every: float = 1.0,
     exhausted: Callable[[int], tuple[str, ...]] = lambda _: (),
-) -> tuple[list[tuple[float, Level]], Forecast, list[LevelChange]]:  # fmt: skip
+) -> tuple[list[tuple[float, Level]], Forecast, list[Transition]]:
     """Return (time, level) of each change of a card, its last forecast, and the changes."""
     engine, changes, forecast = engine or RiskEngine(), [], None
     for i, gpu in enumerate(samples):
@@ -45,7 +46,7 @@ def play(
         changes += seen.changes
         (forecast,) = seen.forecasts
     assert forecast is not None
-    return [(c.t, c.new) for c in changes], forecast, changes
+    return [(c.mono, c.new) for c in changes], forecast, changes
 
 
 def slowly(until: float, seconds: int = 1800, base: float = 2.0, pid: int = 7) -> list[GpuSample]:
@@ -68,7 +69,7 @@ def test_a_leak_that_has_filled_the_card_is_an_emergency_no_more_once_it_stands_
     _, _, changes = play([*slowly(15.9), *[card(15.9, [7])] * 600])
 
     assert [c.new for c in changes[-2:]] == [Level.EMERGENCY, Level.WARNING]
-    assert changes[-1].t <= 1800 + 120
+    assert changes[-1].mono <= 1800 + 120
     assert changes[-1].forecast.cause == "full"
 
 
@@ -93,16 +94,13 @@ SERVERS = {
     + [card(15.55 + 0.02 * (i % 3), [7]) for i in range(4000)],
     "JAX": [card(15.6, [7])] * 4000,
     "llama.cpp, weights and then its cache": [card(13, [7])] * 4 + [card(15.65, [7])] * 4000,
-    "a large model from a slow disk": [card(0.5 + 0.05 * i, [7]) for i in range(250)]
-    + [card(15.6, [7])] * 4000,
+    "a large model from a slow disk": [card(0.5 + 0.05 * i, [7]) for i in range(250)] + [card(15.6, [7])] * 4000,
     "programs are not shown": [card(15.6)] * 4000,
 }
 
 
 @pytest.mark.parametrize("samples", SERVERS.values(), ids=list(SERVERS))
-def test_a_server_that_took_its_share_at_once_and_breathes_there_is_not_full(
-    samples: list[GpuSample],
-) -> None:
+def test_a_server_that_took_its_share_at_once_and_breathes_there_is_not_full(samples: list[GpuSample]) -> None:
     found, forecast, _ = play([*IDLE, *samples])
 
     assert forecast.level == Level.OK
@@ -117,7 +115,7 @@ def test_a_server_that_took_its_share_at_once_and_breathes_there_is_not_full(
         [*slowly(15.7, 600), *[card(15.7, [7])] * 120],
     ],
     ids=["a training whose longest batch came", "something takes the rest", "a leak"],
-)  # fmt: skip
+)
 def test_what_did_not_come_there_at_once_is_full(samples: list[GpuSample]) -> None:
     assert play([*IDLE, *samples])[1].level >= Level.WARNING
 
@@ -127,7 +125,7 @@ def test_a_server_on_which_an_allocation_fails_is_full_after_all() -> None:
     _, forecast, changes = play(samples, exhausted=lambda i: ("gpu0",) if i == 200 else ())
 
     assert changes[0].new == Level.CRITICAL
-    assert changes[0].t == 200
+    assert changes[0].mono == 200
     assert (forecast.level >= Level.WARNING, forecast.cause) == (True, "full")
 
 
@@ -155,9 +153,7 @@ def test_a_countdown_ends_at_once_when_the_card_is_full_and_the_rest_comes_to_li
 def test_what_lies_in_ram_is_a_fact_of_the_full_card_until_it_is_back() -> None:
     engine = RiskEngine()
     play([card(12, [7], shared=1.5)] * 10, engine)
-    found, forecast, _ = play(
-        [card(15.9, [7], shared=1.5 + min(1.0, 0.05 * i)) for i in range(120)], engine, start=10
-    )
+    found, forecast, _ = play([card(15.9, [7], shared=1.5 + min(1.0, 0.05 * i)) for i in range(120)], engine, start=10)
     assert forecast.spilled_bytes == GIB
     assert [level for _, level in found] == [Level.WARNING]
 
@@ -184,9 +180,7 @@ def test_what_a_program_gives_back_between_two_steps_does_not_hide_a_spill() -> 
     ],
     ids=["pinned buffers while the card has room", "steady", "falling"],
 )
-def test_shared_memory_that_does_not_grow_while_the_card_is_full_is_no_spill(
-    samples: list[GpuSample],
-) -> None:
+def test_shared_memory_that_does_not_grow_while_the_card_is_full_is_no_spill(samples: list[GpuSample]) -> None:
     assert play(samples)[1].level == Level.OK
 
 

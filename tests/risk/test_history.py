@@ -4,15 +4,15 @@ import json
 import time
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from wslgpud.cli.commands import App
 from wslgpud.cli.common import Fault
 from wslgpud.cli.moments import moment
 from wslgpud.cli.replay import replay_command
 from wslgpud.config import StoreSettings
-from wslgpud.history import observations
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.series.observations import observations
 from wslgpud.sources import gpu, memory
 from wslgpud.store import Store
 from wslgpud.store.reader import Reader
@@ -20,7 +20,7 @@ from wslgpud.store.reader import Reader
 GIB = 1 << 30
 CARD = ("0", "GPU-1")
 FED = {spec.name: spec for spec in gpu.FED}
-app = typer.Typer()
+app = App(no_args_is_help=False)
 app.command()(replay_command)
 
 

@@ -58,9 +58,7 @@ def test_a_card_that_was_always_full_is_a_warning_and_no_more(used, interval):
 
 @settings(UNHURRIED, max_examples=20)
 @given(st.integers(120, 400), st.floats(0.0, 0.5), st.floats(0.971, 1.0), st.integers(60, 200))
-def test_a_card_that_fills_slowly_and_stays_full_never_comes_to_less_than_a_warning(
-    seconds, base, top, stays
-):
+def test_a_card_that_fills_slowly_and_stays_full_never_comes_to_less_than_a_warning(seconds, base, top, stays):
     path = [base + (top - base) * i / seconds for i in range(seconds)] + [top] * stays
     ranks = [level for _, level in levels_of(path)]
     assert ranks[-1] >= Level.WARNING
@@ -74,13 +72,7 @@ paths = st.lists(
 
 
 @UNHURRIED
-@given(
-    paths,
-    st.floats(0.0, 0.39),
-    st.booleans(),
-    st.sampled_from([0.5, 1.0, 5.0]),
-    st.sampled_from(["ram", "gpu0"]),
-)
+@given(paths, st.floats(0.0, 0.39), st.booleans(), st.sampled_from([0.5, 1.0, 5.0]), st.sampled_from(["ram", "gpu0"]))
 def test_nothing_stays_red_over_free_memory(path, rest, killed, interval, resource):
     """Whatever went before: with room again for a minute all is well, after a kill at once."""
     engine, level, used, t = RiskEngine(), Level.OK, 0.2, 0.0
@@ -118,9 +110,7 @@ def test_worse_input_never_lowers_the_level(samples, base, at, factor):
     def held(path):
         engine = RiskEngine()
         return [
-            engine.observe(
-                Observation(t=float(i), gpus=(GpuSample(0, "u", "c", 1 << 40, int(u * (1 << 40))),))
-            )
+            engine.observe(Observation(t=float(i), gpus=(GpuSample(0, "u", "c", 1 << 40, int(u * (1 << 40))),)))
             .forecasts[0]
             .level
             for i, u in enumerate(path)
@@ -189,16 +179,13 @@ observations = st.builds(
             used_bytes=numbers,
             free_bytes=numbers,
             reserved_bytes=numbers,
-            processes=st.lists(
-                st.builds(GpuProcess, st.integers(1, 5), st.just("p"), numbers), max_size=3
-            ).map(tuple),
+            processes=st.lists(st.builds(GpuProcess, st.integers(1, 5), st.just("p"), numbers), max_size=3).map(tuple),
         ),
         max_size=3,
         unique_by=lambda gpu: gpu.index,
     ).map(tuple),
     processes=st.lists(
-        st.builds(ProcessSample, st.integers(1, 9), st.integers(0, 3), st.text(max_size=5), big, big),
-        max_size=5,
+        st.builds(ProcessSample, st.integers(1, 9), st.integers(0, 3), st.text(max_size=5), big, big), max_size=5
     ).map(tuple),
     cgroups=st.lists(
         record(CgroupState, path=st.sampled_from(["/a", "/b"]), limit=big, current=big),
@@ -245,9 +232,7 @@ def test_any_missing_field_leaves_the_alarm_where_it_was(data):
     engine, level = RiskEngine(), Level.OK
     for i in range(120):
         used = i / 120
-        ram = RamState(
-            16 * GIB, int(16 * GIB * (1 - used)), **{k: None if k in missing else GIB for k in optional}
-        )
+        ram = RamState(16 * GIB, int(16 * GIB * (1 - used)), **{k: None if k in missing else GIB for k in optional})
         whole = {
             "vm": VmState(i, 0, i, i),
             "psi": {"memory": PsiState(0, 0, 0.0, 0.0)},

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.app import Daemon
+from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuSample, Observation
-from wslgpud.monitor import Monitor
+from wslgpud.sampling.pipeline import SamplingPipeline
 from wslgpud.store import Store
 
 FULL_CARD = Path(__file__).parent.parent / "hosts" / "wsl2-vram-full"
@@ -25,8 +25,8 @@ def life(folder):
     with Daemon(config, RecordedHost(FULL_CARD), folder, {}) as daemon:
         found: list[dict[str, object]] = []
         while not found:  # on a busy machine the card's process may miss its first deadline
-            daemon._tick()
-            found = [f for f in daemon.status("en")["forecasts"] if f["resource"] == "gpu0"]
+            daemon.loop.tick()
+            found = [f for f in daemon.answers.status("en")["forecasts"] if f["resource"] == "gpu0"]
         return found[0]
 
 
@@ -51,7 +51,7 @@ def test_after_a_crash_the_peaks_are_not_believed_any_more(tmp_path, monkeypatch
         if not clean:
             monkeypatch.setattr(store, "_note_end", lambda _: None)
     taken = {}
-    monkeypatch.setattr(Monitor, "recall", lambda _, lessons: taken.update(lessons))
+    monkeypatch.setattr(SamplingPipeline, "recall", lambda _, lessons: taken.update(lessons))
     life(tmp_path)
 
     assert ("peaks" in taken["ram"][0]) is clean
@@ -74,7 +74,7 @@ class Clock:
 
 def test_what_was_learned_is_handed_out_at_once_if_a_ceiling_moved_and_else_rarely():
     clock = Clock()
-    monitor = Monitor(Config(), RecordedHost(FULL_CARD, clock))
+    monitor = SamplingPipeline(Config(), RecordedHost(FULL_CARD, clock))
     try:
         while not monitor.tick()[0].snapshot.gpus:
             pass  # on a busy machine the card's process may miss its first deadline

@@ -1,7 +1,7 @@
 """Forecasts as metrics: what is not known is not there."""
 
 from wslgpud.model import Forecast, Level
-from wslgpud.risk.metrics import readings
+from wslgpud.risk.risk_metrics import readings
 
 
 def said(forecast: Forecast) -> dict[str, float]:
@@ -25,16 +25,21 @@ def test_a_forecast_that_is_held_shows_its_age_and_a_learned_ceiling_how_sure_it
 
 def test_a_resource_in_danger_says_when_how_likely_and_who():
     forecast = Forecast(
-        "gpu0", Level.WARNING, 30, 100, rate_bytes_per_second=1.6, eta_early_seconds=10.2, eta_seconds=19.4,
-        eta_late_seconds=36.1, probabilities={60: 0.68749}, who="python3 (pid 7)", who_kind="process",
+        "gpu0",
+        Level.WARNING,
+        30,
+        100,
+        rate_bytes_per_second=1.6,
+        eta_early_seconds=10.2,
+        eta_seconds=19.4,
+        eta_late_seconds=36.1,
+        probabilities={60: 0.68749},
+        who="python3 (pid 7)",
+        who_kind="process",
         cause="growth",
-    )  # fmt: skip
+    )
     found = said(forecast)
     assert found["consumption_bytes_per_second{gpu0}"] == 2
-    assert [found[f"time_to_exhaustion_seconds{{gpu0,{e}}}"] for e in ("early", "middle", "late")] == [
-        10,
-        19,
-        36,
-    ]
+    assert [found[f"time_to_exhaustion_seconds{{gpu0,{e}}}"] for e in ("early", "middle", "late")] == [10, 19, 36]
     assert found["exhaustion_probability_ratio{gpu0,60}"] == 0.687
     assert found["risk_culprit{gpu0,python3 (pid 7),process,growth}"] == 1

@@ -2,27 +2,17 @@
 
 import pytest
 
-from wslgpud.model import (
-    CgroupState,
-    Forecast,
-    GpuSample,
-    Level,
-    Observation,
-    PsiState,
-    RamState,
-    SwapState,
-    VmState,
-)
+from wslgpud.model import CgroupState, Forecast, GpuSample, Level, Observation, PsiState, RamState, SwapState, VmState
 from wslgpud.risk.growth import Envelope
 from wslgpud.risk.headroom import cgroup_room, gpu_room, ram_room
 from wslgpud.risk.levels import Danger, Hysteresis, headroom_for_warning, wanted
 from wslgpud.risk.peaks import Peaks
 from wslgpud.risk.pressure import PressureMeter
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.steps import StepLedger
+from wslgpud.risk.staircases import StepLedger
 from wslgpud.risk.wording import headline
-from wslgpud.units import size
 from wslgpud.words import ENGLISH
+from wslgpud.words.units import size
 
 S = RiskSettings()
 MIB = 1 << 20
@@ -218,6 +208,25 @@ def test_an_alarm_outlives_a_short_dip_and_ends_when_memory_has_really_come_back
     assert step(machine, 30 + S.recovery_seconds, Level.OK, 0.6) == Level.OK
 
 
+def test_an_alarm_ends_early_only_when_headroom_is_so_much_above_where_it_was_raised_and_for_so_long():
+    for began, raised in ((0.2, 0.2), (0.25, 0.1)):  # what counts is where its level was raised last
+        short, enough = Hysteresis(S), Hysteresis(S)
+        for machine in (short, enough):
+            machine.step(0, Level.WARNING, began, S.warn_eta_seconds, 0.0)
+            machine.step(1, Level.CRITICAL, raised, S.warn_eta_seconds, 0.0)
+        held = [short.step(2.0 + t, Level.OK, raised + S.recovery - 0.001, 0.0, 0.0) for t in range(600)]
+        assert set(held) == {Level.CRITICAL}
+        held = [enough.step(2.0 + t, Level.OK, raised + S.recovery + 0.001, 0.0, 0.0) for t in range(600)]
+        assert held.index(Level.OK) == S.recovery_seconds
+
+
+def test_above_a_share_of_headroom_an_alarm_ends_wherever_it_was_raised():
+    machine = Hysteresis(S)
+    machine.step(0, Level.WARNING, 0.58, S.warn_eta_seconds, 0.0)
+    held = [machine.step(1.0 + t, Level.OK, S.recovered_headroom, 0.0, 0.0) for t in range(100)]
+    assert held.index(Level.OK) == S.recovery_seconds
+
+
 def test_an_alarm_ends_where_it_stands_when_nothing_grows_any_more():
     machine = Hysteresis(S)
     step(machine, 0, Level.CRITICAL, 0.08)
@@ -238,9 +247,7 @@ def test_ram_counts_swap_a_card_what_the_driver_keeps_and_a_group_its_cache():
     assert (ram.headroom, ram.capacity) == (60, 150)
     card = gpu_room(GpuSample(0, "u", "c", 1000, 700, reserved_bytes=50), wsl=False)
     assert (card.headroom, card.capacity) == (250, 950)
-    group = cgroup_room(
-        CgroupState("/a", 100, 90, inactive_file=20, active_file=10, swap_limit=20, swap_current=5), 10
-    )
+    group = cgroup_room(CgroupState("/a", 100, 90, inactive_file=20, active_file=10, swap_limit=20, swap_current=5), 10)
     assert (group.headroom, group.capacity) == (50, 120)
 
 
@@ -254,9 +261,7 @@ def test_pressure_is_the_share_of_time_lost_and_estimated_where_psi_is_missing()
     measured, estimated = PressureMeter(), PressureMeter()
     for i in range(20):
         a = measured.push(Observation(t=float(i), psi={"memory": PsiState(full_total_us=300_000 * i)}))
-        b = estimated.push(
-            Observation(t=float(i), vm=VmState(alloc_stalls_total=80 * i, major_faults_total=20 * i))
-        )
+        b = estimated.push(Observation(t=float(i), vm=VmState(alloc_stalls_total=80 * i, major_faults_total=20 * i)))
     assert a.full == pytest.approx(0.3)
     assert 0.2 < b.full < 0.5
 
@@ -266,9 +271,7 @@ def test_evicting_the_working_set_is_pressure_and_evicting_what_is_idle_is_not()
         meter = PressureMeter()
         for i in range(20):
             found = meter.push(
-                Observation(
-                    t=float(i), vm=VmState(refault_pages_total=refaults * i, steal_pages_total=9000 * i)
-                )
+                Observation(t=float(i), vm=VmState(refault_pages_total=refaults * i, steal_pages_total=9000 * i))
             )
         return found.full
 

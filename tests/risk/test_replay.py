@@ -5,16 +5,13 @@ import json
 import sys
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from wslgpud.cli.commands import App
 from wslgpud.cli.replay import replay_command
-from wslgpud.model import Level
-from wslgpud.risk.baselines import BASELINE_NAMES, run_baseline
-from wslgpud.risk.score import Score, Truth, TruthError, alarms, brier, read_truth, reliability
-from wslgpud.risk.trace import read_trace
+from wslgpud.risk.replay import TruthError, events_beside
 
-app = typer.Typer()
+app = App(no_args_is_help=False)
 app.command()(replay_command)
 
 
@@ -33,9 +30,7 @@ def test_json_gives_one_object_for_each_change_of_level_and_nothing_else(recordi
     assert result.exit_code == 0
     assert {row["trace"] for row in rows} == {"ram-leak_linear-1"}
     raised = ["warning", "critical", "emergency"]
-    assert [row["level"] for row in rows if row["level"] != "info"] == [*raised, "ok"], (
-        "the kill gave it back"
-    )
+    assert [row["level"] for row in rows if row["level"] != "info"] == [*raised, "ok"], "the kill gave it back"
     for row in rows:
         assert set(row) == {"trace", "t", "resource", "level", "eta_s", "probability", "who", "reason"}
     warning = next(row for row in rows if row["level"] == "warning")
@@ -51,21 +46,6 @@ def test_a_timeline_shows_use_levels_the_event_and_what_the_warning_said(recordi
     assert "RAM full in about " in out
     assert "\N{LIGHT SHADE} warning" in out
     assert "█" in out
-
-
-def test_score_prints_the_engine_beside_the_simple_rules(recording):
-    result = run("--score", *recording.values())
-    assert result.exit_code == 0
-    for name in ("wslgpud without PSI", *BASELINE_NAMES, "Brier"):
-        assert name in result.stdout
-
-
-def test_score_without_a_truth_says_what_is_missing(tmp_path, recording):
-    path = tmp_path / "mine.jsonl.gz"
-    path.write_bytes(recording["gpu-jax_prealloc-1"].read_bytes())
-    result = run("--score", path)
-    assert result.exit_code == 2
-    assert "mine.truth.json" in result.stderr
 
 
 def test_a_plot_is_a_picture(tmp_path, recording):
@@ -140,69 +120,15 @@ def test_a_recorder_of_another_make_leads_to_the_same_warnings(tmp_path, recordi
     assert warnings(path) == warnings(recording[name])
 
 
-def test_baselines_fire_where_their_rule_says(recording):
-    path = recording["ram-leak_linear-1"]
-    changes = run_baseline("used > 90 %", read_trace(path))
-    assert next(level for _, resource, level in changes if resource == "ram") == Level.WARNING
-    assert run_baseline("never", read_trace(path)) == []
-    assert run_baseline("always", read_trace(path))[0][0] < 1.0
-    prealloc = recording["gpu-jax_prealloc-1"]
-    assert run_baseline("predict_linear 1 min -> 2 min", read_trace(prealloc))
-
-
-def judged(changes, *, event=None, onset=0.0, tolerated=False, at_least=Level.WARNING):
-    score = Score()
-    truth = Truth("t", {} if event is None else {"ram": event}, onset, tolerated)
-    score.add(truth, {"ram": changes}, at_least)
-    return score
-
-
-def test_an_alarm_that_holds_until_the_event_is_right_and_its_lead_counts():
-    score = judged([(60.0, Level.WARNING)], event=100.0)
-    assert score.leads == [40.0]
-    assert score.in_time == 1
-    assert score.false_alarms == 0
-
-
-def test_an_alarm_that_ended_well_before_the_event_is_false():
-    score = judged([(60.0, Level.WARNING), (80.0, Level.OK)], event=100.0)
-    assert score.leads == [0.0]
-    assert score.false_alarms == 1
-
-
-def test_half_of_what_was_possible_is_in_time_when_little_was():
-    assert judged([(95.0, Level.WARNING)], event=100.0, onset=91.0).in_time == 1
-    assert judged([(96.0, Level.WARNING)], event=100.0, onset=91.0).in_time == 0
-
-
-def test_a_warning_is_fair_where_memory_stopped_by_itself_but_a_critical_is_not():
-    changes = [(10.0, Level.WARNING), (20.0, Level.CRITICAL), (30.0, Level.OK)]
-    assert judged(changes, tolerated=True).false_alarms == 0
-    assert judged(changes, tolerated=True).tolerated_with_alarm == 1
-    assert judged(changes, tolerated=True, at_least=Level.CRITICAL).false_alarms == 1
-
-
-def test_alarms_are_intervals_at_a_level_or_above():
-    changes = [(1.0, Level.INFO), (2.0, Level.CRITICAL), (3.0, Level.WARNING), (4.0, Level.OK)]
-    assert alarms(changes, Level.WARNING) == [(2.0, 4.0)]
-    assert alarms(changes, Level.CRITICAL) == [(2.0, 3.0)]
-
-
-def test_the_brier_score_punishes_certainty_that_was_wrong():
-    assert brier([(0.0, 1.0, 30.0)], 60.0) == 0.0
-    assert brier([(0.0, 1.0, 90.0)], 60.0) == 1.0
-    assert brier([(0.0, 0.5, None)], 60.0) == 0.25
-    assert brier([], 60.0) is None
-
-
-def test_reliability_sets_what_was_said_beside_what_came():
-    said = [(0.0, 0.9, 30.0), (0.0, 0.9, None), (0.0, 0.1, None), (0.0, 0.0, None)]
-    assert reliability(said, 60.0) == [(pytest.approx(0.1), 0.0, 1), (pytest.approx(0.9), 0.5, 2)]
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"name": "x", "events": [{}]}'])
 def test_a_truth_that_is_none_is_named(tmp_path, text):
-    path = tmp_path / "x.truth.json"
-    path.write_text(text)
+    (tmp_path / "x.truth.json").write_text(text)
     with pytest.raises(TruthError, match=r"x\.truth\.json"):
-        read_truth(path)
+        events_beside(tmp_path / "x.jsonl.gz")
+
+
+def test_a_truth_tells_the_first_event_of_each_resource(tmp_path):
+    rows = [{"resource": name, "t": t} for name, t in (("ram", 9), ("gpu0", 5), ("ram", 7.5))]
+    (tmp_path / "x.truth.json").write_text(json.dumps({"name": "x", "events": rows}))
+    assert events_beside(tmp_path / "x.jsonl.gz") == {"ram": 7.5, "gpu0": 5.0}
+    assert events_beside(tmp_path / "other.jsonl.gz") == {}

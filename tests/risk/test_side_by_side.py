@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wslgpud.risk.replay import replay, score_engine, trace_name, truth_beside
+from tests.bench.scoring import score_engine, truth_beside
+from wslgpud.risk.replay import replay, trace_name
 from wslgpud.risk.trace import read_trace
 
 SIDE = Path(__file__).parents[1] / "traces" / "side"

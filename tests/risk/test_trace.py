@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.traces.writing import write_trace
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample, PsiState, RamState
-from wslgpud.risk.rows import observation_from_row, row_from_observation
-from wslgpud.risk.trace import TraceError, read_trace, write_trace
+from wslgpud.risk.trace import TraceError, observation_from_row, read_trace, row_from_observation
 
 HEADER = '{"trace": 1, "interval_s": 0.5, "host": {}}\n'
 
@@ -60,9 +60,7 @@ def test_a_header_that_says_wsl_makes_every_observation_one_of_wsl(tmp_path):
 
 
 def test_missing_keys_and_unknown_vram_of_processes_are_accepted(tmp_path):
-    line = json.dumps(
-        {"t": 1, "gpus": [{"total": 5, "used": 2, "procs": [{"pid": 3, "name": "x", "used": None}]}]}
-    )
+    line = json.dumps({"t": 1, "gpus": [{"total": 5, "used": 2, "procs": [{"pid": 3, "name": "x", "used": None}]}]})
     text = HEADER + line + "\n" + '{"t": 2, "new_in_version_9": {}}\n'
     observation, _ = read_trace(trace(tmp_path, text))
     assert observation.ram is None
@@ -103,10 +101,7 @@ def test_what_other_recorders_write_for_the_unknown_is_unknown(tmp_path):
     lines = f'{{"t": 1, "ram": {ram}, "gpus": [{gpu}, {other}], "procs": null}}\n'
     (seen,) = read_trace(trace(tmp_path, HEADER + lines))
     assert seen.ram is None
-    assert [(g.index, g.uuid, g.name, g.power_watts) for g in seen.gpus] == [
-        (0, "", "", None),
-        (1, "", "", None),
-    ]
+    assert [(g.index, g.uuid, g.name, g.power_watts) for g in seen.gpus] == [(0, "", "", None), (1, "", "", None)]
 
 
 def test_line_ends_of_windows_a_byte_order_mark_and_empty_lines_do_no_harm(tmp_path):

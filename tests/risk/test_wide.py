@@ -1,5 +1,7 @@
 """The promise on a broad family of made-up machines: see tests/traces/wide.py."""
 
+import pytest
+
 from tests.bench.bench_wide import judged
 from tests.traces import wide
 
@@ -7,6 +9,7 @@ SEEDS = range(300, 303)
 """Few, for time's sake: ``python -m tests.bench.bench_wide`` takes many, and tells by scenario."""
 
 
+@pytest.mark.slow
 def test_what_ends_badly_on_machines_of_all_sizes_and_paces_is_warned_of_in_time():
     line = judged("fatal", wide.FATAL, SEEDS, (30.0, 1500.0))
     assert len(line.warning.leads) == len(wide.FATAL) * len(SEEDS)
@@ -15,6 +18,7 @@ def test_what_ends_badly_on_machines_of_all_sizes_and_paces_is_warned_of_in_time
     assert line.warning.alarms_before_events <= 1.2 * len(line.warning.leads), line.warning.noisy
 
 
+@pytest.mark.slow
 def test_what_ends_well_there_is_left_in_peace():
     line = judged("harmless", wide.HARMLESS, SEEDS, (30.0, 1500.0))
     assert line.warning.quiet_traces >= 35

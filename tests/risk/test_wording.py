@@ -15,35 +15,40 @@ from wslgpud.words import HEADLINE_CHARACTERS, say, sentences, tongue
 
 GIB = 1 << 30
 LEAK = Forecast(
-    "ram", Level.WARNING, 14 * GIB, 24 * GIB, 1.0 * GIB / 60, 31.0, 43.0, 100.0, {60: 0.7},
-    "python3 train.py (pid 8932)", "growth", "process", 8932, 1.1 * GIB / 60, 0.98, window_seconds=20.0,
-)  # fmt: skip
+    "ram",
+    Level.WARNING,
+    14 * GIB,
+    24 * GIB,
+    1.0 * GIB / 60,
+    31.0,
+    43.0,
+    100.0,
+    {60: 0.7},
+    "python3 train.py (pid 8932)",
+    "growth",
+    "process",
+    8932,
+    1.1 * GIB / 60,
+    0.98,
+    window_seconds=20.0,
+)
 
 
 @pytest.mark.parametrize(
     ("forecast", "text"),
     [
-        (
-            LEAK,
-            "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
-        ),
+        (LEAK, "RAM full in about 43 s (31-100): python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"),
         (
             replace(LEAK, resource="cgroup:/train"),
             "cgroup /train full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left",
         ),
         (
             replace(LEAK, resource="cgroup:/user.slice/user-1000.slice/train.scope"),
-            (
-                "cgroup …/train.scope full in about 43 s: "
-                "python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"
-            ),
+            ("cgroup …/train.scope full in about 43 s: python3 train.py (pid 8932) +1.1 GiB/min, 14 of 24 GiB left"),
         ),
         (
             replace(LEAK, level=Level.INFO),
-            (
-                "RAM growing: would be full in about 43 s if it goes on: "
-                "python3 train.py (pid 8932), 14 GiB left"
-            ),
+            ("RAM growing: would be full in about 43 s if it goes on: python3 train.py (pid 8932), 14 GiB left"),
         ),
         (
             replace(LEAK, cause="paused", eta_seconds=None, window_seconds=96.0),
@@ -100,10 +105,7 @@ def test_what_is_not_near_its_limit_is_never_called_nearly_full() -> None:
         (LEAK, "~43 s left"),
         (replace(LEAK, level=Level.INFO), "growing +1.1 GiB/min"),
         (replace(LEAK, level=Level.OK, cause="", eta_seconds=None), "growing +1.0 GiB/min"),
-        (
-            replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60),
-            "shrinking \N{MINUS SIGN}1.0 GiB/min",
-        ),
+        (replace(LEAK, level=Level.OK, rate_bytes_per_second=-GIB / 60), "shrinking \N{MINUS SIGN}1.0 GiB/min"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=100_000.0), "steady"),
         (replace(LEAK, level=Level.OK, rate_bytes_per_second=None), ""),
         (replace(LEAK, headroom_bytes=0), "full"),
@@ -117,17 +119,20 @@ def test_a_row_says_in_short_how_it_goes_on(forecast: Forecast, text: str) -> No
 
 WHO = st.one_of(
     st.text(max_size=60),
-    st.builds(
-        lambda who: say("probably {who}", who=who), st.just("python3 a_very_long_name_of_it.py (pid 7)")
-    ),
+    st.builds(lambda who: say("probably {who}", who=who), st.just("python3 a_very_long_name_of_it.py (pid 7)")),
     st.builds(lambda n: say("{count} x {name}", count=n, name="cc1plus"), st.integers(2, 999)),
 )
 
 
 FORECASTS = st.builds(
     lambda eta, **more: replace(
-        LEAK, eta_early_seconds=eta / 2, eta_seconds=eta, eta_late_seconds=2 * eta,
-        expected_peak_bytes=41 * GIB, window_seconds=600.0, **more,
+        LEAK,
+        eta_early_seconds=eta / 2,
+        eta_seconds=eta,
+        eta_late_seconds=2 * eta,
+        expected_peak_bytes=41 * GIB,
+        window_seconds=600.0,
+        **more,
     ),
     eta=st.floats(0, 1e6),
     who=WHO,
@@ -135,7 +140,7 @@ FORECASTS = st.builds(
     cause=st.sampled_from(["growth", "steps", "pressure", "limit", "oom", "full", "killed", "paused", ""]),
     level=st.sampled_from(list(Level)),
     headroom_bytes=st.integers(0, 24 * GIB),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("code", ["en", "zh"])

@@ -2,106 +2,241 @@
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA application_id = 1464291413;
 BEGIN TRANSACTION;
-CREATE TABLE batch (id INTEGER PRIMARY KEY, batch INTEGER NOT NULL, ms INTEGER NOT NULL,
-                offsets TEXT NOT NULL, readings TEXT NOT NULL, processes TEXT) STRICT;
-INSERT INTO "batch" VALUES(11,11,1749946500000,'[0]','{"4":7}',NULL);
-CREATE TABLE block (id INTEGER PRIMARY KEY, mask INTEGER NOT NULL, last ANY NOT NULL,
-                data BLOB NOT NULL) STRICT;
-INSERT INTO "block" VALUES(786433,0,17179885568,X'010500000000040200100101636060600000');
-INSERT INTO "block" VALUES(786434,0,500,X'010100017D0101636060600000');
-INSERT INTO "block" VALUES(786435,0,1.33333333333333325931e+00,X'1063080D6500425CC4D5A71FBE32D8030100');
-CREATE TABLE chunk (id INTEGER PRIMARY KEY, ticks INTEGER NOT NULL, low_ms INTEGER NOT NULL,
-                high_ms INTEGER NOT NULL, last_ms INTEGER NOT NULL, times BLOB NOT NULL,
-                masks BLOB NOT NULL, processes BLOB) STRICT;
-INSERT INTO "chunk" VALUES(12,5,1749945600000,1749945604000,1749945604000,X'010600C8E270970102E8030101636060600000',X'',X'78DA8B8E363437B1B43431353300011D85E86813231D054323631D05A582CA928CFC3C2520D7C0C4C2D4DC4C47C120363616A806AEC7900C3D4664E83126438F09917A6201C0AC3CBD');
-CREATE TABLE daemon_run (id INTEGER PRIMARY KEY, started_ms INTEGER NOT NULL, stopped_ms INTEGER,
-                clean INTEGER NOT NULL, version TEXT NOT NULL, boot_id TEXT NOT NULL) STRICT;
+CREATE TABLE batch (
+	id INTEGER NOT NULL,
+	batch INTEGER NOT NULL,
+	ms INTEGER NOT NULL,
+	offsets TEXT NOT NULL,
+	readings TEXT NOT NULL,
+	processes TEXT,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "batch" VALUES(6,6,1749945599000,'[0]','{}','[[0,[[42,123,"python",1048576,0]]]]');
+INSERT INTO "batch" VALUES(13,13,1749945600000,'[0,1000,2000,3000,4000]','{"6":[17179869184,17179873280,17179877376,17179881472,17179885568],"3":[0,125,250,375,500],"4":[0.0,0.3333333333333333,0.6666666666666666,1.0,1.3333333333333333]}','[[0,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[1000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[2000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[3000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]],[4000,[[42,123,"python",1048576,0],["GPU-1",42,"python",1048576]]]]');
+INSERT INTO "batch" VALUES(17,17,1749946500000,'[0]','{"5":7}',NULL);
+CREATE TABLE block (
+	id INTEGER NOT NULL,
+	data BLOB NOT NULL,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "block" VALUES(7,X'050001000200030004000500550000005C000000760000004B0100005F01000001000500400400040105000000000402001001B0CB9CCD3C8B6926E30C86E92986C90649FA897A09BAF113E3B463B56234A37BA3D423D522BAC255C29443DB4314835B83E4039B0364FD1BFDA47DEB7D64C9D0040001000400000040010002F401010100017D01FE63676060670063922926323402000101080000000000907040106358BD9A0188428164280C81B96808218B8442579380205A1856AD02A15020190A43602E1A42C822A1D0552420889651FBE8605F43A816C35514D2619568C3ABD0035A5319B2AEC2D90D5B5F2984761DF8AA9530F5148369D682AB5C0EA5AB1E887A6117E75275882A9DC0F08B4B444A41455D4BCFC0C8C4D4DCD2CAC6CEDEC1D1C9D9C5C5D5CDDDC3D3D3CBDBC7D7CFCF3F20203030302828383824242434342C2C2C3C3C22222D2D2D1D043280201304B240201B047240201708F240201F040AC080C1DE81AE0000010202070301010001190101636080032E380B00');
+CREATE TABLE chunk (
+	id INTEGER NOT NULL,
+	ticks INTEGER NOT NULL,
+	low_ms INTEGER NOT NULL,
+	high_ms INTEGER NOT NULL,
+	last_ms INTEGER NOT NULL,
+	times BLOB NOT NULL,
+	masks BLOB NOT NULL,
+	processes BLOB,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "chunk" VALUES(7,112,1749942900000,1749943695000,1749943695000,X'01062095B970970102881301016360201B1890A10700',X'78DA6364000246F20872F4000005790017',NULL);
+CREATE TABLE daemon_run (
+	id INTEGER NOT NULL,
+	started_ms INTEGER NOT NULL,
+	stopped_ms INTEGER,
+	clean INTEGER NOT NULL,
+	version TEXT NOT NULL,
+	boot_id TEXT NOT NULL,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
 INSERT INTO "daemon_run" VALUES(1,1749945600000,1749945600000,1,'0.1.0','5b1c');
-CREATE TABLE event (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, kind TEXT NOT NULL,
-                text TEXT NOT NULL, fields TEXT NOT NULL) STRICT;
-INSERT INTO "event" VALUES(2,1749945600000,'clock_jump','went back','{"seconds": -1}');
-INSERT INTO "event" VALUES(3,1749945601000,'clock_jump','went back','{"seconds": -1}');
-INSERT INTO "event" VALUES(4,1749945602000,'clock_jump','went back','{"seconds": -1}');
-INSERT INTO "event" VALUES(5,1749945603000,'clock_jump','went back','{"seconds": -1}');
-INSERT INTO "event" VALUES(6,1749945604000,'clock_jump','went back','{"seconds": -1}');
-CREATE TABLE host (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE event (
+	id INTEGER NOT NULL,
+	ms INTEGER NOT NULL,
+	kind TEXT NOT NULL,
+	text TEXT NOT NULL,
+	fields TEXT NOT NULL,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "event" VALUES(8,1749945600000,'clock_jump','went back','{"seconds": -1}');
+INSERT INTO "event" VALUES(9,1749945601000,'clock_jump','went back','{"seconds": -1}');
+INSERT INTO "event" VALUES(10,1749945602000,'clock_jump','went back','{"seconds": -1}');
+INSERT INTO "event" VALUES(11,1749945603000,'clock_jump','went back','{"seconds": -1}');
+INSERT INTO "event" VALUES(12,1749945604000,'clock_jump','went back','{"seconds": -1}');
+CREATE TABLE host (
+	id INTEGER NOT NULL,
+	name TEXT NOT NULL,
+	PRIMARY KEY (id),
+	UNIQUE (name)
+)
+ STRICT
+
+;
 INSERT INTO "host" VALUES(0,'pc');
-CREATE TABLE minute_of_part (minute INTEGER PRIMARY KEY) STRICT;
-INSERT INTO "minute_of_part" VALUES(0);
-INSERT INTO "minute_of_part" VALUES(1);
-INSERT INTO "minute_of_part" VALUES(2);
-INSERT INTO "minute_of_part" VALUES(3);
-INSERT INTO "minute_of_part" VALUES(4);
-INSERT INTO "minute_of_part" VALUES(5);
-INSERT INTO "minute_of_part" VALUES(6);
-INSERT INTO "minute_of_part" VALUES(7);
-INSERT INTO "minute_of_part" VALUES(8);
-INSERT INTO "minute_of_part" VALUES(9);
-INSERT INTO "minute_of_part" VALUES(10);
-INSERT INTO "minute_of_part" VALUES(11);
-INSERT INTO "minute_of_part" VALUES(12);
-INSERT INTO "minute_of_part" VALUES(13);
-INSERT INTO "minute_of_part" VALUES(14);
-CREATE TABLE outbox (id INTEGER PRIMARY KEY, channel TEXT NOT NULL, transition INTEGER,
-                payload TEXT NOT NULL, created_ms INTEGER NOT NULL, attempts INTEGER NOT NULL,
-                error TEXT NOT NULL, done_ms INTEGER) STRICT;
-INSERT INTO "outbox" VALUES(9,'command',8,'{"text": "RAM"}',1749945600000,1,'',1749945600000);
-INSERT INTO "outbox" VALUES(10,'ntfy',8,'{"text": "RAM"}',1749945600000,0,'',NULL);
-CREATE TABLE rollup_hour (part INTEGER NOT NULL, series INTEGER NOT NULL,
-                hour INTEGER NOT NULL, n INTEGER NOT NULL, last ANY NOT NULL,
-                below ANY NOT NULL, above ANY NOT NULL, extra ANY NOT NULL,
-                PRIMARY KEY (part, series, hour)) STRICT, WITHOUT ROWID;
-INSERT INTO "rollup_hour" VALUES(1749945600,1,0,5,17179885568,16384,0,-40960);
-INSERT INTO "rollup_hour" VALUES(1749945600,2,0,5,500,500,0,-1250);
-INSERT INTO "rollup_hour" VALUES(1749945600,3,0,5,1.33333333333333325931e+00,0.0,1.33333333333333325931e+00,3.33333333333333303727e+00);
-CREATE TABLE rollup_minute (part INTEGER NOT NULL, series INTEGER NOT NULL,
-                unit INTEGER NOT NULL, base INTEGER NOT NULL, data TEXT NOT NULL,
-                PRIMARY KEY (part, series)) STRICT, WITHOUT ROWID;
-INSERT INTO "rollup_minute" VALUES(1749945600,1,8192,17179885568,'[[5,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[2,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[-5,null,null,null,null,null,null,null,null,null,null,null,null,null,null]]');
-INSERT INTO "rollup_minute" VALUES(1749945600,2,250,500,'[[5,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[2,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[-5,null,null,null,null,null,null,null,null,null,null,null,null,null,null]]');
-INSERT INTO "rollup_minute" VALUES(1749945600,3,0,0,'[[5,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[1.3333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[0.0,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[1.3333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null],[3.333333333333333,null,null,null,null,null,null,null,null,null,null,null,null,null,null]]');
-CREATE TABLE schema_migration (version INTEGER PRIMARY KEY, name TEXT NOT NULL, applied_ms INTEGER NOT NULL) STRICT;
-INSERT INTO "schema_migration" VALUES(1,'first tables',1795247210863);
-CREATE TABLE series (id INTEGER PRIMARY KEY, host INTEGER NOT NULL, metric TEXT NOT NULL,
-                kind TEXT NOT NULL, labels TEXT NOT NULL, divisor INTEGER NOT NULL,
-                UNIQUE (host, metric, labels, divisor)) STRICT;
-INSERT INTO "series" VALUES(1,0,'made_bytes','gauge','{"kind":"free"}',1);
-INSERT INTO "series" VALUES(2,0,'made_ratio','gauge','{}',1000);
-INSERT INTO "series" VALUES(3,0,'made_double','gauge','{}',0);
-INSERT INTO "series" VALUES(4,0,'made_events','counter','{}',1);
-CREATE TABLE transition (id INTEGER PRIMARY KEY, ms INTEGER NOT NULL, mono REAL NOT NULL,
-                resource TEXT NOT NULL, rule TEXT NOT NULL, old INTEGER NOT NULL, new INTEGER NOT NULL,
-                message TEXT NOT NULL, forecast TEXT) STRICT;
-INSERT INTO "transition" VALUES(8,1749945600000,12.5,'ram','r',0,2,'{"template": "RAM full in 2 s", "facts": {}}','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "reason": "growing"}');
-CREATE INDEX outbox_waiting ON outbox (channel) WHERE done_ms IS NULL;
+CREATE TABLE learned (
+	id INTEGER NOT NULL,
+	ms INTEGER NOT NULL,
+	subject TEXT NOT NULL,
+	document TEXT NOT NULL,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "learned" VALUES(18,1749945600000,'GPU-1','{"ceiling_bytes": 8589934592, "ceiling": "seen"}');
+CREATE TABLE outbox (
+	id INTEGER NOT NULL,
+	channel TEXT NOT NULL,
+	transition INTEGER,
+	payload TEXT NOT NULL,
+	created_ms INTEGER NOT NULL,
+	attempts INTEGER NOT NULL,
+	error TEXT NOT NULL,
+	done_ms INTEGER,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "outbox" VALUES(15,'command',14,'{"text": "RAM"}',1749945600000,1,'',1749945600000);
+INSERT INTO "outbox" VALUES(16,'ntfy',14,'{"text": "RAM"}',1749945600000,0,'',NULL);
+CREATE TABLE rollup_hour (
+	part INTEGER NOT NULL,
+	series INTEGER NOT NULL,
+	hour INTEGER NOT NULL,
+	n INTEGER NOT NULL,
+	last ANY NOT NULL,
+	below ANY NOT NULL,
+	above ANY NOT NULL,
+	extra ANY NOT NULL,
+	PRIMARY KEY (part, series, hour)
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "rollup_hour" VALUES(1749859200,1,23,112,17180147712,278528,131072,-8331264);
+INSERT INTO "rollup_hour" VALUES(1749859200,2,23,112,1073741824,0,0,0);
+INSERT INTO "rollup_hour" VALUES(1749859200,3,23,112,500,500,250,-14125);
+INSERT INTO "rollup_hour" VALUES(1749859200,4,23,112,265.0,0.0,265.0,14520.0);
+INSERT INTO "rollup_hour" VALUES(1749859200,5,23,22,775,775,0,-8775);
+CREATE TABLE rollup_minute (
+	part INTEGER NOT NULL,
+	series INTEGER NOT NULL,
+	unit INTEGER NOT NULL,
+	base INTEGER NOT NULL,
+	data TEXT NOT NULL,
+	n BLOB,
+	last BLOB,
+	below BLOB,
+	above BLOB,
+	over BLOB,
+	PRIMARY KEY (part, series)
+)
+ WITHOUT ROWID,
+ STRICT
+
+;
+INSERT INTO "rollup_minute" VALUES(1749942900,1,4096,17179951104,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'4C4B023B2C00000000003A2C3B3000',X'605E104B2B000000000F4D3C3A2F00',X'0400420812000000004C1118030900',X'0277025701CF022D016F00000000000000000255020D0203017E006A0000');
+INSERT INTO "rollup_minute" VALUES(1749942900,2,1,1073741824,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'',X'',X'',X'');
+INSERT INTO "rollup_minute" VALUES(1749942900,3,125,0,'',X'0C0C0C0C0C000000000C0C0C0C0400',X'060300040100000000000401050400',X'060300040100000000000401050300',X'000306020500000000060205010200',X'242322282000000000222820260A00');
+INSERT INTO "rollup_minute" VALUES(1749942900,4,0,0,'[[12,12,12,12,12,null,null,null,null,12,12,12,12,4,null],[18.333333333333332,38.333333333333336,58.333333333333336,78.33333333333333,98.33333333333333,null,null,null,null,198.33333333333334,218.33333333333334,238.33333333333334,258.3333333333333,265.0,null],[0.0,20.0,40.0,60.0,80.0,null,null,null,null,180.0,200.0,220.0,240.0,260.0,null],[18.333333333333332,38.333333333333336,58.333333333333336,78.33333333333333,98.33333333333333,null,null,null,null,198.33333333333334,218.33333333333334,238.33333333333334,258.3333333333333,265.0,null],[110.0,350.0,590.0,830.0,1070.0,null,null,null,null,2270.0,2510.0,2750.0,2990.0,1050.0,null]]',NULL,NULL,NULL,NULL,NULL);
+INSERT INTO "rollup_minute" VALUES(1749942900,5,25,50,'',X'030203020200000000020302030000',X'00020507090000000015181A1D0000',X'020102010100000000010201020000',X'',X'030103010100000000010301030000');
+CREATE TABLE schema_migration (
+	version INTEGER NOT NULL,
+	name TEXT NOT NULL,
+	applied_ms INTEGER NOT NULL,
+	PRIMARY KEY (version)
+)
+ STRICT
+
+;
+INSERT INTO "schema_migration" VALUES(1,'first tables',1795384365000);
+CREATE TABLE series (
+	id INTEGER NOT NULL,
+	host INTEGER NOT NULL,
+	metric TEXT NOT NULL,
+	kind TEXT NOT NULL,
+	labels TEXT NOT NULL,
+	divisor INTEGER NOT NULL,
+	PRIMARY KEY (id),
+	UNIQUE (host, metric, labels, divisor)
+)
+ STRICT
+
+;
+INSERT INTO "series" VALUES(1,0,'made_bytes','gauge','{"kind":"sealed"}',1);
+INSERT INTO "series" VALUES(2,0,'made_bytes','gauge','{"kind":"still"}',1);
+INSERT INTO "series" VALUES(3,0,'made_ratio','gauge','{}',1000);
+INSERT INTO "series" VALUES(4,0,'made_double','gauge','{}',0);
+INSERT INTO "series" VALUES(5,0,'made_events','counter','{}',1);
+INSERT INTO "series" VALUES(6,0,'made_bytes','gauge','{"kind":"free"}',1);
+CREATE TABLE stress_run (
+	id INTEGER NOT NULL,
+	ms INTEGER NOT NULL,
+	gpu TEXT NOT NULL,
+	verdict TEXT NOT NULL,
+	document TEXT NOT NULL,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+CREATE TABLE transition (
+	id INTEGER NOT NULL,
+	ms INTEGER NOT NULL,
+	mono REAL NOT NULL,
+	resource TEXT NOT NULL,
+	rule TEXT NOT NULL,
+	old INTEGER NOT NULL,
+	new INTEGER NOT NULL,
+	message TEXT NOT NULL,
+	forecast TEXT,
+	facts TEXT,
+	PRIMARY KEY (id)
+)
+ STRICT
+
+;
+INSERT INTO "transition" VALUES(14,1749945600000,12.5,'ram','r',0,2,'{"template": "RAM full in 2 s", "facts": {}}','{"resource": "ram", "level": "warning", "headroom_bytes": 5, "capacity_bytes": 10, "rate_bytes_per_second": 1.5, "eta_early_seconds": 1.0, "eta_seconds": 2.0, "eta_late_seconds": null, "probabilities": {"60": 0.25}, "who": "python", "cause": "growing", "who_kind": "", "who_pid": null, "who_bytes_per_second": null, "who_share_ratio": null, "may_stop": false, "next_step_bytes": null, "window_seconds": null, "age_seconds": 0.0, "capacity_learned": "", "expected_peak_bytes": null, "spilled_bytes": null}',NULL);
 CREATE INDEX chunk_by_time ON chunk (high_ms, low_ms);
+CREATE INDEX outbox_waiting ON outbox (channel) WHERE done_ms IS NULL;
 CREATE VIEW minute AS
-                SELECT r.time, h.name AS host, s.metric, s.labels, r.n, CASE WHEN s.divisor > 1 THEN CAST((r.last - r.below) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.last - r.below) ELSE r.below END AS min, CASE WHEN s.divisor > 1 THEN CAST((r.last + r.above) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.last + r.above) ELSE r.above END AS max, CASE WHEN s.divisor > 1 THEN CAST((r.n * r.last + r.extra) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.n * r.last + r.extra) ELSE r.extra END AS sum, CASE WHEN s.divisor > 1 THEN CAST(r.last AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN r.last ELSE r.last END AS last
-                FROM (
-                    SELECT time, series, n,
-                        CASE unit WHEN 0 THEN last ELSE base + last * unit END AS last,
-                        CASE unit WHEN 0 THEN below ELSE below * unit END AS below,
-                        CASE unit WHEN 0 THEN above ELSE above * unit END AS above,
-                        CASE unit WHEN 0 THEN extra ELSE extra * unit END AS extra
-                    FROM (
-                        SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base,
-                            CASE json_type(m.data, '$[0]') WHEN 'array' THEN json_extract(m.data, '$[0][' || k.minute || ']') ELSE json_extract(m.data, '$[0]') END AS n, CASE json_type(m.data, '$[1]') WHEN 'array' THEN json_extract(m.data, '$[1][' || k.minute || ']') ELSE json_extract(m.data, '$[1]') END AS last, CASE json_type(m.data, '$[2]') WHEN 'array' THEN json_extract(m.data, '$[2][' || k.minute || ']') ELSE json_extract(m.data, '$[2]') END AS below, CASE json_type(m.data, '$[3]') WHEN 'array' THEN json_extract(m.data, '$[3][' || k.minute || ']') ELSE json_extract(m.data, '$[3]') END AS above, CASE json_type(m.data, '$[4]') WHEN 'array' THEN json_extract(m.data, '$[4][' || k.minute || ']') ELSE json_extract(m.data, '$[4]') END AS extra
-                        FROM rollup_minute m CROSS JOIN minute_of_part k
-                    ) packed
-                    WHERE n IS NOT NULL
-                ) r
-                JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
+        SELECT r.time, h.name AS host, s.metric, s.labels, r.n, CASE WHEN s.divisor > 1 THEN CAST(r.low AS DOUBLE PRECISION) / s.divisor ELSE r.low END AS min, CASE WHEN s.divisor > 1 THEN CAST(r.high AS DOUBLE PRECISION) / s.divisor ELSE r.high END AS max, CASE WHEN s.divisor > 1 THEN CAST(r.total AS DOUBLE PRECISION) / s.divisor ELSE r.total END AS sum, CASE WHEN s.divisor > 1 THEN CAST(r.last AS DOUBLE PRECISION) / s.divisor ELSE r.last END AS last
+        FROM (
+            SELECT time, series, n, last, below AS low, above AS high, over AS total
+            FROM (SELECT m.part + k.minute * 60 AS time, m.series, json_extract(m.data, '$[0][' || k.minute || ']') AS n, json_extract(m.data, '$[1][' || k.minute || ']') AS last, json_extract(m.data, '$[2][' || k.minute || ']') AS below, json_extract(m.data, '$[3][' || k.minute || ']') AS above, json_extract(m.data, '$[4][' || k.minute || ']') AS over
+                FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k WHERE m.data <> '') j
+            WHERE n IS NOT NULL
+            UNION ALL
+            SELECT time, series, n, at AS last, at - below * unit AS low, at + above * unit AS high,
+                n * (at - below * unit) + over * unit AS total
+            FROM (SELECT time, series, unit, n, base + last * unit AS at, below, above, over
+                FROM (SELECT time, series, unit, base, (((instr('0123456789ABCDEF', substr(hex(n), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(n), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(n), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(n), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(n), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(n), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(n), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(n), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(n), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(n), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(n), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(n), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(n), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(n), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(n), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(n), -16, 1)) - 1) << 60)) AS n, (((instr('0123456789ABCDEF', substr(hex(last), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(last), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(last), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(last), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(last), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(last), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(last), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(last), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(last), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(last), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(last), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(last), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(last), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(last), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(last), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(last), -16, 1)) - 1) << 60)) AS last, (((instr('0123456789ABCDEF', substr(hex(below), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(below), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(below), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(below), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(below), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(below), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(below), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(below), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(below), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(below), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(below), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(below), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(below), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(below), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(below), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(below), -16, 1)) - 1) << 60)) AS below, (((instr('0123456789ABCDEF', substr(hex(above), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(above), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(above), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(above), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(above), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(above), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(above), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(above), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(above), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(above), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(above), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(above), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(above), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(above), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(above), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(above), -16, 1)) - 1) << 60)) AS above, (((instr('0123456789ABCDEF', substr(hex(over), -1, 1)) - 1) << 0) + ((instr('0123456789ABCDEF', substr(hex(over), -2, 1)) - 1) << 4) + ((instr('0123456789ABCDEF', substr(hex(over), -3, 1)) - 1) << 8) + ((instr('0123456789ABCDEF', substr(hex(over), -4, 1)) - 1) << 12) + ((instr('0123456789ABCDEF', substr(hex(over), -5, 1)) - 1) << 16) + ((instr('0123456789ABCDEF', substr(hex(over), -6, 1)) - 1) << 20) + ((instr('0123456789ABCDEF', substr(hex(over), -7, 1)) - 1) << 24) + ((instr('0123456789ABCDEF', substr(hex(over), -8, 1)) - 1) << 28) + ((instr('0123456789ABCDEF', substr(hex(over), -9, 1)) - 1) << 32) + ((instr('0123456789ABCDEF', substr(hex(over), -10, 1)) - 1) << 36) + ((instr('0123456789ABCDEF', substr(hex(over), -11, 1)) - 1) << 40) + ((instr('0123456789ABCDEF', substr(hex(over), -12, 1)) - 1) << 44) + ((instr('0123456789ABCDEF', substr(hex(over), -13, 1)) - 1) << 48) + ((instr('0123456789ABCDEF', substr(hex(over), -14, 1)) - 1) << 52) + ((instr('0123456789ABCDEF', substr(hex(over), -15, 1)) - 1) << 56) + ((instr('0123456789ABCDEF', substr(hex(over), -16, 1)) - 1) << 60)) AS over
+                    FROM (SELECT m.part + k.minute * 60 AS time, m.series, m.unit, m.base, CASE WHEN (length(m.n) / 15) = 0 THEN m.n ELSE substr(m.n, CAST(1 + k.minute * (length(m.n) / 15) AS INTEGER), (length(m.n) / 15)) END AS n, CASE WHEN (length(m.last) / 15) = 0 THEN m.last ELSE substr(m.last, CAST(1 + k.minute * (length(m.last) / 15) AS INTEGER), (length(m.last) / 15)) END AS last, CASE WHEN (length(m.below) / 15) = 0 THEN m.below ELSE substr(m.below, CAST(1 + k.minute * (length(m.below) / 15) AS INTEGER), (length(m.below) / 15)) END AS below, CASE WHEN (length(m.above) / 15) = 0 THEN m.above ELSE substr(m.above, CAST(1 + k.minute * (length(m.above) / 15) AS INTEGER), (length(m.above) / 15)) END AS above, CASE WHEN (length(m.over) / 15) = 0 THEN m.over ELSE substr(m.over, CAST(1 + k.minute * (length(m.over) / 15) AS INTEGER), (length(m.over) / 15)) END AS over
+                        FROM rollup_minute m CROSS JOIN (SELECT column1 AS minute FROM (VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9), (10), (11), (12), (13), (14)) v) k WHERE m.data = '') p) b) c
+            WHERE n > 0
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
 CREATE VIEW hour AS
-                SELECT r.part + r.hour * 3600 AS time, h.name AS host, s.metric, s.labels, r.n,
-                    CASE WHEN s.divisor > 1 THEN CAST((r.last - r.below) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.last - r.below) ELSE r.below END AS min, CASE WHEN s.divisor > 1 THEN CAST((r.last + r.above) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.last + r.above) ELSE r.above END AS max, CASE WHEN s.divisor > 1 THEN CAST((r.n * r.last + r.extra) AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN (r.n * r.last + r.extra) ELSE r.extra END AS sum, CASE WHEN s.divisor > 1 THEN CAST(r.last AS DOUBLE PRECISION) / s.divisor WHEN s.divisor = 1 THEN r.last ELSE r.last END AS last
-                FROM rollup_hour r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
+        SELECT r.time, h.name AS host, s.metric, s.labels, r.n, CASE WHEN s.divisor > 1 THEN CAST(r.low AS DOUBLE PRECISION) / s.divisor ELSE r.low END AS min, CASE WHEN s.divisor > 1 THEN CAST(r.high AS DOUBLE PRECISION) / s.divisor ELSE r.high END AS max, CASE WHEN s.divisor > 1 THEN CAST(r.total AS DOUBLE PRECISION) / s.divisor ELSE r.total END AS sum, CASE WHEN s.divisor > 1 THEN CAST(r.last AS DOUBLE PRECISION) / s.divisor ELSE r.last END AS last
+        FROM (
+            SELECT r.part + r.hour * 3600 AS time, r.series, r.n, r.last,
+                CASE s.divisor WHEN 0 THEN r.below ELSE r.last - r.below END AS low,
+                CASE s.divisor WHEN 0 THEN r.above ELSE r.last + r.above END AS high,
+                CASE s.divisor WHEN 0 THEN r.extra ELSE r.n * r.last + r.extra END AS total
+            FROM rollup_hour r JOIN series s ON s.id = r.series
+        ) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
 CREATE VIEW recent AS
-                SELECT time, host, metric, labels, CASE WHEN divisor > 1
-                    THEN CAST(value AS DOUBLE PRECISION) / divisor ELSE value END AS value
-                FROM (
-            SELECT (b.ms + o.value) / 1000.0 AS time, h.name AS host, s.metric, s.labels, s.divisor,
-                CASE j.type WHEN 'array' THEN json_extract(j.value, '$[' || o.key || ']') ELSE j.value END
-                AS value
-            FROM batch b, json_each(b.offsets) o, json_each(b.readings) j
-            JOIN series s ON s.id = CAST(j.key AS INTEGER) JOIN host h ON h.id = s.host) newest;
+        SELECT r.time, h.name AS host, s.metric, s.labels, CASE WHEN s.divisor > 1 THEN CAST(r.value AS DOUBLE PRECISION) / s.divisor ELSE r.value END AS value
+        FROM (
+        SELECT (b.ms + o.value) / 1000.0 AS time, CAST(j.key AS INTEGER) AS series,
+            CASE j.type WHEN 'array' THEN json_extract(j.value, '$[' || o.key || ']') ELSE j.value END AS value
+        FROM batch b, json_each(b.offsets) o, json_each(b.readings) j) r JOIN series s ON s.id = r.series JOIN host h ON h.id = s.host;
 COMMIT;

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from tests.support.daemons import PATIENCE_SECONDS
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import EMPTY, GpuSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.observe import observe
+from wslgpud.sampling.observation import observe
+from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.serve import Publisher, Server, health
 from wslgpud.serve.connection import Deadlines
-from wslgpud.status import State, status, waiting
+from wslgpud.serve.status import status, waiting
 from wslgpud.verdict import decide
 from wslgpud.words import tongue
 
@@ -33,7 +34,7 @@ def document_of(latest, language="en", **more):
     forecasts = more.pop("forecasts", ())
     standing = more.get("incidents", ())
     verdict = decide(forecasts, standing)
-    return status(State(latest, observe(latest), forecasts), verdict, tongue(language), **more)
+    return status(PipelineState(latest, observe(latest), forecasts), verdict, tongue(language), **more)
 
 
 class HandClock:
@@ -99,9 +100,7 @@ class Running:
         if context is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         else:
-            connection = http.client.HTTPSConnection(
-                "127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=context
-            )
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=context)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()

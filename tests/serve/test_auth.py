@@ -53,11 +53,20 @@ def test_the_right_password_opens(guarded):
 @pytest.mark.parametrize(
     "authorization",
     [
-        basic("prometheus", "wrong"), basic("prometheus", ""), basic("", SECRET), basic("somebody", SECRET),
-        basic("prometheus", SECRET + "x"), "Basic", "Basic !!!", "Basic cHJvbWV0aGV1cw==", "Bearer " + SECRET,
-        basic("prometheus", "nul\0"), basic("prometheus", "x" * 5000), "Basic /zp4",
+        basic("prometheus", "wrong"),
+        basic("prometheus", ""),
+        basic("", SECRET),
+        basic("somebody", SECRET),
+        basic("prometheus", SECRET + "x"),
+        "Basic",
+        "Basic !!!",
+        "Basic cHJvbWV0aGV1cw==",
+        "Bearer " + SECRET,
+        basic("prometheus", "nul\0"),
+        basic("prometheus", "x" * 5000),
+        "Basic /zp4",
     ],
-)  # fmt: skip
+)
 def test_anything_else_does_not(guarded, authorization):
     assert guarded.ask("/metrics", headers={"Authorization": authorization}).status == 401
 

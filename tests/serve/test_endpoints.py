@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from tests.serve.support import CATALOGUE, HandClock, document_of, snapshot
 from tests.support.servers import program
-from wslgpud.alerts.incidents import Standing, after
+from wslgpud.alerts.incidents import OpenIncident, after
 from wslgpud.model import Level, Reading, Transition
 from wslgpud.serve import Publisher, Response, Route
 from wslgpud.serve.pages import plain_page, unhealthy
@@ -134,9 +134,9 @@ def plain(document):
 
 
 def test_the_plain_page_shows_what_is_open_since_when_and_what_people_said_to_it():
-    known = Standing(opened("gpu_error", "gpu0", Level.CRITICAL, 12, xid=79), False, None)
+    known = OpenIncident(opened("gpu_error", "gpu0", Level.CRITICAL, 12, xid=79), False, None)
     quiet = opened("read_only_disk", "disk:<script>alert(1)</script>", Level.WARNING, 13)
-    page = plain(document_of(snapshot(), incidents=[known, Standing(quiet, True, 1_800_003_600.0)]))
+    page = plain(document_of(snapshot(), incidents=[known, OpenIncident(quiet, True, 1_800_003_600.0)]))
 
     headline = "GPU 0: the driver reports Xid 79"
     assert f'critical">critical</span><div><h1>{headline}</h1><p>Save' in page

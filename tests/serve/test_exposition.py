@@ -18,15 +18,7 @@ from tests.support.servers import program
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 from wslgpud.serve import Publisher
-from wslgpud.serve.exposition import (
-    CLASSIC,
-    CLASSIC_1,
-    OPENMETRICS,
-    accepts_gzip,
-    encode,
-    families,
-    negotiate,
-)
+from wslgpud.serve.exposition import CLASSIC, CLASSIC_1, OPENMETRICS, accepts_gzip, encode, families, negotiate
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -40,9 +32,7 @@ def exposed(text_format, *snapshots):
     return "".join(line for line in lines if "process_" not in line and "_build_info{" not in line)
 
 
-@pytest.mark.parametrize(
-    ("text_format", "name"), [(CLASSIC, "classic.prom"), (OPENMETRICS, "openmetrics.prom")]
-)
+@pytest.mark.parametrize(("text_format", "name"), [(CLASSIC, "classic.prom"), (OPENMETRICS, "openmetrics.prom")])
 def test_a_known_snapshot_gives_a_known_text(text_format, name):
     assert exposed(text_format, snapshot()) == (GOLDEN / name).read_text()
 
@@ -153,14 +143,7 @@ def test_no_header_breaks_the_negotiation(header):
 
 @pytest.mark.parametrize(
     ("header", "expected"),
-    [
-        ("gzip", True),
-        ("deflate, gzip;q=0.5", True),
-        ("gzip;q=0", False),
-        ("*", True),
-        ("br", False),
-        ("", False),
-    ],
+    [("gzip", True), ("deflate, gzip;q=0.5", True), ("gzip;q=0", False), ("*", True), ("br", False), ("", False)],
 )
 def test_gzip_is_used_only_where_it_is_welcome(header, expected):
     assert accepts_gzip(header) is expected

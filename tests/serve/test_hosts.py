@@ -16,16 +16,7 @@ LOCAL = HostRule("127.0.0.1", "trainbox.lan", ["gpu.example"])
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "localhost",
-        "LocalHost:9655",
-        "127.0.0.1",
-        "127.0.0.1:1",
-        "127.8.8.8",
-        "[::1]:9655",
-        "[::1]",
-        "localhost.",
-    ],
+    ["localhost", "LocalHost:9655", "127.0.0.1", "127.0.0.1:1", "127.8.8.8", "[::1]:9655", "[::1]", "localhost."],
 )
 def test_loopback_is_answered_by_any_of_its_names_and_any_port(host):
     assert LOCAL.allows(host)
@@ -39,11 +30,22 @@ def test_this_machines_names_and_those_the_user_allows_are_answered(host):
 @pytest.mark.parametrize(
     "host",
     [
-        "", "evil.example", "evil.example:9655", "localhost.evil.example", "gpu.example.evil", "192.168.1.2",
-        "[2001:db8::1]", "localhost@evil.example", "localhost/", "localhost:9655:9655", "local host", "[::1",
-        "localhost:port", "[::]",
+        "",
+        "evil.example",
+        "evil.example:9655",
+        "localhost.evil.example",
+        "gpu.example.evil",
+        "192.168.1.2",
+        "[2001:db8::1]",
+        "localhost@evil.example",
+        "localhost/",
+        "localhost:9655:9655",
+        "local host",
+        "[::1",
+        "localhost:port",
+        "[::]",
     ],
-)  # fmt: skip
+)
 def test_other_names_are_not(host):
     assert not LOCAL.allows(host)
 

@@ -13,20 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.serve.support import (
-    IMPATIENT,
-    answered,
-    is_cut,
-    receive_all,
-    said_by_the_server,
-    snapshot,
-    wait_until,
-)
+from tests.serve.support import IMPATIENT, answered, is_cut, receive_all, said_by_the_server, snapshot, wait_until
 from wslgpud.serve import Response, Route, listener
 from wslgpud.serve.connection import Deadlines
-from wslgpud.serve.crowd import network_of, who_leaves
+from wslgpud.serve.hosts import network_of
 from wslgpud.serve.http import HEAD_BYTES, WAITING_MAX, RateLimiter
-from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX
+from wslgpud.serve.listener import CONNECTIONS_MAX, UNREAD_BYTES_MAX, who_leaves
 
 BIG = b"x" * 400_000
 GET = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n"
@@ -124,16 +116,7 @@ def test_what_is_not_http_is_refused(serve, data):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "//metrics",
-        "/metrics/",
-        "/../metrics",
-        "/metrics;x",
-        "/Metrics",
-        "/metrics%00",
-        "http://localhost/metrics",
-        "*",
-    ],
+    ["//metrics", "/metrics/", "/../metrics", "/metrics;x", "/Metrics", "/metrics%00", "http://localhost/metrics", "*"],
 )
 def test_paths_are_taken_to_the_letter(serve, path):
     answer = serve().raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -173,12 +156,8 @@ def test_a_thousand_malformed_requests_leave_it_healthy_and_its_log_empty(serve,
     running = serve(deadlines=IMPATIENT)
     running.publisher.publish(snapshot())
     token = st.one_of(
-        st.sampled_from(
-            [b"GET ", b"/metrics", b" HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: localhost", b": ", b"\0"]
-        ),
-        st.sampled_from(
-            [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"HEAD"]
-        ),
+        st.sampled_from([b"GET ", b"/metrics", b" HTTP/1.1", b"\r\n", b"\r\n\r\n", b"Host: localhost", b": ", b"\0"]),
+        st.sampled_from([b"Content-Length: 5", b"Transfer-Encoding: chunked", b"Expect: 100-continue", b"HEAD"]),
         st.binary(max_size=40),
     )
 
@@ -229,7 +208,7 @@ def hold_all_places(running, opened, said=b""):
     for _ in range(CONNECTIONS_MAX):
         held.append(opened.enter_context(running.connect()))
         held[-1].sendall(said)
-    wait_until(lambda: len(running.server._running.listener._connections) == CONNECTIONS_MAX)
+    wait_until(lambda: len(running.server._serving.listener._connections) == CONNECTIONS_MAX)
     return held
 
 
@@ -267,11 +246,9 @@ def test_answers_that_nobody_reads_take_no_more_memory_than_some_of_them(serve):
     running = serve(deadlines=PATIENT, extra_routes=[Route("/big", lambda _: Response(200, BIG))])
     with ExitStack() as opened:
         for _ in range(CONNECTIONS_MAX // 2):
-            opened.enter_context(running.connect()).sendall(
-                2 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            )
+            opened.enter_context(running.connect()).sendall(2 * b"GET /big HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: running.server._app._counts["/big", 200] >= CONNECTIONS_MAX // 2)
-        held = sum(one.unread_bytes for one in tuple(running.server._running.listener._connections))
+        held = sum(one.unread_bytes for one in tuple(running.server._serving.listener._connections))
         assert 2 * len(BIG) < held <= UNREAD_BYTES_MAX
 
 

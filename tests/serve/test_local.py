@@ -29,8 +29,7 @@ def guarded(tmp_path: Path) -> dict[str, str]:
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     password = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
     (tmp_path / "web.yml").write_text(
-        "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
-        f"basic_auth_users: {{prometheus: {password}}}\n"
+        f"tls_server_config: {{cert_file: cert.pem, key_file: key.pem}}\nbasic_auth_users: {{prometheus: {password}}}\n"
     )
     return {"WSLGPUD_SERVER__WEB_CONFIG_FILE": str(tmp_path / "web.yml")}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.daemons import eventually
 from wslgpud.config import Otlp
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
 
@@ -24,9 +24,7 @@ from wslgpud.serve.otlp import Push
 RAM = MetricSpec("made_bytes", "gauge", "bytes", "A level.", ("kind",))
 HEAT = MetricSpec("made_celsius", "gauge", "celsius", "A temperature.", decimals=1)
 KILLS = MetricSpec("made_kills", "counter", "", "A counter.")
-READINGS = (
-    Reading(RAM, 2**40 + 1, ("free",)), Reading(RAM, 7, ("used",)), Reading(HEAT, 61.5), Reading(KILLS, 3)
-)  # fmt: skip
+READINGS = (Reading(RAM, 2**40 + 1, ("free",)), Reading(RAM, 7, ("used",)), Reading(HEAT, 61.5), Reading(KILLS, 3))
 
 
 class Collector:

@@ -25,10 +25,7 @@ def prometheus(tmp_path):
     started = []
 
     def start(scrape):
-        settings = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
-            "scrape_configs": [scrape],
-        }
+        settings = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
         (tmp_path / "prometheus.yml").write_text(json.dumps(settings))  # YAML that any JSON is
         options = {
             "config.file": tmp_path / "prometheus.yml",

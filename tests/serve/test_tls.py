@@ -93,11 +93,7 @@ def test_only_clients_by_the_names_allowed_are_let_in(serve_tls, authority):
 
 def test_tls_and_client_certificates_guard_an_address_of_the_world(serve, serve_tls, certificate):
     serve_tls(CLIENTS + "RequireAndVerifyClientCert\n")
-    everywhere = config.Server(
-        address="0.0.0.0",
-        port=0,
-        web_config_file=str(certificate / "web.yml"),
-    )
+    everywhere = config.Server(address="0.0.0.0", port=0, web_config_file=str(certificate / "web.yml"))
     assert serve(everywhere).port > 0
 
 

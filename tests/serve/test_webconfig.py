@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.serve.webconfig import WebConfigFile, load, parse_duration
 
 HASH = "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG"  # from exporter-toolkit's documentation
@@ -113,9 +113,7 @@ def test_certificates_may_stand_in_the_file_itself(written, certificate):
     ],
 )
 def test_gos_policies_for_client_certificates_mean_the_same_here(written, authority, policy, mode):
-    path = written(
-        TLS + f"  client_auth_type: {policy}\n" + "  client_ca_file: ca.pem\n" * (policy != "NoClientCert")
-    )
+    path = written(TLS + f"  client_auth_type: {policy}\n" + "  client_ca_file: ca.pem\n" * (policy != "NoClientCert"))
     authority.cert_pem.write_to_path(path.parent / "ca.pem")
     web = load(path)
     assert web.tls.verify_mode is mode
@@ -164,14 +162,8 @@ def test_http2_is_said_to_stay_off(written, caplog):
             'http_server_config: {headers: {X-XSS-Protection: "0\\r\\nX: y"}}',
             "header X-XSS-Protection must be one line of text",
         ),
-        (
-            "rate_limit: {interval: soon}",
-            "rate_limit.interval must be a duration such as 100ms or 1s, not soon",
-        ),
-        (
-            "rate_limit: {interval: 1s, burst: 0}",
-            "rate_limit.burst must be a whole number of at least 1, not 0",
-        ),
+        ("rate_limit: {interval: soon}", "rate_limit.interval must be a duration such as 100ms or 1s, not soon"),
+        ("rate_limit: {interval: 1s, burst: 0}", "rate_limit.burst must be a whole number of at least 1, not 0"),
         ("tls_server_config: {cert_file: cert.pem}", "tls_server_config: give either key_file or key"),
         (
             "tls_server_config: {cert_file: cert.pem, cert: x, key_file: key.pem}",
@@ -203,14 +195,8 @@ def test_what_is_wrong_is_named_in_one_line(error_of, text, message):
             "client_auth_type: RequireAndVerifyClientCert",
             "client_auth_type RequireAndVerifyClientCert needs client_ca_file",
         ),
-        (
-            "client_ca_file: cert.pem",
-            "client_ca_file without client_auth_type; set RequireAndVerifyClientCert",
-        ),
-        (
-            "client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: key.pem",
-            "client_ca_file holds no certificates",
-        ),
+        ("client_ca_file: cert.pem", "client_ca_file without client_auth_type; set RequireAndVerifyClientCert"),
+        ("client_auth_type: VerifyClientCertIfGiven\nclient_ca_file: key.pem", "client_ca_file holds no certificates"),
         ("min_version: SSL3", "min_version: SSL3 is unknown; it may be TLS10, TLS11, TLS12, TLS13"),
         (
             "min_version: TLS13\nmax_version: TLS12",
@@ -246,18 +232,14 @@ def test_broken_yaml_is_not_quoted_for_it_may_hold_secrets(error_of):
 
 
 def test_a_key_with_a_pass_phrase_is_refused_instead_of_asked_for(error_of, certificate):
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - comes with trustme
+    from cryptography.hazmat.primitives import serialization  # comes with trustme
 
     key = serialization.load_pem_private_key((certificate / "key.pem").read_bytes(), None)
     locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"phrase"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"phrase")
     )
     (certificate / "key.pem").write_bytes(locked)
-    assert error_of(TLS).endswith(
-        "certificate and key cannot be used: the key has a pass phrase; give one without"
-    )
+    assert error_of(TLS).endswith("certificate and key cannot be used: the key has a pass phrase; give one without")
 
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None)

@@ -29,7 +29,7 @@ from typing import Any
 from tests.soak.faults import Fault, Stage, all_faults
 from tests.soak.machine import SoakClock, SoakHost
 from tests.support.receivers import webhook
-from wslgpud.app import Daemon
+from wslgpud.app.daemon import Daemon
 from wslgpud.config import Config
 from wslgpud.model import Level, Transition
 from wslgpud.sources.memory import MAJOR_FAULTS
@@ -88,11 +88,7 @@ class Soak:
             server=replace(defaults.server, port=0),
             store=replace(defaults.store, raw_days=3650.0, commit_seconds=1.0),
             alerts=replace(
-                defaults.alerts,
-                alertmanager_urls=(hook.url,),
-                desktop="off",
-                windows_toast="off",
-                language="en",
+                defaults.alerts, alertmanager_urls=(hook.url,), desktop="off", windows_toast="off", language="en"
             ),
             stress=replace(defaults.stress, schedule="off"),
         )
@@ -110,9 +106,9 @@ class Soak:
     def run(self, ticks: int, days: float) -> None:
         """Play until there have been so many ticks and days."""
         with self.daemon as daemon:
-            daemon._store._writer._commit_seconds = 0.05
-            told = daemon._store.record_transition
-            daemon._store.record_transition = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
+            daemon.loop.store._writer._commit_seconds = 0.05
+            told = daemon.loop.store.record_transition
+            daemon.loop.store.record_transition = lambda row, *rest: (self.heard.note(row), told(row, *rest))[1]
             self.stage = Stage(self.host, self.clock, self.hook, daemon.url, self.dice, self._forget_peaks)
             self.began, faults = self.clock.mono_now, all_faults()
             more = True
@@ -127,13 +123,13 @@ class Soak:
             for _ in range(300):  # quiet: all that waits is sent and written
                 self._tick()
                 time.sleep(0.002)
-            daemon._store.flush(60)
+            daemon.loop.store.flush(60)
             self.late = objects()
-            self.waiting = sum(daemon._desk.dispatcher.waiting().values())
-            self.outcomes = dict(daemon._desk.dispatcher.counts)
-            self.stats = daemon._store.stats()
+            self.waiting = sum(daemon.loop.alerts.dispatcher.waiting().values())
+            self.outcomes = dict(daemon.loop.alerts.dispatcher.counts)
+            self.stats = daemon.loop.store.stats()
             self.open = {key for key, level in self.heard.levels.items() if level > Level.OK}
-            reader = daemon._store.reader
+            reader = daemon.loop.store.reader
             (series,) = reader.series("page_major_faults")
             _, values = reader.columns(series, 0.0, 4e9)
             self.kept = Counter(int(value) for value in values)
@@ -144,15 +140,15 @@ class Soak:
 
     def _tick(self) -> None:
         self.host.tick += 1
-        self.daemon._tick()
-        memory = next(r for r in self.daemon._state.snapshot.reports if r.name == "memory")
+        self.daemon.loop.tick()
+        memory = next(r for r in self.daemon.answers.latest.state.snapshot.reports if r.name == "memory")
         if memory.fresh:  # one that comes late on a busy machine counts with the next tick
-            self.sampled[int(self.daemon._state.snapshot.value(MAJOR_FAULTS))] = 1
-        self.clock.mono_now += self.daemon._monitor.delay_seconds
+            self.sampled[int(self.daemon.answers.latest.state.snapshot.value(MAJOR_FAULTS))] = 1
+        self.clock.mono_now += self.daemon.loop.monitor.delay_seconds
         # Their waits are in the machine's time, which passes without them.
-        self.daemon._desk.dispatcher.wake()
+        self.daemon.loop.alerts.dispatcher.wake()
         self._wait_for_lanes()
-        while self.daemon._store.stats().queue_ticks > 500 and "writes refused" not in self._playing():
+        while self.daemon.loop.store.stats().queue_ticks > 500 and "writes refused" not in self._playing():
             time.sleep(0.002)
 
     def _wait_for_lanes(self) -> None:
@@ -162,14 +158,14 @@ class Soak:
         if "driver hangs" in self._playing():
             skipped.add("gpu")
             time.sleep(0.25)  # the hung child is ended by the real clock
-        for name, lane in self.daemon._monitor._sampler._lanes.items():
-            if name not in skipped and lane._current is not None:
+        for lane in self.daemon.loop.monitor._sampler._lanes:
+            if lane.name not in skipped and lane._current is not None:
                 lane._current.done.wait(60)
 
     def _forget_peaks(self) -> None:
-        for key, watch in self.daemon._monitor._engine._watches.items():
+        for key, tracker in self.daemon.loop.monitor._engine._trackers.items():
             if key != "ram":
-                watch.forget_peaks()
+                tracker.peaks.clear()
 
     def _playing(self) -> set[str]:
         return {case.fault.name for case in self.cases if case.ended_mono is None}
@@ -199,9 +195,7 @@ class Soak:
             self.cases.remove(case)
         elif now - case.ended_mono > GRACE_SECONDS:
             lacking = "recovery" if case.opened else "fault"
-            self.heard.complaints.append(
-                f"tick {self.host.tick}: {fault.name}: the {lacking} was not reported"
-            )
+            self.heard.complaints.append(f"tick {self.host.tick}: {fault.name}: the {lacking} was not reported")
             self.cases.remove(case)
 
     def _mark(self) -> None:
@@ -283,10 +277,7 @@ def main() -> int:
         broken.append(f"memory grew by {growth['rss_bytes']:,.0f} bytes after the warm-up")
     took = f"{time.monotonic() - began:.0f} s, {time.process_time() - cpu:.0f} s of processor time"
     print(f"seed {chosen.seed}: {soak.host.tick:,} ticks, {soak.days:.1f} days in {took}")
-    print(
-        "faults, each reported and its end too: "
-        + ", ".join(f"{n} {c}" for n, c in sorted(soak.done.items()))
-    )
+    print("faults, each reported and its end too: " + ", ".join(f"{n} {c}" for n, c in sorted(soak.done.items())))
     print(f"{soak.heard.transitions} changes of level; messages {soak.outcomes}; {soak.hook.asked} requests")
     print("after the warm-up: " + ", ".join(f"{name} {value:+,.0f}" for name, value in growth.items()))
     held = soak.marks[-1]["rss_bytes"] / 2**20

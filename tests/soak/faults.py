@@ -226,13 +226,7 @@ def all_faults() -> list[tuple[Fault, float]]:
         (Card("all GPUs lost", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, {"lost": "1"}), 1.0),
         (Card("driver crashes", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, crash), 1.0),
         (
-            Card(
-                "driver hangs",
-                "gpu",
-                ("gpu_driver_gone", "gpu"),
-                20 * minute,
-                {"hang": "DeviceGetUtilizationRates"},
-            ),
+            Card("driver hangs", "gpu", ("gpu_driver_gone", "gpu"), 20 * minute, {"hang": "DeviceGetUtilizationRates"}),
             0.2,
         ),
         (RefusedWrites("writes refused", "disk full", ("store_failing", "store"), 30 * minute), 1.0),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler (cc) to build the fake NVML library with")
 def test_nothing_is_lost_and_every_fault_and_its_end_is_told() -> None:
     # A process of its own: the limit that makes writes fail holds for all of it.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData
+from wslgpud.sources import cgroups
 from wslgpud.sources.cgroups import CgroupSource
 
 MIB = 1 << 20
@@ -84,11 +86,109 @@ def test_a_limit_beyond_what_the_machine_has_cannot_bite_and_is_left_out(machine
         CgroupSource(machine(files), Config()).read()
 
 
+def test_a_limit_of_all_that_the_machine_has_is_none_and_one_byte_less_is_one(machine, values):
+    whole = 64 << 30
+    files = {"/proc/self/mounts": V2, **MEMINFO, **v2("/all", str(whole), MIB), **v2("/less", str(whole - 1), MIB)}
+    found = values(CgroupSource(machine(files), Config()).read())
+    assert [name for name in found if "limit_bytes" in name] == ["cgroup_memory_limit_bytes{/less}"]
+
+
+class Growing:
+    """A machine whose cgroups change while a source watches it."""
+
+    def __init__(self, machine, mounts: str = V2) -> None:
+        root = "/sys/fs/cgroup" if mounts == V2 else "/sys/fs/cgroup/memory"
+        self.mounts, self.now = mounts, 5000.0
+        self.host = machine({"/proc/self/mounts": mounts, **MEMINFO, f"{root}/keep": ""})
+        self.host.clock = self
+        self.source = CgroupSource(self.host, Config())
+        self.tell(3)
+
+    def mono(self) -> float:
+        return self.now
+
+    def write(self, files: dict[str, str]) -> None:
+        for path, text in files.items():
+            file = Path(self.host.path(path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+    def tell(self, number: int, dying: int = 0) -> None:
+        self.write({"/sys/fs/cgroup/cgroup.stat": f"nr_descendants {number}\nnr_dying_descendants {dying}\n"})
+        self.write({"/proc/cgroups": f"#subsys_name\thierarchy\nmemory\t4\t{number + dying}\t1\n"})
+
+    def sees(self, path: str, seconds: float) -> bool:
+        self.now += seconds
+        try:
+            return any(path in reading.labels for reading in self.source.read().readings)
+        except NoData:
+            return False
+
+
+def test_where_a_scan_takes_long_it_comes_every_half_minute_all_the_same(machine, monkeypatch):
+    growing, scans = Growing(machine), []
+
+    def slow(host, tree):
+        scans.append(growing.now)
+        growing.now += 2.0
+        return []
+
+    monkeypatch.setattr(cgroups, "scan", slow)
+    for tick in range(120):
+        growing.tell(tick)
+        growing.sees("/job", 1.0)
+    assert [round(later - before) for before, later in pairwise(scans)] == [30] * (len(scans) - 1)
+    assert len(scans) > 3
+
+
+@pytest.mark.parametrize("mounts", [V2, V1], ids=["v2", "v1"])
+def test_a_new_group_is_seen_at_the_next_tick(machine, mounts):
+    growing = Growing(machine, mounts)
+    assert not growing.sees("/job", 0.0)
+    assert not growing.sees("/job", 3.0)
+    growing.write(v2("/job", str(512 * MIB), MIB) if mounts == V2 else v1("/job", 512 * MIB, MIB))
+    growing.tell(4)
+    assert growing.sees("/job", 1.0)
+
+
+def test_a_group_that_is_given_its_limit_a_moment_after_its_birth_is_seen_soon(machine):
+    growing = Growing(machine)
+    assert not growing.sees("/job", 0.0)
+    assert not growing.sees("/job", 3.0)
+    growing.write(v2("/job", "max", MIB))
+    growing.tell(3, dying=1)  # another one has ended at the same moment
+    assert not growing.sees("/job", 1.0)
+    growing.write(v2("/job", str(512 * MIB), MIB))
+    assert growing.sees("/job", 2.0)
+
+
+def test_a_limit_on_a_group_that_was_there_is_seen_within_half_a_minute(machine):
+    growing = Growing(machine)
+    assert not growing.sees("/job", 0.0)
+    assert not growing.sees("/job", 3.0)
+    growing.write(v2("/job", str(512 * MIB), MIB))
+    assert not growing.sees("/job", 29.0)
+    assert growing.sees("/job", 1.0)
+
+
+def test_whoever_makes_groups_all_the_time_does_not_keep_us_scanning(machine, monkeypatch):
+    growing, scans = Growing(machine), []
+
+    def slow(host, tree):
+        scans.append(growing.now)
+        growing.now += 0.05
+        return []
+
+    monkeypatch.setattr(cgroups, "scan", slow)
+    for tick in range(300):
+        growing.tell(tick)
+        growing.sees("/job", 1.0)
+    assert 20 <= len(scans) <= 32  # each costs 50 ms, and they may have half a percent of a core
+
+
 def test_our_own_service_is_not_watched(machine):
     ours = v2("/system.slice/wslgpud.service", str(256 * MIB), 60 * MIB)
-    host = machine(
-        {"/proc/self/mounts": V2, **MEMINFO, "/sys/fs/cgroup/system.slice/memory.max": "max\n", **ours}
-    )
+    host = machine({"/proc/self/mounts": V2, **MEMINFO, "/sys/fs/cgroup/system.slice/memory.max": "max\n", **ours})
     with pytest.raises(NoData):
         CgroupSource(host, Config()).read()
 
@@ -103,9 +203,7 @@ def test_of_many_the_tightest_stay_and_wsls_own_limit_always(machine):
 
 
 def test_a_cgroup_that_ends_leaves_the_others(machine, values):
-    host = machine(
-        {"/proc/self/mounts": V2, **MEMINFO, **v2("/a", str(MIB), 1), **v2("/b", str(MIB), 2)}
-    )  # fmt: skip
+    host = machine({"/proc/self/mounts": V2, **MEMINFO, **v2("/a", str(MIB), 1), **v2("/b", str(MIB), 2)})
     source = CgroupSource(host, Config())
     source.read()
     Path(host.path("/sys/fs/cgroup/a/memory.stat")).unlink()

@@ -48,10 +48,7 @@ def test_a_server_with_many_disks_does_not_flood_the_database(machine):
 
 
 def test_root_and_the_file_system_of_our_data_are_watched(machine, values):
-    host = machine(
-        {"/proc/self/mounts": MOUNTS},
-        disks={"/": [1000, 600, 500, 50, 40], "/var/lib": [90, 80, 70, 0, 0]},
-    )
+    host = machine({"/proc/self/mounts": MOUNTS}, disks={"/": [1000, 600, 500, 50, 40], "/var/lib": [90, 80, 70, 0, 0]})
     config = Config(store=StoreSettings(path="/var/lib/wslgpud/wslgpud.db"))
     assert values(FilesystemSource(host, config).read()) == {
         "filesystem_readonly{/,ext4}": 0,

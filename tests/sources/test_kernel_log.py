@@ -48,8 +48,7 @@ DXG = [
 
 def kmsg(*texts: str, seconds: float = 100.0, priority: int = 6) -> str:
     return "".join(
-        f"{priority},{1000 + i},{int((seconds + i) * 1e6)},-;{text}\n SUBSYSTEM=misc\n"
-        for i, text in enumerate(texts)
+        f"{priority},{1000 + i},{int((seconds + i) * 1e6)},-;{text}\n SUBSYSTEM=misc\n" for i, text in enumerate(texts)
     )
 
 
@@ -65,10 +64,18 @@ def test_a_machine_that_ran_full_names_its_victim(machine, values):
     size = (41943040 + 1024 + 2048) * 1024
     assert event.kind == "oom_kill"
     assert dict(event.fields) == {
-        "sequence": 1002, "past": 1, "victim": "python3", "pid": 1234, "size_bytes": size,
-        "anon_bytes": 41943040 * 1024, "file_bytes": 1024 * 1024, "shmem_bytes": 2048 * 1024,
-        "virtual_bytes": 50000000 * 1024, "constraint": "CONSTRAINT_NONE", "cgroup": "/user.slice",
-    }  # fmt: skip
+        "sequence": 1002,
+        "past": 1,
+        "victim": "python3",
+        "pid": 1234,
+        "size_bytes": size,
+        "anon_bytes": 41943040 * 1024,
+        "file_bytes": 1024 * 1024,
+        "shmem_bytes": 2048 * 1024,
+        "virtual_bytes": 50000000 * 1024,
+        "constraint": "CONSTRAINT_NONE",
+        "cgroup": "/user.slice",
+    }
     assert str(event.message) == "the kernel killed python3 (pid 1234, 40 GiB): all memory was used up"
     # 102 s after boot; this machine's clock stands at 5000 s after boot
     assert event.wall == 1_790_000_000.0 - 5000 + 102
@@ -97,8 +104,10 @@ def test_those_who_die_together_die_for_the_limit_of_the_same_group(machine):
     members = [CGROUP[1].replace("process 77 (cc1plus)", f"process {pid} (ld)") for pid in (78, 79)]
     kills = read(machine, *CGROUP, together, *members).events
     assert [(kill.fields["pid"], kill.fields["cgroup"]) for kill in kills] == [
-        (77, "/wsl-user"), (78, "/wsl-user"), (79, "/wsl-user")
-    ]  # fmt: skip
+        (77, "/wsl-user"),
+        (78, "/wsl-user"),
+        (79, "/wsl-user"),
+    ]
 
 
 def test_no_program_can_feign_a_kill(machine, values):
@@ -120,8 +129,10 @@ def test_real_errors_of_the_gpu_driver_are_counted_and_told(machine, values):
     assert found["dxg_errors_total{dxgkio_make_resident,ENOMEM}"] == 2
     assert found["dxg_errors_total{dxgvmb_send_create_process,EOVERFLOW}"] == 1
     assert [e.fields["function"] for e in sample.events] == [
-        "dxgkio_make_resident", "dxgkio_make_resident", "dxgvmb_send_create_process",
-    ]  # fmt: skip
+        "dxgkio_make_resident",
+        "dxgkio_make_resident",
+        "dxgvmb_send_create_process",
+    ]
 
 
 def test_a_flood_of_different_errors_stays_bounded(machine, values):

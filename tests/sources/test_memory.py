@@ -80,8 +80,10 @@ def test_what_this_kernel_does_not_tell_is_absent(machine, values):
     # WSL1 has no MemAvailable: https://github.com/microsoft/WSL/issues/296
     host = machine({"/proc/meminfo": "MemTotal: 100 kB\nMemFree: 50 kB\n", "/proc/vmstat": "pgmajfault 1\n"})
     assert values(MemorySource(host, Config()).read()) == {
-        "memory_total_bytes": 102400, "memory_free_bytes": 51200, "page_major_faults_total": 1,
-    }  # fmt: skip
+        "memory_total_bytes": 102400,
+        "memory_free_bytes": 51200,
+        "page_major_faults_total": 1,
+    }
 
 
 def test_a_meminfo_without_a_total_is_an_error_that_says_so(machine):

@@ -32,31 +32,11 @@ TEXTS: dict[str, tuple[Callable[[str], list[Reading]], str]] = {
     ),
     "stat": (cpu.stat, "cpu  25600 1 28735 201068 951 2 287 31\ncpu0 1 2 3\nbtime 17\nprocs_running 3\n"),
     "diskstats": (disk.diskstats, " 254 0 vda 5 1 343 17 74 29 479 11 0 91 29 7 4 7 4 17 5\n"),
-    "network": (
-        network.parse,
-        "Inter-|   Receive | Transmit\n face |bytes\n  eth0: 4 1 0 0 0 0 0 0 7 8 0 0 0 0 0 0\n",
-    ),
+    "network": (network.parse, "Inter-|   Receive | Transmit\n face |bytes\n  eth0: 4 1 0 0 0 0 0 0 7 8 0 0 0 0 0 0\n"),
 }
 
 NASTY = st.sampled_from(
-    [
-        "-1",
-        "nan",
-        "inf",
-        "-inf",
-        "1e999",
-        "9" * 30,
-        "9" * 5000,
-        "1_0",
-        "٣",
-        "²",
-        "",
-        " ",
-        "\n",
-        ":",
-        "=",
-        "\0",
-    ]
+    ["-1", "nan", "inf", "-inf", "1e999", "9" * 30, "9" * 5000, "1_0", "٣", "²", "", " ", "\n", ":", "=", "\0"]
 )
 
 

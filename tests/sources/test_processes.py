@@ -25,11 +25,7 @@ SWAP_USED = "MemTotal: 100 kB\nSwapTotal: 900 kB\nSwapFree: 5 kB\n"
 
 
 def stat(pid: int, name: str, rss_bytes: int, start: int = 1000, virtual: int = 1 << 33) -> str:
-    return (
-        f"{pid} ({name}) S 1 {pid} {pid} "
-        + "0 " * 15
-        + f"{start} {virtual} {rss_bytes // PAGE} 18446744073\n"
-    )
+    return f"{pid} ({name}) S 1 {pid} {pid} " + "0 " * 15 + f"{start} {virtual} {rss_bytes // PAGE} 18446744073\n"
 
 
 def process(pid, name, rss_bytes, *, swap_kb=0, command="", maps=""):
@@ -62,9 +58,7 @@ def test_a_training_is_seen_by_its_libraries_and_its_gpu_even_under_another_name
         {
             "/proc/meminfo": NO_SWAP_USED,
             **process(10, "pt_main_thread", 900 * MIB, command="/usr/bin/python3.12 -u train.py", maps=torch),
-            **process(
-                11, "python3", 300 * MIB, command="python3 -m http.server", maps="/usr/lib/libc.so.6\n"
-            ),
+            **process(11, "python3", 300 * MIB, command="python3 -m http.server", maps="/usr/lib/libc.so.6\n"),
             **process(12, "llama-server", 400 * MIB, command="llama-server --api-key geheim"),
         },
         links={
@@ -108,8 +102,12 @@ def test_arguments_are_left_out_because_they_hold_secrets(machine):
     }
     host = machine({f"/proc/{i}/cmdline": line.replace(" ", "\0") + "\0" for i, line in lines.items()})
     assert [short_command(host, i) for i in lines] == [
-        "python3 train.py", "python3 -m torch.distributed.run", "python3 -c", "cc1plus flash_fwd.cu", "curl",
-    ]  # fmt: skip
+        "python3 train.py",
+        "python3 -m torch.distributed.run",
+        "python3 -c",
+        "cc1plus flash_fwd.cu",
+        "curl",
+    ]
 
 
 def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):
@@ -119,8 +117,29 @@ def test_a_process_that_lies_in_swap_is_among_the_biggest(machine):
     files |= process(99, "sleeper", MIB, swap_kb=500 * 1024)
     found = read(machine(files), processes_max=4)
     assert [(p.name, p.rss_bytes, p.swap_bytes) for p in found[:2]] == [
-        ("sleeper", MIB, 500 * MIB), ("p30", 30 * MIB, 0),
-    ]  # fmt: skip
+        ("sleeper", MIB, 500 * MIB),
+        ("p30", 30 * MIB, 0),
+    ]
+
+
+def test_what_lies_in_ram_and_in_swap_counts_together():
+    rows = [Row(1, 1, "ram", 1, 300), Row(2, 1, "both", 1, 200), Row(3, 1, "swap", 1, 10), Row(4, 1, "less", 1, 290)]
+    swap = {2: 150, 3: 330}
+    assert [r.name for r in choose(rows, swap, {}, 4)] == ["both", "swap", "ram", "less"]
+    assert [r.name for r in choose(rows, swap, {}, 2)] == ["both", "swap"]
+
+
+def test_the_search_for_swap_ends_where_nothing_bigger_can_come(machine):
+    files = {"/proc/meminfo": SWAP_USED}
+    for pid, virtual, rss, swap in ((1, 1000, 10, 500), (2, 900, 300, 300), (3, 520, 100, 415), (4, 512, 100, 400)):
+        files |= process(pid, f"p{pid}", rss * MIB, swap_kb=swap * 1024)
+        files[f"/proc/{pid}/stat"] = stat(pid, f"p{pid}", rss * MIB, virtual=virtual * MIB)
+    host, asked = machine(files), []
+    read_one = host.read
+    host.read = lambda path: asked.append(path) or read_one(path)
+    assert [p.name for p in read(host, processes_max=2)] == ["p2", "p3"]
+    # The fourth occupies no more than it has mapped, and that is less than the smaller of those.
+    assert [f"/proc/{pid}/status" in asked for pid in (1, 2, 3, 4)] == [True, True, True, False]
 
 
 def test_at_most_the_configured_number_is_kept_and_roles_come_before_size():

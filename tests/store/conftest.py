@@ -63,18 +63,12 @@ def postgresql(tmp_path_factory):
 
     def run(*command):
         subprocess.run(
-            ["runuser", "-u", "postgres", "--", *command],
-            check=True,
-            capture_output=True,
-            text=True,
-            cwd=folder,
+            ["runuser", "-u", "postgres", "--", *command], check=True, capture_output=True, text=True, cwd=folder
         )
 
     preload = " -c shared_preload_libraries=timescaledb" if TIMESCALE else ""
     run(programs / "initdb", "-D", folder / "data", "-A", "trust", "--no-sync", "-E", "UTF8")
-    settings = (
-        f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off{preload}"
-    )
+    settings = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off{preload}"
     patiently = ("-w", "-t", "300", "-l", folder / "log")
     run(programs / "pg_ctl", "-D", folder / "data", *patiently, "-o", settings, "start")
     yield f"postgresql+psycopg://postgres@127.0.0.1:{port}"

@@ -35,7 +35,7 @@ from wslgpud.model import (
     Snapshot,
     SourceReport,
     Transition,
-)  # fmt: skip
+)
 from wslgpud.store import Store
 from wslgpud.words import Message
 
@@ -63,10 +63,11 @@ def snapshot(
 ) -> Snapshot:
     """Return a tick at ``wall`` with these values; a key is a metric or (metric, value of its label)."""
     readings = tuple(
-        Reading(key[0], value, (key[1],)) if isinstance(key, tuple) and isinstance(key[0], MetricSpec)
+        Reading(key[0], value, (key[1],))
+        if isinstance(key, tuple) and isinstance(key[0], MetricSpec)
         else Reading(key, value)
         for key, value in (values or {}).items()
-    )  # fmt: skip
+    )
     sample = Sample(readings, processes=processes, gpus=gpus, events=events)
     report = SourceReport("made", "ok", sample, wall, 0.001, fresh=fresh)
     return Snapshot(wall, wall, 1, (report, SourceReport("other", "failed", EMPTY, wall, 0.001)))
@@ -87,9 +88,7 @@ class FakeClock:
 
 def read_all(store, pattern="*", start=T0 - 10**7, end=T0 + 10**9):
     """Return (seconds after T0, value) of every point of the series that match."""
-    return [
-        (round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)
-    ]
+    return [(round(p.wall - T0, 3), p.value) for ref in store.series(pattern) for p in store.read(ref, start, end)]
 
 
 def raw_since(store):
@@ -105,10 +104,11 @@ def damage(file, table):
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         size = database.execute("PRAGMA page_size").fetchone()[0]
         pages = [
-            page for (page,) in database.execute(
+            page
+            for (page,) in database.execute(
                 "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = 'leaf' ORDER BY path", (table,)
             )
-        ]  # fmt: skip
+        ]
     with file.open("r+b") as raw:
         raw.seek((pages[len(pages) // 2] - 1) * size)
         raw.write(b"\xa5" * size)
@@ -169,9 +169,11 @@ def tell(line: str) -> None:
 def sealed_values(second: int) -> dict[MetricSpec | tuple[MetricSpec, str], Number]:
     """Return what a frozen history holds in blocks, from its second 0 on."""
     values: dict[MetricSpec | tuple[MetricSpec, str], Number] = {
-        (BYTES, "sealed"): 2**34 + 4096 * (second * second % 101), (BYTES, "still"): 2**30,
-        RATIO: second % 7 / 8, DOUBLE: second / 3,
-    }  # fmt: skip
+        (BYTES, "sealed"): 2**34 + 4096 * (second * second % 101),
+        (BYTES, "still"): 2**30,
+        RATIO: second % 7 / 8,
+        DOUBLE: second / 3,
+    }
     return values | ({EVENTS: second} if second % 25 == 0 else {})
 
 
@@ -202,9 +204,7 @@ def freeze(folder: Path) -> None:
             store.append(tick)
         store.append(snapshot(T0 + 900, {EVENTS: 7}))
         forecast = Forecast("ram", Level.WARNING, 5, 10, 1.5, 1.0, 2.0, None, {60: 0.25}, "python", "growing")
-        transition = Transition(
-            T0, 12.5, "ram", "r", Level.OK, Level.WARNING, Message("RAM full in 2 s"), forecast
-        )
+        transition = Transition(T0, 12.5, "ram", "r", Level.OK, Level.WARNING, Message("RAM full in 2 s"), forecast)
         store.record_transition(transition, {"command": {"text": "RAM"}, "ntfy": {"text": "RAM"}})
         store.mark_sent(store.unsent("command")[0].id)
         store.learn("GPU-1", {"ceiling_bytes": 2**33, "ceiling": "seen"})

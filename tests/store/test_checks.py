@@ -8,7 +8,7 @@ import pytest
 
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.model import Level
-from wslgpud.store import Store, checks, metrics, upkeep
+from wslgpud.store import Store, checks, store_metrics, upkeep
 from wslgpud.store.checks import NightlyCheck, next_check
 
 
@@ -18,7 +18,7 @@ def _goes_on_at_once(monkeypatch):
 
 
 def figures(store):
-    return {reading.spec.name: reading.value for reading in metrics.readings(store.stats())}
+    return {reading.spec.name: reading.value for reading in store_metrics.readings(store.stats())}
 
 
 @pytest.mark.parametrize(("day", "hour", "due_day"), [(21, 3, 21), (21, 4, 22), (21, 23, 22), (30, 12, 31)])

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from wslgpud.store.codec import decode, encode, pack_numbers
-from wslgpud.store.sheet import Block, find, pack, unpack
+from wslgpud.store.codec import Block, decode, encode, find_block, pack_numbers, pack_sheet, unpack_sheet
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-300, 300)
@@ -35,9 +34,11 @@ def test_levels_that_move_by_pages(start, steps, page):
 
 
 @given(
-    MIDDLE | st.integers(-(2**60), 2**60), st.lists(SMALL | MIDDLE, max_size=200) | st.lists(SMALL | INT64),
-    st.sampled_from([1, 7, 4096]), st.sampled_from([10, 1000, 1_000_000]),
-)  # fmt: skip
+    MIDDLE | st.integers(-(2**60), 2**60),
+    st.lists(SMALL | MIDDLE, max_size=200) | st.lists(SMALL | INT64),
+    st.sampled_from([1, 7, 4096]),
+    st.sampled_from([10, 1000, 1_000_000]),
+)
 @example(5, [1, 300, -2], 1, 1000)
 @example(5, [1, 2**30, -2], 1, 1000)
 @example(5, [1, 2**30, -2], 4096, 1_000_000)
@@ -48,9 +49,7 @@ def test_fractions_are_the_floats_nearest_to_their_decimals(start, steps, page, 
     for step in steps:
         values.append(max(-(2**63), min(2**63 - 1, values[-1] + step * page)))
     block = encode(values, whole=True)
-    assert decode(block, len(values), values[-1], whole=True, divisor=divisor) == [
-        v / divisor for v in values
-    ]
+    assert decode(block, len(values), values[-1], whole=True, divisor=divisor) == [v / divisor for v in values]
 
 
 @given(st.lists(DOUBLE, min_size=1, max_size=100))
@@ -99,10 +98,10 @@ def test_noise_is_refused(block):
 @given(st.integers(0, 40), st.integers(1, 255), st.sampled_from([1, 2]))
 @example(15, 0xF0, 1)
 def test_a_damaged_sheet_says_so_or_gives_a_block(place, bits, number):
-    whole = pack({1: Block(0, 0.5, b"abc"), 2: Block(1, 5, b"def")})
+    whole = pack_sheet({1: Block(0, 0.5, b"abc"), 2: Block(1, 5, b"def")})
     sheet = bytearray(whole)
     sheet[place % len(whole)] ^= bits
-    for read in (lambda: find(bytes(sheet), number), lambda: unpack(bytes(sheet))):
+    for read in (lambda: find_block(bytes(sheet), number), lambda: unpack_sheet(bytes(sheet))):
         try:
             read()
         except ValueError:
@@ -113,4 +112,4 @@ def test_a_damaged_sheet_says_so_or_gives_a_block(place, bits, number):
 @pytest.mark.parametrize("head", [0, 1])
 def test_a_last_value_beyond_64_bits_is_damage(head, last):
     with pytest.raises(ValueError, match="damaged sheet"):
-        find(struct.pack("<HHI", 1, 1, 999) + pack_numbers(head, last), 1)
+        find_block(struct.pack("<HHI", 1, 1, 999) + pack_numbers(head, last), 1)

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 
 from tests.support.daemons import eventually
 from tests.support.servers import program, prometheus
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli import app
 from wslgpud.cli.chart import chart
 from wslgpud.cli.series import WORDS, amount
 from wslgpud.config import StoreSettings
-from wslgpud.curves import Curve
+from wslgpud.series.curves import Curve
 from wslgpud.store import SeriesRef, Store, maintenance, upkeep
-from wslgpud.units import size
+from wslgpud.words.units import size
 
 START, END = "2025-06-15 00:00+00:00", "2025-06-15 01:00+00:00"
 SECONDS = 1200
@@ -86,11 +86,8 @@ def test_history_alone_lists_the_series_with_units_and_last_values(run):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "vram", "gpu_memory_used_bytes", "wslgpud_gpu_memory_used_bytes", "gpu_memory_*",
-        "vram{gpu=*}", "*{uuid=GPU-?}",
-    ],
-)  # fmt: skip
+    ["vram", "gpu_memory_used_bytes", "wslgpud_gpu_memory_used_bytes", "gpu_memory_*", "vram{gpu=*}", "*{uuid=GPU-?}"],
+)
 def test_a_series_has_a_short_name_a_metric_s_name_and_patterns(run, name):
     found = json.loads(history(run, name, "--step", "1h", "--json"))["series"]
 
@@ -140,9 +137,11 @@ def test_csv_has_a_line_a_moment_and_a_column_a_series(run):
     rows = list(csv.reader(io.StringIO(history(run, "ram", "power", "--csv"))))
 
     assert rows[0] == [
-        "time", "memory_available_bytes",
-        'gpu_power_watts{gpu="0",uuid="GPU-a"}', 'gpu_power_watts{gpu="1",uuid="GPU-b"}',
-    ]  # fmt: skip
+        "time",
+        "memory_available_bytes",
+        'gpu_power_watts{gpu="0",uuid="GPU-a"}',
+        'gpu_power_watts{gpu="1",uuid="GPU-b"}',
+    ]
     assert len(rows) == SECONDS + 1
     assert rows[2] == ["2025-06-15T00:00:01.000Z", str(2**34 - 4096), "100.5", "101.5"]
 
@@ -207,8 +206,10 @@ def test_prometheus_itself_takes_the_history_over(run, tmp_path):
     run("export", str(tmp_path / "h.om"), "--label", "job=wslgpud")
     made = subprocess.run(
         [promtool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "h.om", tmp_path / "tsdb"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert made.returncode == 0, made.stderr
     with prometheus(tmp_path, "global: {}", "--storage.tsdb.retention.time=100y") as server:
         at = "2025-06-15T00:19:59Z"
@@ -269,10 +270,7 @@ def test_db_check_finds_nothing_in_a_sound_history(run):
 @pytest.mark.parametrize(
     ("harm", "finding"),
     [
-        (
-            "UPDATE block SET data = x'0101' WHERE id = (SELECT max(id) FROM block WHERE data <> x'')",
-            "damaged",
-        ),
+        ("UPDATE block SET data = x'0101' WHERE id = (SELECT max(id) FROM block WHERE data <> x'')", "damaged"),
         ("DELETE FROM rollup_minute", "do not hold what their samples say"),
         ("UPDATE rollup_minute SET n = x'3b'", "do not hold what their samples say"),
         ("DELETE FROM chunk", "blocks without their chunks"),

@@ -14,7 +14,7 @@ import pytest
 
 from wslgpud.event import Event
 from wslgpud.model import Level, Transition
-from wslgpud.store import Reader, Store, StoreError, engine, intake, journal, metrics, upkeep, writer
+from wslgpud.store import Reader, Store, StoreError, engine, store_metrics, upkeep, writer
 from wslgpud.words import Message
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -70,15 +70,15 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
 
 
 def test_what_no_longer_fits_into_memory_is_counted_kind_by_kind(opened, file, made, monkeypatch):
-    monkeypatch.setattr(intake, "BUFFER_EVENTS", 5)
-    monkeypatch.setattr(journal, "MAX_WAITING", 5)
+    monkeypatch.setattr(opened._intake.events, "_most", 5)
+    monkeypatch.setattr(opened._journal.writes, "_most", 5)
     with closing(sqlite3.connect(file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         for second in range(7):
             opened.append(made.snapshot(made.T0, events=(Event("clock_jump", made.T0, str(second), {}),)))
         for second in range(8):
             opened.post("command", {"text": str(second)})
-        told = {reading.spec.name: reading.value for reading in metrics.readings(opened.stats())}
+        told = {reading.spec.name: reading.value for reading in store_metrics.readings(opened.stats())}
         assert told["store_dropped_records"] == 2 + 3
         assert told["store_dropped_ticks"] == 0
         other.execute("COMMIT")
@@ -122,10 +122,7 @@ def test_in_a_file_with_fewer_series_each_gets_a_number_of_its_own(opened, file,
     shutil.move(tmp_path / "other.db", file)
     opened.append(made.snapshot(made.T0 + 1, {key: value for value, key in enumerate(keys)}))
     assert opened.flush()
-    assert [str(ref) for ref in opened.series()] == [
-        *(f'made_bytes{{kind="{n}"}}' for n in "abc"),
-        "made_ratio",
-    ]
+    assert [str(ref) for ref in opened.series()] == [*(f'made_bytes{{kind="{n}"}}' for n in "abc"), "made_ratio"]
     assert made.read_all(opened) == [(1, 0), (1, 1), (1, 2), (0, 0.5)]
 
 
@@ -189,9 +186,7 @@ def append(seconds):
 store = Store({str(file)!r}, StoreSettings(raw_days=3650), host_name="pc")
 {body}
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -231,10 +226,7 @@ def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, text=True, check=False
     )
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
@@ -322,9 +314,7 @@ def test_a_file_whose_beginning_is_destroyed_is_set_aside_at_the_start(file, set
     assert len(list(file.parent.glob("wslgpud.db.damaged-*Z"))) == 1
 
 
-def test_a_page_that_turns_out_damaged_in_the_middle_of_a_read_is_told_in_one_line(
-    file, settings, clock, made
-):
+def test_a_page_that_turns_out_damaged_in_the_middle_of_a_read_is_told_in_one_line(file, settings, clock, made):
     filling = b"\xa7" * 20_000
     with Store(file, settings, host_name="pc", clock=clock) as store:
         for second in range(2800):

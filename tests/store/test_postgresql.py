@@ -55,8 +55,7 @@ def test_several_machines_share_a_database_and_each_keeps_its_own(url, settings,
     for store, clock in zip(stores, clocks, strict=True):
         made.settle(store, clock)
         store.record_transition(
-            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")),
-            {"mail": {"text": "x"}},
+            Transition(clock.now, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x")), {"mail": {"text": "x"}}
         )
         assert len(store.unsent()) == 1
         assert store.close()
@@ -108,9 +107,7 @@ def test_an_address_without_a_driver_says_what_to_install(settings):
         Store("postgresql+nodriver://me@127.0.0.1/x", settings)
 
 
-def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
-    url, settings, clock, made, administer
-):
+def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(url, settings, clock, made, administer):
     name = url.rpartition("/")[2]
     change = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.INFO, Message("x"))
     values = [{made.EVENTS: 1, made.RATIO: 0.5}, {made.RATIO: 0.25, made.EVENTS: 100}]
@@ -129,12 +126,12 @@ def test_a_server_that_is_found_late_gets_what_waited_under_its_own_machine(
         administer(f"ALTER DATABASE {name}_away RENAME TO {name}")
         assert store.flush()
     with Reader(url) as reader:
-        assert {
-            (ref.host, ref.metric): [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series()
-        } == {
-            ("one", "made_events"): [1], ("one", "made_ratio"): [0.5],
-            ("two", "made_events"): [100, 100], ("two", "made_ratio"): [0.25, 0.25],
-        }  # fmt: skip
+        assert {(ref.host, ref.metric): [p.value for p in reader.read(ref, 0, 1e10)] for ref in reader.series()} == {
+            ("one", "made_events"): [1],
+            ("one", "made_ratio"): [0.5],
+            ("two", "made_events"): [100, 100],
+            ("two", "made_ratio"): [0.25, 0.25],
+        }
     for host in ("one", "two"):
         with Store(url, settings, host_name=host, clock=clock) as store:
             assert store.learned["ram"].document == {"of": host}

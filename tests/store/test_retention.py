@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from wslgpud.model import Level, Transition
-from wslgpud.store import Store, upkeep, used
+from wslgpud.store import Store, upkeep
 from wslgpud.words import Message
 
 DAY = 86400
@@ -84,9 +84,7 @@ def test_what_a_machine_recorded_before_it_was_renamed_goes_with_its_age(file, s
                 clock.now = made.T0 + day * DAY + second
                 store.append(made.snapshot(clock.now, {made.EVENTS: second}))
             made.settle(store, clock)
-    begins = made.query(
-        file, "SELECT min(low_ms) / 1000 FROM chunk UNION ALL SELECT min(part) FROM rollup_minute"
-    )
+    begins = made.query(file, "SELECT min(low_ms) / 1000 FROM chunk UNION ALL SELECT min(part) FROM rollup_minute")
     assert begins == [(made.T0 + 9 * DAY,)] * 2
     assert made.query(file, "SELECT min(part) FROM rollup_hour") == [(made.T0 + 9 * DAY,)]
 
@@ -108,7 +106,7 @@ def test_a_rule_that_flaps_for_years_is_bounded_by_number(target, clock, made, m
 @pytest.mark.servers
 def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, settings, made, monkeypatch):
     """PostgreSQL's tables do not shrink when rows go, so what counts is what the rows themselves take."""
-    monkeypatch.setattr(used, "MEASURE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MEASURE_SECONDS", 0.0)
     limit = 300_000
     noise = random.Random(1)  # noqa: S311 - what cannot be compressed
     stores = []
@@ -124,7 +122,7 @@ def test_the_limit_on_size_holds_on_a_server_for_each_machine(server_target, set
         stores.append(store)
     (small, big), reader = stores, stores[0].reader
     with reader.connected() as connection:
-        sizes = [used.Used()(connection, host) for host in (0, 1)]
+        sizes = [upkeep._Used()(connection, host) for host in (0, 1)]
     assert sizes[0] <= limit < 500_000 < sizes[1]
     assert small.stats().purged_rows_total > 0 == big.stats().purged_rows_total
     for store in stores:

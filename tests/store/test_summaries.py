@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wslgpud.model import ProcessSample
-from wslgpud.store import Store, sheet, tiers, upkeep
+from wslgpud.store import Store, codec, rollup, upkeep
 from wslgpud.store.limits import MAX_TICKS
 from wslgpud.store.rollup import columns, merge, stretches, summarise, summary
 
@@ -30,7 +30,7 @@ NUMBERS = st.integers(-(2**62), 2**62)
 @given(st.dictionaries(st.integers(0, 14), st.lists(NUMBERS, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    assert dict(tiers.unpacked(*tiers.packed(known).values()).rows()) == known
+    assert dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows()) == known
 
 
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
@@ -39,7 +39,7 @@ DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
 @given(st.dictionaries(st.integers(0, 14), st.lists(DOUBLES, min_size=1, max_size=5), min_size=1))
 def test_a_row_of_minutes_of_doubles_gives_back_what_was_put_into_it(minutes):
     known = {minute: summary(values) for minute, values in minutes.items()}
-    back = dict(tiers.unpacked(*tiers.packed(known).values()).rows())
+    back = dict(rollup.minutes_of(0, 0, *rollup.packed(known).values()).rows())
     for minute, found in back.items():
         assert found[:3] + found[4:] == known[minute][:3] + known[minute][4:]
         assert found.total == known[minute].total or math.isinf(known[minute].total)
@@ -104,9 +104,12 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
             assert database.execute("SELECT count(*) FROM chunk").fetchone()[0] >= 5
             assert database.execute("SELECT count(DISTINCT time) FROM recent").fetchone() == (100,)
         for pattern, key in [
-            ('*"moving"*', (made.BYTES, "moving")), ('*"steady"*', (made.BYTES, "steady")),
-            ("made_ratio", made.RATIO), ("made_double", made.DOUBLE), ("made_events", made.EVENTS),
-        ]:  # fmt: skip
+            ('*"moving"*', (made.BYTES, "moving")),
+            ('*"steady"*', (made.BYTES, "steady")),
+            ("made_ratio", made.RATIO),
+            ("made_double", made.DOUBLE),
+            ("made_events", made.EVENTS),
+        ]:
             assert made.read_all(store, pattern) == _expected(ticks, key)
             assert made.read_all(store, pattern, made.T0 + 1990, made.T0 + 5010) == [
                 (s, v) for s, v in _expected(ticks, key) if 1990 <= s <= 5010
@@ -116,11 +119,7 @@ def test_sealed_values_are_the_values_that_were_appended(file, settings, clock, 
 def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock, made):
     with Store(target, settings, host_name="pc", clock=clock) as store:
         ticks = _fill(store, made, [*range(0, 1000, 2), *range(4000, 2 * HOUR + 700)], clock)
-        for pattern, key in [
-            ("made_ratio", made.RATIO),
-            ("made_events", made.EVENTS),
-            ("made_double", made.DOUBLE),
-        ]:
+        for pattern, key in [("made_ratio", made.RATIO), ("made_events", made.EVENTS), ("made_double", made.DOUBLE)]:
             (ref,) = store.series(pattern)
             points = _expected(ticks, key)
             for step in (10, 60, 300, HOUR, 2 * HOUR):
@@ -131,8 +130,11 @@ def test_summaries_join_what_is_sealed_with_what_is_not(target, settings, clock,
                 assert [b.wall - made.T0 for b in found] == list(wanted)
                 for bucket, values in zip(found, wanted.values(), strict=True):
                     assert (bucket.n, bucket.low, bucket.high, bucket.last) == (
-                        len(values), min(values), max(values), values[-1],
-                    )  # fmt: skip
+                        len(values),
+                        min(values),
+                        max(values),
+                        values[-1],
+                    )
                     assert bucket.total == pytest.approx(sum(values))
 
 
@@ -150,18 +152,14 @@ def test_anyone_can_query_minutes_and_hours_with_sql(target, settings, clock, ma
                 target,
                 f"SELECT time, n, min, max, sum, last FROM {view}"  # noqa: S608 - our own names
                 " WHERE metric = :metric AND labels LIKE :label ORDER BY time",
-                metric=metric, label=label,
-            )  # fmt: skip
+                metric=metric,
+                label=label,
+            )
             assert len(rows) == HOUR // step
             for time, n, low, high, total, last in rows:
                 begin = time - made.T0
                 values = [ticks[s][key] for s in range(begin, begin + step)]
-                assert (n, float(low), float(high), float(last)) == (
-                    step,
-                    min(values),
-                    max(values),
-                    values[-1],
-                )
+                assert (n, float(low), float(high), float(last)) == (step, min(values), max(values), values[-1])
                 assert float(total) == pytest.approx(sum(values))
 
 
@@ -170,11 +168,11 @@ def test_what_does_not_change_takes_next_to_nothing(file, settings, clock, made)
         _fill(store, made, range(HOUR + 10), clock)
     with closing(sqlite3.connect(file)) as database, database:
         (steady,) = database.execute("SELECT id FROM series WHERE labels LIKE '%steady%'").fetchone()
-        columns = ", ".join(tiers.PACKED)
+        columns = "n, last, below, above, over"
         minutes = database.execute(f"SELECT {columns} FROM rollup_minute WHERE series = ?", (steady,))  # noqa: S608
         assert minutes.fetchall() == [(b"\x3c", b"", b"", b"", b"")] * 4
-        sheets = [sheet.find(data, steady) for (data,) in database.execute("SELECT data FROM block")]
-    assert sheets == [sheet.Block(0, 2**34, b"")] * 4
+        sheets = [codec.find_block(data, steady) for (data,) in database.execute("SELECT data FROM block")]
+    assert sheets == [codec.Block(0, 2**34, b"")] * 4
 
 
 def test_a_clock_that_goes_back_an_hour_repeats_and_loses_nothing(target, settings, clock, made):

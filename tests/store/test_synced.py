@@ -67,8 +67,6 @@ def test_that_a_run_has_begun(calls):
 
 def test_what_was_committed_in_calm_and_is_then_asked_for(calls):
     made = [call for _, call in calls(BEGIN + COMMIT_IN_CALM_THEN_ASK + DIE, commit_seconds=0.01)]
-    asked, promised = (
-        next(n for n, call in enumerate(made) if word in call) for word in ('"asked"', '"promised"')
-    )
+    asked, promised = (next(n for n, call in enumerate(made) if word in call) for word in ('"asked"', '"promised"'))
 
     assert any(call.startswith("fdatasync") for call in made[asked:promised])

@@ -10,7 +10,7 @@ import pytest
 from wslgpud.store import Reader, SeriesRef, Store, upkeep
 from wslgpud.store.audit import audit
 from wslgpud.store.info import info
-from wslgpud.store.select import matcher
+from wslgpud.store.records import matcher
 
 HOURS = 5
 
@@ -34,7 +34,7 @@ def aged(file, settings, clock, made):
         made.settle(store, clock)
         with closing(sqlite3.connect(file)) as database, database:
             database.execute("DELETE FROM chunk WHERE high_ms < ?", ((made.T0 + 3 * 3600) * 1000,))
-            database.execute("DELETE FROM block WHERE id >> 16 NOT IN (SELECT id FROM chunk)")
+            database.execute("DELETE FROM block WHERE id NOT IN (SELECT id FROM chunk)")
             database.execute("DELETE FROM rollup_minute WHERE part < ?", (made.T0 + 2 * 3600,))
         yield store
 

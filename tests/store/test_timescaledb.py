@@ -38,22 +38,18 @@ def write(target, settings, made, clock, seconds):
         }
 
 
-def test_a_new_database_has_them_and_a_chunk_for_each_stretch_of_time(
-    timescale_target, settings, made, clock
-):
+def test_a_new_database_has_them_and_a_chunk_for_each_stretch_of_time(timescale_target, settings, made, clock):
     summed = write(timescale_target, settings, made, clock, range(0, 100 * DAY, DAY))
     assert made.query(timescale_target, HYPERTABLES) == [("rollup_hour",), ("rollup_minute",)]
     ((chunks,),) = made.query(timescale_target, "SELECT count(*) FROM show_chunks('rollup_minute')")
     assert chunks >= 100 // 30
     assert sum(b.n for b in summed[60][0]) == sum(b.n for b in summed[3600][0]) == 100
-    assert made.query(
-        timescale_target, "SELECT count(*), max(max) FROM hour WHERE metric = 'made_events'"
-    ) == [(99, 98 * DAY)]
+    assert made.query(timescale_target, "SELECT count(*), max(max) FROM hour WHERE metric = 'made_events'") == [
+        (99, 98 * DAY)
+    ]
 
 
-def test_tables_from_before_the_extension_came_are_turned_into_them(
-    server_target, request, settings, made, clock
-):
+def test_tables_from_before_the_extension_came_are_turned_into_them(server_target, request, settings, made, clock):
     before = write(server_target, settings, made, clock, range(0, 10_000, 10))
     request.getfixturevalue("timescale_target")
     after = write(server_target, settings, made, clock, range(10_000, 10_001))

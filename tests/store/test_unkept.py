@@ -47,10 +47,24 @@ def run(file):
         paths = [argument for suffix in suffixes for argument in ("-P", f"{file}{suffix}")]
         rules = ["-e", f"trace={failing.partition(':')[0]}", "-e", f"inject={failing}", *paths]
         done = subprocess.run(
-            ["strace", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", *rules,
-             sys.executable, "-c", PROGRAM + program, file],
-            capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
+            [
+                "strace",
+                "-f",
+                "--seccomp-bpf",
+                "-qq",
+                "-o",
+                "/dev/null",
+                *rules,
+                sys.executable,
+                "-c",
+                PROGRAM + program,
+                file,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

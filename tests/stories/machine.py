@@ -12,13 +12,13 @@ from typing import Any
 
 from tests.support.daemons import eventually
 from wslgpud import config as configuration
-from wslgpud.app import Daemon
+from wslgpud.app.daemon import Daemon
 from wslgpud.event import Event
 from wslgpud.host import RecordedHost
 from wslgpud.model import GpuProcess, GpuSample, ProcessSample, Reading, Sample, Snapshot, SourceReport
+from wslgpud.sampling.pipeline import PipelineState
 from wslgpud.sources import cgroups, gpu, memory, windows
 from wslgpud.sources.kernel_lines import Story as KernelStory
-from wslgpud.status import State
 from wslgpud.words import Said, say
 
 HOSTS = Path(__file__).parents[1] / "hosts"
@@ -128,10 +128,11 @@ class Sensors:
                 Reading(spec, value, (path,))
                 for path, group in now.groups.items()
                 for spec, value in (
-                    (cgroups.LIMIT, group.limit), (cgroups.CURRENT, group.used),
+                    (cgroups.LIMIT, group.limit),
+                    (cgroups.CURRENT, group.used),
                     (cgroups.OOM_KILLS, group.kills),
                 )
-            ]  # fmt: skip
+            ]
             yield "cgroups", Sample(tuple(readings))
         yield "processes", Sample(processes=now.programs)
         if now.card_used is not None:
@@ -169,7 +170,7 @@ class Played:
         #: by second of the story, the status document in the daemon's language
         self.documents: list[dict[str, Any]] = []
         #: by second, what the daemon saw
-        self.states: list[State] = []
+        self.states: list[PipelineState] = []
         #: what the service manager was told last
         self.notified = ""
         self._manager = manager
@@ -178,18 +179,18 @@ class Played:
         """Let the story go on to a second of it."""
         while self.sensors.second <= second:
             self.sensors.clock.mono_now += 1.0
-            self.daemon._tick()
+            self.daemon.loop.tick()
             self.sensors.second += 1
-            assert self.daemon._state is not None
-            self.states.append(self.daemon._state)
-            self.documents.append(self.daemon.now(self.language))
+            assert self.daemon.answers.latest is not None
+            self.states.append(self.daemon.answers.latest.state)
+            self.documents.append(self.daemon.answers.now(self.language))
             with suppress(BlockingIOError):
                 while True:
                     self.notified = self._manager.recv(1 << 16).decode()
 
     def messages(self) -> list[dict[str, Any]]:
         """Return what the channel has got, once it has all."""
-        dispatcher = self.daemon._desk.dispatcher
+        dispatcher = self.daemon.loop.alerts.dispatcher
         eventually(lambda: not any(dispatcher.waiting().values()), "that the channel has got all")
         return [json.loads(line) for line in (self.folder / SENT).read_text().splitlines()]
 
@@ -212,8 +213,8 @@ def played(script: Script, folder: Path, *, language: str = "en") -> Iterator[Pl
         environ = {"HOME": str(folder), "NOTIFY_SOCKET": f"@{manager.getsockname()[1:].decode()}"}
         with Daemon(config, host, folder / "state", environ) as daemon:
             sensors = Sensors(script, clock)
-            daemon._monitor._sampler.close()
-            daemon._monitor._sampler = sensors  # type: ignore[assignment]
+            daemon.loop.monitor._sampler.close()
+            daemon.loop.monitor._sampler = sensors  # type: ignore[assignment]
             yield Played(daemon, sensors, manager, language)
 
 

@@ -45,17 +45,23 @@ def leak_and_kill(kernel_log: bool = True) -> Tale:
         if t < killed:
             group = Group(limit, used)
             return replace(
-                calm, ram_available=44 * GIB - used, groups={"/train": group},
+                calm,
+                ram_available=44 * GIB - used,
+                groups={"/train": group},
                 programs=(program(PID, TRAIN, used, "/train"),),
-            )  # fmt: skip
+            )
         lines = oom_lines(PID, "python3", limit, "/train") if t == killed and kernel_log else ()
         return replace(calm, groups={"/train": Group(limit, 3 * MIB, 1)}, kernel=lines)
 
     moments = {
-        "calm": Moment(15, "ok"), "growing": Moment(90, "info"), "warning": Moment(120, "warning"),
-        "critical": Moment(140, "critical"), "emergency": Moment(killed - 2, "emergency"),
-        "killed": Moment(killed, "ok"), "after it": Moment(killed + 23, "ok"),
-    }  # fmt: skip
+        "calm": Moment(15, "ok"),
+        "growing": Moment(90, "info"),
+        "warning": Moment(120, "warning"),
+        "critical": Moment(140, "critical"),
+        "emergency": Moment(killed - 2, "emergency"),
+        "killed": Moment(killed, "ok"),
+        "after it": Moment(killed + 23, "ok"),
+    }
     return Tale(script, moments)
 
 
@@ -96,15 +102,18 @@ def three_kills() -> Tale:
                 groups[path] = Group(limit, 2 * MIB, 1)
                 lines += oom_lines(pid, "cc1plus", limit, path) if t == ends else ()
         taken = sum(p.rss_bytes for p in programs)
-        return Second(
-            ram_available=44 * GIB - taken, groups=groups, programs=tuple(programs), kernel=tuple(lines)
-        )
+        return Second(ram_available=44 * GIB - taken, groups=groups, programs=tuple(programs), kernel=tuple(lines))
 
     moments = {
-        "calm": Moment(25, "ok"), "growing": Moment(48, "info"), "warning": Moment(52, "warning"),
-        "critical": Moment(63, "critical"), "one killed": Moment(65, "warning"),
-        "two killed": Moment(73, "critical"), "all killed": Moment(76, "ok"), "after it": Moment(140, "ok"),
-    }  # fmt: skip
+        "calm": Moment(25, "ok"),
+        "growing": Moment(48, "info"),
+        "warning": Moment(52, "warning"),
+        "critical": Moment(63, "critical"),
+        "one killed": Moment(65, "warning"),
+        "two killed": Moment(73, "critical"),
+        "all killed": Moment(76, "ok"),
+        "after it": Moment(140, "ok"),
+    }
     return Tale(script, moments)
 
 
@@ -115,14 +124,18 @@ def leak_that_stops() -> Tale:
     def script(t: int) -> Second:
         used = min(top, 512 * MIB + max(0, t - 20) * 20 * MIB)
         return Second(
-            ram_available=44 * GIB - used, groups={"/train": Group(limit, used)},
+            ram_available=44 * GIB - used,
+            groups={"/train": Group(limit, used)},
             programs=(program(PID, TRAIN, used, "/train"),),
-        )  # fmt: skip
+        )
 
     moments = {
-        "growing": Moment(90, "info"), "warning": Moment(115, "warning"), "stopped": Moment(165, "warning"),
-        "over": Moment(250, "ok"), "long after": Moment(400, "ok"),
-    }  # fmt: skip
+        "growing": Moment(90, "info"),
+        "warning": Moment(115, "warning"),
+        "stopped": Moment(165, "warning"),
+        "over": Moment(250, "ok"),
+        "long after": Moment(400, "ok"),
+    }
     return Tale(script, moments)
 
 
@@ -134,16 +147,22 @@ def full_card_with_spill() -> Tale:
         wanted = 2 * GIB + max(0, t - 20) * 200 * MIB
         used, over = min(ceiling, wanted), min(3 * GIB, max(0, wanted - ceiling))
         return Second(
-            card_used=used, shared=256 * MIB + over, on_card=(GpuProcess(PID, "python3", None),),
+            card_used=used,
+            shared=256 * MIB + over,
+            on_card=(GpuProcess(PID, "python3", None),),
             programs=(program(PID, TRAIN, 2 * GIB),),
-        )  # fmt: skip
+        )
 
     moments = {
-        "calm": Moment(25, "ok"), "growing": Moment(60, "info"), "warning": Moment(75, "warning"),
-        "critical": Moment(87, "critical"), "emergency": Moment(91, "emergency"),
-        "spilling": Moment(100, "warning"), "full": Moment(140, "warning"),
+        "calm": Moment(25, "ok"),
+        "growing": Moment(60, "info"),
+        "warning": Moment(75, "warning"),
+        "critical": Moment(87, "critical"),
+        "emergency": Moment(91, "emergency"),
+        "spilling": Moment(100, "warning"),
+        "full": Moment(140, "warning"),
         "full for long": Moment(200, "critical"),
-    }  # fmt: skip
+    }
     return Tale(script, moments)
 
 
@@ -152,9 +171,11 @@ def lost_card() -> Tale:
 
     def script(t: int) -> Second:
         return Second(
-            card_used=9 * GIB, on_card=(GpuProcess(PID, "python3", 8 * GIB),), card_lost=t >= 40,
+            card_used=9 * GIB,
+            on_card=(GpuProcess(PID, "python3", 8 * GIB),),
+            card_lost=t >= 40,
             programs=(program(PID, TRAIN, 2 * GIB),),
-        )  # fmt: skip
+        )
 
     moments = {"calm": Moment(30, "ok"), "lost": Moment(46, "critical"), "after it": Moment(65, "critical")}
     return Tale(script, moments)
@@ -164,15 +185,11 @@ def stale_source() -> Tale:
     """The driver stops answering."""
 
     def script(t: int) -> Second:
-        why = say(
-            "{probe} did not answer within {limit_seconds} and was killed", probe="NVML", limit_seconds=9
-        )
+        why = say("{probe} did not answer within {limit_seconds} and was killed", probe="NVML", limit_seconds=9)
         silent = {"gpu": why} if t >= 30 else {}
         return Second(card_used=4 * GIB, silent=silent)
 
-    moments = {
-        "calm": Moment(20, "ok"), "silent": Moment(100, "warning"), "still silent": Moment(230, "critical"),
-    }  # fmt: skip
+    moments = {"calm": Moment(20, "ok"), "silent": Moment(100, "warning"), "still silent": Moment(230, "critical")}
     return Tale(script, moments)
 
 

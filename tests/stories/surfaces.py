@@ -18,7 +18,7 @@ from textual.widgets import Static
 from tests.stories.machine import Played
 from wslgpud.cli import app
 from wslgpud.cli.live.app import Live
-from wslgpud.cli.live.looks import DaemonFeed
+from wslgpud.cli.live.live_sample import DaemonFeed
 from wslgpud.client import Daemon as Client
 from wslgpud.words import tongue, use
 from wslgpud.words.names import LEVELS
@@ -50,9 +50,7 @@ def ask(played: Played, path: str, code: str = "en") -> Any:
 
 def command(played: Played, code: str, *words: str, columns: int = COLUMNS) -> Result:
     """Run a command of the daemon's user in this process."""
-    environment = {
-        "LC_ALL": LOCALES[code], "COLUMNS": str(columns), "HOME": str(played.folder), "TZ": "UTC",
-    }  # fmt: skip
+    environment = {"LC_ALL": LOCALES[code], "COLUMNS": str(columns), "HOME": str(played.folder), "TZ": "UTC"}
     try:
         return CliRunner().invoke(ROOT, list(words), env=environment)
     finally:

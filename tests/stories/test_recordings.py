@@ -14,11 +14,10 @@ import pytest
 from tests.stories import surfaces
 from tests.stories.machine import Played, played
 from tests.stories.scripts import STORIES
-from wslgpud import monitor
 from wslgpud.config import Config
 from wslgpud.host import Host
 from wslgpud.model import Level, Transition
-from wslgpud.status import State
+from wslgpud.sampling.pipeline import PipelineState
 
 #: stories of sources: no memory runs out in them
 NOT_OF_MEMORY = {"a card lost", "a silent source"}
@@ -43,7 +42,7 @@ def recorded(telling: Played, file: Path, patch: pytest.MonkeyPatch) -> None:
         def __init__(self, config: Config, host: Host) -> None:
             pass
 
-        def tick(self) -> tuple[State, list[Transition]]:
+        def tick(self) -> tuple[PipelineState, list[Transition]]:
             if (state := next(states, None)) is None:
                 raise KeyboardInterrupt
             return state, []
@@ -52,7 +51,7 @@ def recorded(telling: Played, file: Path, patch: pytest.MonkeyPatch) -> None:
             pass
 
     with patch.context() as patched:
-        patched.setattr(monitor, "Monitor", Seen)
+        patched.setattr("wslgpud.cli.record.SamplingPipeline", Seen)
         done = surfaces.command(telling, "en", "record", str(file))
     assert done.stdout == f"{len(telling.states)} samples in {file}\n"
 

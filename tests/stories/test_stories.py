@@ -21,9 +21,21 @@ from wslgpud.model import Level
 TRAIN = "python3 train.py (pid 8932)"
 #: what these machines call their own, sources as the configuration and metrics call them, terms of PyTorch
 NAMES = (
-    socket.gethostname(), "train.py", "cc1plus", "RTX 5070 Ti", "cgroups", "gpu", "kernel_log", "memory",
-    "processes", "risk", "windows", "batch size", "gradient checkpointing", "command",
-)  # fmt: skip
+    socket.gethostname(),
+    "train.py",
+    "cc1plus",
+    "RTX 5070 Ti",
+    "cgroups",
+    "gpu",
+    "kernel_log",
+    "memory",
+    "processes",
+    "risk",
+    "windows",
+    "batch size",
+    "gradient checkpointing",
+    "command",
+)
 
 LEAK, THREE, STOPS, SPILL, LOST, SILENT, NO_LOG = STORIES
 Teller = Callable[[str], Played]
@@ -129,9 +141,7 @@ def test_a_live_countdown_outranks_a_kill_that_is_over(ended: Teller) -> None:
     assert over["headline"] == "cc1plus kernel101.cpp (pid 101) was killed 1 s ago; 2.0 of 2.0 GiB free again"
 
 
-def test_after_a_kill_the_alarm_ends_at_once_and_says_who_was_killed_and_what_is_free_again(
-    ended: Teller,
-) -> None:
+def test_after_a_kill_the_alarm_ends_at_once_and_says_who_was_killed_and_what_is_free_again(ended: Teller) -> None:
     documents = ended(LEAK).documents
 
     assert [document["level"] for document in documents[147:149]] == ["emergency", "ok"]
@@ -166,11 +176,7 @@ def test_groups_are_told_apart_by_their_names_on_a_narrow_terminal_too(columns: 
     telling = ended(THREE)
     screen = surfaces.command(telling, "en", "status", "--state", str(telling.state), columns=columns).stdout
 
-    assert re.findall(r"^(?:cgroup )?(/build-\w) ", screen, re.MULTILINE) == [
-        "/build-a",
-        "/build-b",
-        "/build-c",
-    ]
+    assert re.findall(r"^(?:cgroup )?(/build-\w) ", screen, re.MULTILINE) == ["/build-a", "/build-b", "/build-c"]
 
 
 def test_without_the_kernels_log_the_victim_is_inferred_and_marked_as_such(ended: Teller) -> None:
@@ -245,9 +251,7 @@ def test_who_grows_is_named_the_same_from_the_first_word_to_the_last(ended: Tell
 
 
 @in_each_language
-def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_outcome(
-    code: str, ended: Teller
-) -> None:
+def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_outcome(code: str, ended: Teller) -> None:
     telling = ended(LEAK)
     number = surfaces.ask(telling, "incidents", code)["incidents"][0]["id"]
     report = surfaces.ask(telling, f"incidents/{number}", code)
@@ -268,9 +272,7 @@ def test_the_report_of_an_incident_tells_its_story_from_the_first_note_to_its_ou
 
 
 @in_each_language
-def test_an_open_incident_is_told_as_it_is_now_and_a_false_alarm_asks_for_nothing(
-    code: str, tmp_path: Path
-) -> None:
+def test_an_open_incident_is_told_as_it_is_now_and_a_false_alarm_asks_for_nothing(code: str, tmp_path: Path) -> None:
     with played(STORIES[STOPS]().script, tmp_path) as telling:
         state = "--state", str(telling.state)
         telling.until(170)

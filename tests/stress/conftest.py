@@ -8,24 +8,29 @@ from pathlib import Path
 import pytest
 
 from tests.stress.support import gpu
-from wslgpud.stress.verdict import Frame, digest
+from wslgpud.stress.result import Frame, digest
 
 MIB = 1 << 20
 FOLDER = Path(__file__).parent
 #: some 48 MiB in six chunks; the whole battery takes a third of a second
 SMALL = {
-    "device": "cpu", "cpu_bytes": 56 * MIB, "reserve": 4 * MIB, "chunk": 8 * MIB, "scratch": 2 * MIB,
-    "repeats": 2, "retention_seconds": 0.01, "slow_ratio": 0.0, "seed": 7,
-}  # fmt: skip
+    "device": "cpu",
+    "cpu_bytes": 56 * MIB,
+    "reserve": 4 * MIB,
+    "chunk": 8 * MIB,
+    "scratch": 2 * MIB,
+    "repeats": 2,
+    "retention_seconds": 0.01,
+    "slow_ratio": 0.0,
+    "seed": 7,
+}
 
 
 @pytest.fixture(scope="session")
 def faulty():
     """The worker with faults planted, in this process; only where torch is."""
     if importlib.util.find_spec("torch") is None:
-        pytest.skip(
-            "torch is not installed: pip install torch==2.13.0 into .venv-test to run the stress worker"
-        )
+        pytest.skip("torch is not installed: pip install torch==2.13.0 into .venv-test to run the stress worker")
     spec = importlib.util.spec_from_file_location("faulty_worker", FOLDER / "faulty_worker.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["faulty_worker"] = module

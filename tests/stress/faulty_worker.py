@@ -43,11 +43,7 @@ class Faulty(worker.Worker):
                 return self.chunks[shared][: size // 8]
             if index in self.faults.get("pinned", ()):
                 return pinned(size)
-        if (
-            ["fill", "refuse"] in self.faults.get("do", ())
-            and self.phase == "fill"
-            and size > self.job.scratch
-        ):
+        if ["fill", "refuse"] in self.faults.get("do", ()) and self.phase == "fill" and size > self.job.scratch:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return super().allocate(size)
 
@@ -101,8 +97,11 @@ def pinned(size):
 
     class Mapped:
         __cuda_array_interface__ = {  # noqa: RUF012
-            "shape": (size // 8,), "typestr": "<i8", "data": (memory.data_ptr(), False), "version": 3
-        }  # fmt: skip
+            "shape": (size // 8,),
+            "typestr": "<i8",
+            "data": (memory.data_ptr(), False),
+            "version": 3,
+        }
         kept = memory
 
     holder = Mapped()

@@ -19,9 +19,13 @@ spec.loader.exec_module(worker)
 
 MIB = worker.MIB
 SIZES = {
-    "device": "cpu", "cpu_bytes": 120 * MIB, "reserve": 4 * MIB, "chunk": 8 * MIB, "scratch": 2 * MIB,
+    "device": "cpu",
+    "cpu_bytes": 120 * MIB,
+    "reserve": 4 * MIB,
+    "chunk": 8 * MIB,
+    "scratch": 2 * MIB,
     "slow_ratio": 0.0,
-}  # fmt: skip
+}
 
 
 class Even(worker.Worker):

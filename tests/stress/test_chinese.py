@@ -12,42 +12,29 @@ from typer.testing import CliRunner
 from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
+from wslgpud.active_runs.headline import PHASES, headline
 from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
-from wslgpud.advise.guard.memory import Room
-from wslgpud.advise.guard.runner import Order, Run
-from wslgpud.advise.guard.watch import Account, VramWatch
+from wslgpud.advise.guard.memory import MemoryLeft
+from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
+from wslgpud.advise.guard.watch import RunStats, VramWatch
 from wslgpud.advise.sweep import Step, too_much
-from wslgpud.cli import guard, stress_screen, sweep
+from wslgpud.cli import app, guard, stress_screen, sweep
 from wslgpud.cli.console import Console
-from wslgpud.cli.fit import fit
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import FindingKind
-from wslgpud.running.headline import PHASES, headline
 from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.stress.cards_under_test import Holding, complaint
+from wslgpud.stress.comparison import by_key, differences, judged, level_of, note
+from wslgpud.stress.comparison import night as last_night
 from wslgpud.stress.gates import Surroundings, Watched, obstacles, reason_to_leave
-from wslgpud.stress.history import by_key, differences, judged, note
-from wslgpud.stress.history import night as last_night
-from wslgpud.stress.levels import level_of
 from wslgpud.stress.plan import PASSES
-from wslgpud.stress.tested import Holding, complaint
-from wslgpud.stress.verdict import EXPLAINED, LEFT, Frame, digest
+from wslgpud.stress.result import EXPLAINED, LEFT, Frame, digest
 from wslgpud.words import Message, say
 
 GIB = 1 << 30
 #: what only these tests call their own
-NAMES = (
-    "NVIDIA GeForce RTX 5070 Ti",
-    "make",
-    "cc1plus",
-    "train.py",
-    "flock",
-    "KV",
-    "QLoRA",
-    "LoRA",
-    "MoE",
-    "root",
-)
+NAMES = ("NVIDIA GeForce RTX 5070 Ti", "make", "cc1plus", "train.py", "flock", "KV", "QLoRA", "LoRA", "MoE", "root")
 
 
 @pytest.fixture(autouse=True)
@@ -71,25 +58,48 @@ def whole_run():
         {"event": "begin", "free": 14 * GIB, "total": 15 * GIB, "torch": "2.13.0", "cuda": "13.0"},
         {"event": "rung", "target": 2 * GIB, "outcome": "refused", "why": "CUDA out of memory"},
         {"event": "rung", "target": 14 * GIB, "outcome": "too large"},
-        {"event": "rung", "target": GIB, "outcome": "ok", "actual": GIB, "allocate_seconds": 0.1,
-         "write_seconds": 0.1, "slowest_slice_seconds": 0.1},
+        {
+            "event": "rung",
+            "target": GIB,
+            "outcome": "ok",
+            "actual": GIB,
+            "allocate_seconds": 0.1,
+            "write_seconds": 0.1,
+            "slowest_slice_seconds": 0.1,
+        },
         {"event": "filled", "bytes": 10 * GIB},
-        *({"event": "speed", "sweep": 2, "index": n, "bytes": 256 * MIB, "write": s, "change": s, "read": s}
-          for n, s in enumerate([0.001] * 30 + [0.1] * 2 + [0.0015])),
-        *({"event": "pattern", "name": name, "verified": 9 * GIB, "checks": 1, "bad_words": 3, "seconds": 1.0}
-          for name in PASSES["nightly"]),
-        {"event": "bad", "pattern": "walking", "chunk": 3, "words": 2, "bits": {"7": 2}, "flips": {"1": 2},
-         "samples": [{"word": 5, "expected": "0", "got": "1", "again": "1", "stuck": "1"}]},
+        *(
+            {"event": "speed", "sweep": 2, "index": n, "bytes": 256 * MIB, "write": s, "change": s, "read": s}
+            for n, s in enumerate([0.001] * 30 + [0.1] * 2 + [0.0015])
+        ),
+        *(
+            {"event": "pattern", "name": name, "verified": 9 * GIB, "checks": 1, "bad_words": 3, "seconds": 1.0}
+            for name in PASSES["nightly"]
+        ),
+        {
+            "event": "bad",
+            "pattern": "walking",
+            "chunk": 3,
+            "words": 2,
+            "bits": {"7": 2},
+            "flips": {"1": 2},
+            "samples": [{"word": 5, "expected": "0", "got": "1", "again": "1", "stuck": "1"}],
+        },
         *({"event": "phase", "phase": name, "seconds": 0.5} for name in PHASES),
         {"event": "end", "outcome": "left", "why": "taken", "facts": {"taken_bytes": 500 * MIB}},
-    ]  # fmt: skip
+    ]
     key = {"driver": "576.88", "mode": "nightly", "engine": "1", "wsl": "yes", "reserve_bytes": str(GIB)}
     run = digest(lines, Frame(1.7e9, gpu(), key, gpu(used_bytes=3 * GIB), hung=True))
     more = {
-        "temperature_max_celsius": 70, "power_max_watts": 300, "memory_clock_hertz": 14e9,
-        "slowed_ratio": 0.1, "ecc_corrected": 2, "ecc_uncorrected": 1, "peak_bandwidth": 896e9,
+        "temperature_max_celsius": 70,
+        "power_max_watts": 300,
+        "memory_clock_hertz": 14e9,
+        "slowed_ratio": 0.1,
+        "ecc_corrected": 2,
+        "ecc_uncorrected": 1,
+        "peak_bandwidth": 896e9,
         "shared_grown_bytes": GIB,
-    }  # fmt: skip
+    }
     return replace(run, values={**run.values, **more})
 
 
@@ -126,43 +136,51 @@ class TestStress:
         with stress_screen.Progress(silent=False) as progress:
             for phase in PHASES:
                 progress.line({"event": "beat", "phase": phase, "verified": 84 * GIB, "left_seconds": 80.0})
-                task = progress._bars.tasks[0]
+                task = progress.tasks[0]
                 assert english_in(f"{task.description} {task.fields['note']}") == []
         assert "84 GiB" in task.fields["note"]
 
     def test_why_a_run_does_not_begin_and_why_it_leaves(self) -> None:
         seen = Surroundings(
-            [gpu(utilization_ratio=0.9, used_bytes=n * GIB, free_bytes=GIB, temperature_celsius=99)
-             for n in range(4)],
-            ["python3 train.py (pid 42)"], on_battery=True, jump_age_seconds=30.0, hung_since_boot=True,
+            [gpu(utilization_ratio=0.9, used_bytes=n * GIB, free_bytes=GIB, temperature_celsius=99) for n in range(4)],
+            ["python3 train.py (pid 42)"],
+            on_battery=True,
+            jump_age_seconds=30.0,
+            hung_since_boot=True,
             recent_gpu_errors=True,
-        )  # fmt: skip
+        )
         found = [*obstacles(seen, Stress()), *obstacles(Surroundings([]), Stress())]
         found += [
             reason_to_leave(now, [])
-            for now in (Watched(["a (pid 1)"]), Watched(waiting=True), Watched(gpu_errors=True),
-                        Watched(silent_seconds=20.0))
-        ]  # fmt: skip
-        found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]
-        found += [
-            complaint(0, "/run/lock/x", Holding(7, noted=noted), "alice", 80.0).note for noted in (0, 1)
+            for now in (
+                Watched(["a (pid 1)"]),
+                Watched(waiting=True),
+                Watched(gpu_errors=True),
+                Watched(silent_seconds=20.0),
+            )
         ]
+        found += [Message(template) for template in (*EXPLAINED.values(), *LEFT.values())]
+        found += [complaint(0, "/run/lock/x", Holding(7, noted=noted), "alice", 80.0).note for noted in (0, 1)]
 
         assert [english_in(words.t("{said}", said=one)) for one in found] == [[]] * len(found)
 
     def test_how_the_last_night_went_and_what_is_wrong_with_a_card(self) -> None:
-        runs = [
-            night(0),
-            *(night(n, verdict="skipped", reason=say("the GPU does not answer")) for n in (2, 9)),
-        ]
+        runs = [night(0), *(night(n, verdict="skipped", reason=say("the GPU does not answer")) for n in (2, 9))]
         said = [last_night(whole_run()), note(whole_run()), level_of(runs)[1], level_of([whole_run()])[1]]
 
         assert [english_in(words.current().text(one)) for one in said] == [[]] * 4
 
     @pytest.mark.parametrize("kind", ["stress", "guard"])
     def test_what_runs(self, kind: FindingKind) -> None:
-        document = {"kind": kind, "what": "make", "elapsed_seconds": 9.0, "left_seconds": 700.0,
-                    "done_ratio": 0.3, "peak_bytes": GIB, "waiting": 3}  # fmt: skip
+        document = {
+            "kind": kind,
+            "what": "make",
+            "elapsed_seconds": 9.0,
+            "left_seconds": 700.0,
+            "done_ratio": 0.3,
+            "peak_bytes": GIB,
+            "waiting": 3,
+        }
         said = [words.current().text(headline({**document, "phase": phase})) for phase in PHASES]
 
         assert [english_in(one) for one in said] == [[]] * len(said)
@@ -170,13 +188,22 @@ class TestStress:
 
 class TestGuard:
     def test_what_a_run_took(self, capfd, tmp_path: Path) -> None:
-        account = Account(
-            3700.0, 137, peak_bytes=9 * GIB, least_available_bytes=GIB, total_bytes=24 * GIB, pauses=3,
-            paused_seconds=200.0, oom_kills=2, biggest=("cc1plus", 3 * GIB),
-            saved=[("train.py (pid 7)", 30.0)], vram_peak_bytes={0: 5 * GIB}, vram_start_bytes={0: GIB},
-        )  # fmt: skip
-        guard._sum_up(account, Order(["make"], {}), tmp_path)
-        guard._sum_up(replace_account(account), Order(["make"], {}), tmp_path)
+        account = RunStats(
+            3700.0,
+            137,
+            peak_bytes=9 * GIB,
+            least_available_bytes=GIB,
+            total_bytes=24 * GIB,
+            pauses=3,
+            paused_seconds=200.0,
+            oom_kills=2,
+            biggest=("cc1plus", 3 * GIB),
+            saved=[("train.py (pid 7)", 30.0)],
+            vram_peak_bytes={0: 5 * GIB},
+            vram_start_bytes={0: GIB},
+        )
+        guard._sum_up(account, GuardedCommand(["make"], {}), tmp_path)
+        guard._sum_up(replace_account(account), GuardedCommand(["make"], {}), tmp_path)
         said = capfd.readouterr().err
 
         assert english_in(said.replace("[guard]", "").replace(str(tmp_path), "")) == []
@@ -186,15 +213,15 @@ class TestGuard:
     def test_the_line_below_while_it_runs(self) -> None:
         vram = VramWatch(Host(), Config())
         vram.now_bytes, vram.peak_bytes = {0: GIB}, {0: 2 * GIB}
-        run = Run(Order(["make"], {}, 3600.0), Host(), None, vram)
+        run = GuardedRun(GuardedCommand(["make"], {}, 3600.0), Host(), None, vram)
         run._stopped = {(1, 1): None, (2, 1): None}
-        line = guard._line(Account(seconds=75.0, peak_bytes=GIB), Room(3 * GIB, 9 * GIB), run, vram)
+        line = guard._line(RunStats(seconds=75.0, peak_bytes=GIB), MemoryLeft(3 * GIB, 9 * GIB), run, vram)
 
         assert english_in(line.removeprefix("[guard]")) == []
         assert "1 分 15 秒 / 1 小时 00 分" in line
 
 
-def replace_account(account: Account) -> Account:
+def replace_account(account: RunStats) -> RunStats:
     """The same run, which ended before anybody saw it, by its time limit."""
     return replace(account, peak_bytes=None, timed_out=True)
 
@@ -217,12 +244,9 @@ class TestFitAndSweep:
         ],
     )
     def test_whether_a_model_fits(self, arguments) -> None:
-        import typer  # noqa: PLC0415
-
-        app = typer.Typer()
-        app.command()(fit)
+        env = {"COLUMNS": "200", "WSLGPUD_ALERTS__LANGUAGE": "zh"}
         usable = () if "--usable" in arguments else ("--usable", "14.5GiB")
-        done = CliRunner().invoke(app, [*arguments, *usable], env={"COLUMNS": "200"})
+        done = CliRunner().invoke(app, ["fit", *arguments, *usable], env=env)
 
         assert done.output
         words_of_options = (*arguments, *MODES, *OPTIMIZERS, *PRECISIONS)

@@ -20,9 +20,7 @@ NIGHTS = [
     night(1),
     night(2, verdict="skipped", reason=BUSY),
     night(3, driver="581.15", write_median=790e9, usable_bytes=13790 << 20),
-    night(
-        4, driver="581.15", verdict="findings", findings=[("errors", "3 wrong words: weak cells")], errors=3
-    ),
+    night(4, driver="581.15", verdict="findings", findings=[("errors", "3 wrong words: weak cells")], errors=3),
 ]
 
 
@@ -33,9 +31,7 @@ def ask(tmp_path):
             store.record_stress(run)
 
     def do(*arguments):
-        done = CliRunner().invoke(
-            app, ["stress", *arguments, "--state", str(tmp_path)], env={"COLUMNS": "200"}
-        )
+        done = CliRunner().invoke(app, ["stress", *arguments, "--state", str(tmp_path)], env={"COLUMNS": "200"})
         return done.exit_code, done.output
 
     return do
@@ -91,8 +87,9 @@ def test_without_a_run_there_is_nothing_to_compare_and_that_is_said_in_one_line(
     done = CliRunner().invoke(app, ["stress", "compare", "--state", str(tmp_path)])
 
     assert (done.exit_code, done.output) == (
-        0, "nothing to compare: no stress run is complete yet; wslgpud stress does one\n",
-    )  # fmt: skip
+        0,
+        "nothing to compare: no stress run is complete yet; wslgpud stress does one\n",
+    )
 
 
 def test_a_picture_can_be_drawn(ask, tmp_path):

@@ -8,9 +8,9 @@ from tests.stress.support import MIB, gpu, night
 from wslgpud.model import Reading
 from wslgpud.sources import gpu as source
 from wslgpud.sources import windows
-from wslgpud.stress.history import drop, regressions
-from wslgpud.stress.look import Recent
-from wslgpud.stress.verdict import Frame, digest
+from wslgpud.stress.comparison import drop, regressions
+from wslgpud.stress.conditions import Recent
+from wslgpud.stress.result import Frame, digest
 
 SPECS = {spec.name: spec for spec in (*source.FED, source.THROTTLED)}
 HERE = ("0", "GPU-1")
@@ -83,9 +83,7 @@ def test_errors_that_ecc_could_not_correct_are_wrong_data():
     result = result_of(run_of(before, after, before=before))
 
     assert (result.values["ecc_corrected"], result.values["ecc_uncorrected"]) == (3, 1)
-    assert [(f.kind, str(f.text)) for f in result.findings] == [
-        ("errors", "1 memory error that ECC could not correct")
-    ]
+    assert [(f.kind, str(f.text)) for f in result.findings] == [("errors", "1 memory error that ECC could not correct")]
     assert result.verdict == "findings"
 
 

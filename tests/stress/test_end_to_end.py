@@ -49,18 +49,18 @@ def card(public, tmp_path, built_library):  # noqa: F811
     )
     python.chmod(0o755)
     return {
-        "WSLGPUD_SAMPLING__NVML_LIBRARY": str(library), "WSLGPUD_STRESS__PYTHON": str(python),
-        "WSLGPUD_STRESS__SETTLE_SECONDS": "1", "WSLGPUD_STRESS__SOAK_SECONDS": "0",
+        "WSLGPUD_SAMPLING__NVML_LIBRARY": str(library),
+        "WSLGPUD_STRESS__PYTHON": str(python),
+        "WSLGPUD_STRESS__SETTLE_SECONDS": "1",
+        "WSLGPUD_STRESS__SOAK_SECONDS": "0",
         "WSLGPUD_STRESS__SCHEDULE": "off",
-    }  # fmt: skip
+    }
 
 
 def run_now(home, settings, *arguments):
     """Run ``wslgpud stress``; once more when it gave way to somebody else on this machine."""
     for _ in range(5):
-        done = wslgpud(
-            "stress", "--json", *arguments, "--state", str(home / "state"), home=home, settings=settings
-        )
+        done = wslgpud("stress", "--json", *arguments, "--state", str(home / "state"), home=home, settings=settings)
         document = json.loads(done.stdout)
         if done.returncode != 3:
             break
@@ -68,9 +68,7 @@ def run_now(home, settings, *arguments):
 
 
 def history(home, settings):
-    done = wslgpud(
-        "stress", "history", "--json", "--state", str(home / "state"), home=home, settings=settings
-    )
+    done = wslgpud("stress", "history", "--json", "--state", str(home / "state"), home=home, settings=settings)
     return json.loads(done.stdout)
 
 
@@ -83,16 +81,24 @@ def test_one_command_tests_the_card_and_keeps_the_result(tmp_path, card):
     assert values["spec_bytes"] == 16 << 30
     assert values["temperature_max_celsius"] == 41
     assert {row["name"] for row in document["detail"]["patterns"]} == {
-        "solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention",
-    }  # fmt: skip
+        "solid",
+        "checkerboard",
+        "walking",
+        "address",
+        "random",
+        "move",
+        "modulo",
+        "retention",
+    }
     assert [run["verdict"] for run in history(tmp_path, card)][-1] == "passed"
 
 
 def test_a_night_comes_by_its_schedule_and_beside_it_the_command_works(tmp_path, card):
     every_minute = {
-        "WSLGPUD_STRESS__SCHEDULE": "* * * * *", "WSLGPUD_STRESS__JITTER_MINUTES": "0",
+        "WSLGPUD_STRESS__SCHEDULE": "* * * * *",
+        "WSLGPUD_STRESS__JITTER_MINUTES": "0",
         "WSLGPUD_STRESS__RETRIES": "0",
-    }  # fmt: skip
+    }
     with daemon(tmp_path, settings=card | every_minute) as running:
         eventually(lambda: "wslgpud_gpu_up" in running.get("/metrics"), "a GPU that answers")
         status, _ = run_now(tmp_path, card, "--quick")
@@ -112,10 +118,13 @@ def test_a_night_comes_by_its_schedule_and_beside_it_the_command_works(tmp_path,
     names = {name.partition("{")[0] for name in samples}
 
     assert {
-        "wslgpud_vram_stress_last_success_timestamp_seconds", "wslgpud_vram_stress_bytes",
-        "wslgpud_vram_stress_coverage_ratio", "wslgpud_vram_stress_bandwidth_bytes_per_second",
-        "wslgpud_vram_stress_temperature_celsius", "wslgpud_vram_stress_duration_seconds",
-    } <= names  # fmt: skip
+        "wslgpud_vram_stress_last_success_timestamp_seconds",
+        "wslgpud_vram_stress_bytes",
+        "wslgpud_vram_stress_coverage_ratio",
+        "wslgpud_vram_stress_bandwidth_bytes_per_second",
+        "wslgpud_vram_stress_temperature_celsius",
+        "wslgpud_vram_stress_duration_seconds",
+    } <= names
 
 
 @pytest.mark.skipif(
@@ -125,9 +134,7 @@ def test_a_night_comes_by_its_schedule_and_beside_it_the_command_works(tmp_path,
 def test_a_training_that_starts_meanwhile_gets_the_card(tmp_path, card):
     soaking = card | {"WSLGPUD_STRESS__SOAK_SECONDS": "60"}
     command = [*WSLGPUD, "stress", "--full", "--json", "--state", str(tmp_path / "state")]
-    run = subprocess.Popen(
-        command, env=clean_environment(tmp_path, soaking), stdout=subprocess.PIPE, text=True
-    )
+    run = subprocess.Popen(command, env=clean_environment(tmp_path, soaking), stdout=subprocess.PIPE, text=True)
     training = None
     try:
         eventually(lambda: worker_of(run.pid), "a worker")

@@ -7,16 +7,13 @@ import re
 
 from tests.stress.support import MIB, night
 from wslgpud.model import Level
-from wslgpud.stress.history import by_key, change_of_driver, differences, judged, regressions
-from wslgpud.stress.history import night as last_night
-from wslgpud.stress.levels import level_of
+from wslgpud.stress.comparison import by_key, change_of_driver, differences, judged, level_of, regressions
+from wslgpud.stress.comparison import night as last_night
 from wslgpud.words import say, tongue
 
 
 def noisy(number, noise, factor=1.0, **changes):
-    rates = {
-        k: 800e9 * factor * noise.gauss(1, 0.01) for k in ("write_median", "change_median", "read_median")
-    }
+    rates = {k: 800e9 * factor * noise.gauss(1, 0.01) for k in ("write_median", "change_median", "read_median")}
     return night(number, usable_bytes=14000 * MIB * noise.gauss(1, 0.002), **rates | changes)
 
 
@@ -27,8 +24,7 @@ def test_a_loss_of_five_percent_is_found_within_two_nights():
         before = [noisy(n, noise) for n in range(20)]
         first, second = noisy(20, noise, 0.95), noisy(21, noise, 0.95)
         found += any(
-            f.kind == "bandwidth"
-            for f in [*regressions(first, before), *regressions(second, [*before, first])]
+            f.kind == "bandwidth" for f in [*regressions(first, before), *regressions(second, [*before, first])]
         )
 
     assert found >= 95

@@ -13,14 +13,14 @@ from itertools import pairwise
 import pytest
 
 from tests.stress.support import gpu, night
-from wslgpud import jobs
 from wslgpud.config import Stress
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.event import Event
 from wslgpud.host import Host
-from wslgpud.jobs import Nightly, leave
 from wslgpud.model import Level, Sample, Snapshot, SourceReport
 from wslgpud.store import Store
+from wslgpud.stress import schedule
+from wslgpud.stress.schedule import Nightly, leave
 
 
 class Shelf:
@@ -93,7 +93,7 @@ def test_off_is_off(nightly):
 
 
 def test_the_scheduler_is_not_even_loaded_without_a_gpu():
-    code = "import sys, wslgpud.app; sys.exit('apscheduler' in sys.modules or 'torch' in sys.modules)"
+    code = "import sys, wslgpud.app.daemon; sys.exit('apscheduler' in sys.modules or 'torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -117,7 +117,7 @@ def test_a_schedule_that_is_none_is_refused_with_the_remedy(nightly, schedule):
     ],
 )
 def test_days_of_the_week_are_those_of_a_crontab(field, days):
-    when = jobs.trigger(Stress(schedule=f"30 3 * * {field}", jitter_minutes=0.0))
+    when = schedule.trigger(Stress(schedule=f"30 3 * * {field}", jitter_minutes=0.0))
     noons = (datetime(2026, 6, day, 12, tzinfo=when.timezone) for day in range(1, 8))  # from a Monday on
     next_fires = {when.get_next_fire_time(None, noon).strftime("%a") for noon in noons}
 
@@ -140,7 +140,7 @@ def machine_in(monkeypatch):
 
 def test_an_hour_that_comes_twice_in_autumn_has_two_nights_at_most(machine_in):
     machine_in("Europe/Helsinki")  # clocks go from 4 back to 3 there
-    when = jobs.trigger(Stress())
+    when = schedule.trigger(Stress())
     fires = [when.get_next_fire_time(None, datetime(2026, 10, 24, 12, tzinfo=when.timezone))]
     for _ in range(3):
         fires.append(when.get_next_fire_time(fires[-1], fires[-1]))
@@ -199,8 +199,15 @@ def test_a_busy_gpu_is_tried_again_the_same_night_and_then_given_up(nightly):
 
 def test_a_night_right_after_the_machine_woke_up_is_put_off(nightly, caplog):
     one = nightly(settle_seconds=3600.0)
-    woke = replace(tick(gpu()), reports=(replace(tick(gpu()).reports[0], sample=Sample(
-        gpus=(gpu(),), events=(Event("clock_jump", time.time(), "slept for 6 h"),))),))  # fmt: skip
+    woke = replace(
+        tick(gpu()),
+        reports=(
+            replace(
+                tick(gpu()).reports[0],
+                sample=Sample(gpus=(gpu(),), events=(Event("clock_jump", time.time(), "slept for 6 h"),)),
+            ),
+        ),
+    )
     one.observe(woke)
     with caplog.at_level("INFO"):
         one._night()
@@ -278,11 +285,11 @@ def look(nightly, *, later=0.0):
 def test_a_damaged_file_in_the_inbox_harms_nobody(nightly, tmp_path):
     one = nightly()
     leave(tmp_path, night(1))
-    (jobs.inbox(tmp_path) / "0.json").write_text("{")
+    (schedule.inbox(tmp_path) / "0.json").write_text("{")
     look(one)
 
     assert len(one._history.kept) == 1
-    assert [file.name for file in jobs.inbox(tmp_path).iterdir()] != ["0.json"]
+    assert [file.name for file in schedule.inbox(tmp_path).iterdir()] != ["0.json"]
 
 
 def test_a_run_stays_in_the_inbox_until_the_database_shows_it(tmp_path):
@@ -297,7 +304,7 @@ def test_a_run_stays_in_the_inbox_until_the_database_shows_it(tmp_path):
         assert store.flush()
         look(heir, later=60)
 
-        assert list(jobs.inbox(tmp_path).iterdir()) == []
+        assert list(schedule.inbox(tmp_path).iterdir()) == []
         assert [run.verdict for _, run in store.stress_runs()] == ["findings"]
 
 

@@ -17,8 +17,8 @@ from wslgpud.config import Config
 from wslgpud.event import Event
 from wslgpud.host import Host, RecordedHost
 from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.stress.conditions import HungNote, Recent, newcomers, on_battery, users
 from wslgpud.stress.lock import GpuLock
-from wslgpud.stress.look import HungNote, Recent, newcomers, on_battery, users
 
 
 @pytest.fixture
@@ -73,8 +73,14 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
     process(machine, 21, "nvidia-smi", "/dev/null", maps=cuda)
     process(machine, 22, "ld-linux-x86-64", "/dev/null", maps=monitor)
     process(machine, 23, "vector_add", "/dev/null", maps=cuda)
-    process(machine, 24, "python3", "/dev/null", maps=monitor + "7f2 r-xp /venv/torch/lib/libtorch_cuda.so\n",
-            command="python3\0/home/me/train.py\0--epochs\0")  # fmt: skip
+    process(
+        machine,
+        24,
+        "python3",
+        "/dev/null",
+        maps=monitor + "7f2 r-xp /venv/torch/lib/libtorch_cuda.so\n",
+        command="python3\0/home/me/train.py\0--epochs\0",
+    )
 
     assert newcomers(machine, frozenset(), own_pid=99) == ["python3 train.py (pid 24)", "vector_add (pid 23)"]
 
@@ -84,10 +90,7 @@ def test_a_monitor_that_starts_meanwhile_is_left_alone(machine):
     [
         ({}, None),
         ({"AC1": {"type": "Mains", "online": "1"}, "BAT1": {"type": "Battery", "status": "Full"}}, False),
-        (
-            {"AC1": {"type": "Mains", "online": "0"}, "BAT1": {"type": "Battery", "status": "Discharging"}},
-            True,
-        ),
+        ({"AC1": {"type": "Mains", "online": "0"}, "BAT1": {"type": "Battery", "status": "Discharging"}}, True),
         ({"BAT1": {"type": "Battery", "status": "Discharging"}}, True),
         ({"hidpp_battery_0": {"type": "Battery", "scope": "Device", "status": "Discharging"}}, None),
     ],
@@ -107,8 +110,9 @@ def test_a_training_that_holds_the_lock_keeps_runs_away(tmp_path):
     lock = GpuLock(0, tmp_path)
     with lock.held() as ours:
         assert ours
-    training = subprocess.Popen(["flock", "-s", lock.path, "sh", "-c", "echo training; cat"],
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+    training = subprocess.Popen(
+        ["flock", "-s", lock.path, "sh", "-c", "echo training; cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     training.stdout.readline()
     try:
         with lock.held() as ours:

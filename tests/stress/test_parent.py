@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import eventually
-from wslgpud.foreign.start import Command
+from wslgpud.security.run_as.start import Command
 from wslgpud.stress.parent import supervise
 
 BEGIN = """
@@ -70,7 +70,7 @@ def test_a_worker_that_still_loads_torch_is_not_hurried(monkeypatch):
         ('for n in range(60000): say("phase", phase="", seconds=0)\ntime.sleep(9)', "than a worker does"),
     ],
     ids=["crash", "odd signal", "status", "silent end", "nonsense", "not an object", "endless line", "flood"],
-)  # fmt: skip
+)
 def test_a_worker_that_fails_or_lies_is_reported(script, said, monkeypatch):
     if "sleep" in script:  # else it ends by itself
         monkeypatch.setattr("wslgpud.stress.parent.OWN_SECONDS", 0.3)
@@ -113,10 +113,7 @@ def test_a_worker_whose_parent_dies_is_told_so_by_the_end_of_its_input(tmp_path)
     note = tmp_path / "left"
     pid = os.fork()
     if pid == 0:
-        start(
-            f'say("begin")\nsys.stdin.read()\nopen({str(note)!r}, "w").close()',
-            progress=lambda _: os._exit(0),
-        )
+        start(f'say("begin")\nsys.stdin.read()\nopen({str(note)!r}, "w").close()', progress=lambda _: os._exit(0))
         os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
 
@@ -137,12 +134,18 @@ def test_the_real_worker_gives_everything_back_when_told(faulty):
     def watch():
         return "enough" if any(line["event"] == "pattern" for line in begun) else ""
 
-    job = {"device": "cpu", "cpu_bytes": 64 << 20, "reserve": 4 << 20, "chunk": 8 << 20, "scratch": 2 << 20,
-           "passes": ["walking"] * 10_000, "retention_seconds": 0.0, "slow_ratio": 0.0}  # fmt: skip
+    job = {
+        "device": "cpu",
+        "cpu_bytes": 64 << 20,
+        "reserve": 4 << 20,
+        "chunk": 8 << 20,
+        "scratch": 2 << 20,
+        "passes": ["walking"] * 10_000,
+        "retention_seconds": 0.0,
+        "slow_ratio": 0.0,
+    }
     command = Command([sys.executable, str(faulty.PATH)], {"PATH": os.environ["PATH"]})
-    done = supervise(
-        command, job, deadline_seconds=300.0, stall_seconds=300.0, watch=watch, progress=begun.append
-    )
+    done = supervise(command, job, deadline_seconds=300.0, stall_seconds=300.0, watch=watch, progress=begun.append)
 
     assert done.left == "enough"
     assert done.failure == ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wslgpud.stress.progress import Pace
+from wslgpud.stress.progress import WorkerPace
 
 PLANNED = 100_000
 
@@ -36,7 +36,7 @@ def course(work_seconds, pause_seconds, soak_seconds):
 def test_the_time_left_is_right_from_the_first_word_on_through_pause_and_soak(work, pause, soak):
     lines = list(course(work, pause, soak))
     end = lines[-1][0]
-    pace, said = Pace(pause, soak, began=0.0), []
+    pace, said = WorkerPace(pause, soak, began=0.0), []
     for now, line in lines:
         pace.note(line, now)
         if pace.left_seconds is not None:
@@ -52,7 +52,7 @@ def test_the_time_left_is_right_from_the_first_word_on_through_pause_and_soak(wo
 
 
 def test_a_worker_that_says_nothing_of_its_plan_ends_no_run():
-    pace = Pace(2.0, 0.0, began=0.0)
+    pace = WorkerPace(2.0, 0.0, began=0.0)
     pace.note({"event": "filled"}, 1.0)
     pace.note({"event": "beat"}, 2.0)
     assert (pace.done_ratio, pace.left_seconds) == (None, None)

@@ -13,9 +13,9 @@ from tests.stress.support import MIB, gpu
 from tests.support.accounts import shared_python
 from wslgpud.config import Stress
 from wslgpud.host import Host
+from wslgpud.stress.comparison import comparable
+from wslgpud.stress.conditions import Recent
 from wslgpud.stress.find_python import NoTorch, Python, command, find_python, has_torch
-from wslgpud.stress.history import comparable
-from wslgpud.stress.look import Recent
 from wslgpud.stress.parent import Outcome
 from wslgpud.stress.plan import ladder, reserve_bytes
 from wslgpud.stress.run import Runner
@@ -71,8 +71,9 @@ def runner(tmp_path):
         worker = tmp_path / "worker.py"
         worker.write_text(script)
         given = settings or Stress(python=python, settle_seconds=60.0)
-        return Runner(Alone(), given, tmp_path, idle.recent, worker=worker, lock_folder=tmp_path,
-                      environ={"PATH": "/usr/bin"})  # fmt: skip
+        return Runner(
+            Alone(), given, tmp_path, idle.recent, worker=worker, lock_folder=tmp_path, environ={"PATH": "/usr/bin"}
+        )
 
     yield make
     for idle in opened:
@@ -116,9 +117,7 @@ def test_without_torch_nothing_runs_and_the_remedy_is_named(runner, tmp_path):
 
 
 def test_a_daemon_that_ends_takes_its_worker_along(runner):
-    waiting = FAITHFUL.replace(
-        'say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsay("x"'
-    )
+    waiting = FAITHFUL.replace('say("filled"', 'sys.stdin.readline()\nsay("end", outcome="left", why="")\nsay("x"')
     one = runner(waiting.replace('say("x"', 'sys.exit()\nsay("x"'))
     threading.Timer(0.3, one.stop.set).start()
     result = one.run(gpu(), "nightly")
@@ -132,14 +131,10 @@ def test_a_worker_that_crashes_makes_a_failed_run(runner):
     assert (result.verdict, str(result.reason)) == ("failed", "the worker was ended by SIGSEGV")
 
 
-def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(
-    runner, monkeypatch, tmp_path
-):
+def test_wrong_data_is_told_also_when_the_worker_hangs_and_the_state_folder_is_gone(runner, monkeypatch, tmp_path):
     stuck = {"again": "1", "belongs": None, "expected": "0", "got": "1", "stuck": "1"}
     bad = {"event": "bad", "chunk": 3, "words": 1, "flips": {"1": 1}, "samples": [stuck]}
-    monkeypatch.setattr(
-        "wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", hung_pid=99)
-    )
+    monkeypatch.setattr("wslgpud.stress.run.supervise", lambda *_, **__: Outcome([bad], "silent for 15 s", hung_pid=99))
     one = runner()
     one.state_folder = tmp_path / "worker.py" / "gone"
     result = one.run(gpu(), "nightly")
@@ -180,8 +175,7 @@ def test_sizes_follow_the_card():
 
 
 @pytest.mark.parametrize(
-    ("total", "wsl", "expected"),
-    [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 128 << 20)],
+    ("total", "wsl", "expected"), [(16 << 30, True, 1 << 30), (4 << 30, True, 512 << 20), (16 << 30, False, 128 << 20)]
 )
 def test_more_is_left_free_under_wsl(total, wsl, expected):
     assert reserve_bytes(total, 0, wsl=wsl) == expected

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.stress.support import gpu
-from wslgpud.stress.verdict import Frame, classify_chunks, classify_error, digest
+from wslgpud.stress.result import Frame, classify_chunks, classify_error, digest
 from wslgpud.words import say
 
 CHUNK = 256 << 20
@@ -17,12 +17,7 @@ CARD, BUS = 896e9, 26e9
 
 
 def row(rate, index=0):
-    return {
-        "index": index,
-        "bytes": CHUNK,
-        "sweep": 2,
-        **dict.fromkeys(("write", "change", "read"), CHUNK / rate),
-    }
+    return {"index": index, "bytes": CHUNK, "sweep": 2, **dict.fromkeys(("write", "change", "read"), CHUNK / rate)}
 
 
 @given(spilled=st.sets(st.integers(8, 59), max_size=30), seed=st.integers())
@@ -85,24 +80,10 @@ def test_each_kind_of_fault_has_its_signs(report, kind):
 def full(**end):
     rows = [row(CARD, i) for i in range(40)]
     return [
-        {
-            "event": "begin",
-            "free": 14000 << 20,
-            "total": 15900 << 20,
-            "torch": "2.13.0",
-            "cuda": "13.0",
-            "pid": 1,
-        },
+        {"event": "begin", "free": 14000 << 20, "total": 15900 << 20, "torch": "2.13.0", "cuda": "13.0", "pid": 1},
         {"event": "filled", "bytes": 40 * CHUNK, "chunks": 40},
         *({"event": "speed", **r} for r in rows),
-        {
-            "event": "pattern",
-            "name": "address",
-            "verified": 40 * CHUNK,
-            "bad_words": 0,
-            "checks": 1,
-            "seconds": 0.1,
-        },
+        {"event": "pattern", "name": "address", "verified": 40 * CHUNK, "bad_words": 0, "checks": 1, "seconds": 0.1},
         {"event": "released", "still_taken": 0, "free_less": 0, "seconds": 0.0},
         {"event": "end", "outcome": "done", "why": "", **end},
     ]
@@ -114,8 +95,13 @@ def test_the_layers_of_the_memory_are_told_one_from_another():
     layers = ("total", "reserved", "foreign", "visible", "context", "free")
 
     assert {name: values[f"{name}_bytes"] >> 20 for name in layers} == {
-        "total": 16303, "reserved": 303, "foreign": 1000, "visible": 15900, "context": 1000, "free": 14000,
-    }  # fmt: skip
+        "total": 16303,
+        "reserved": 303,
+        "foreign": 1000,
+        "visible": 15900,
+        "context": 1000,
+        "free": 14000,
+    }
     assert values["usable_bytes"] == values["verified_bytes"] == values["allocated_bytes"] == 40 * CHUNK
 
 
@@ -185,9 +171,7 @@ def test_wrong_data_counts_even_when_the_run_gave_way():
 def test_memory_that_does_not_come_back_is_a_finding():
     result = digest(full(), Frame(1.0, gpu(), {}, gpu(used_bytes=1400 << 20)))
 
-    assert [(f.kind, str(f.text)) for f in result.findings] == [
-        ("leak", "400 MiB did not come back after the run")
-    ]
+    assert [(f.kind, str(f.text)) for f in result.findings] == [("leak", "400 MiB did not come back after the run")]
 
 
 def test_a_worker_that_cannot_be_ended_is_the_worst_of_failures():
@@ -203,3 +187,14 @@ def test_the_peak_follows_from_clock_and_width_of_the_memory():
 
     assert digest(lines, Frame(1.0, gpu(), {})).values["peak_bandwidth"] == 896_064_000_000
     assert "peak_bandwidth" not in digest(full(), Frame(1.0, gpu(), {})).values
+
+
+def test_chunks_of_no_bytes_tell_nothing_and_end_no_run():
+    """No worker of ours says so, but what a line may say is checked by its shape alone."""
+    empty = {"bytes": 0, "write": 1.0, "change": 1.0, "read": 1.0}
+    assert classify_chunks([empty, empty]) == ["contended", "contended"]
+
+
+def test_a_peak_that_no_card_has_is_left_out():
+    begin = {"event": "begin", "bus_bits": 1 << 40, "memory_kilohertz": 1 << 40}
+    assert "peak_bandwidth" not in digest([begin], Frame(1.8e9, gpu(), {})).values

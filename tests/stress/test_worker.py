@@ -21,9 +21,7 @@ ALL = PASSES["nightly"]
 
 def test_it_needs_nothing_but_torch_and_the_standard_library():
     tree = ast.parse(WORKER.read_text())
-    names = {
-        n.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names
-    }
+    names = {n.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
     names |= {node.module.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
     assert names - set(sys.stdlib_module_names) == {"torch"}
@@ -34,8 +32,15 @@ def test_a_sound_memory_passes_every_phase(run):
 
     assert done.result.verdict == "passed"
     assert [row["phase"] for row in done.of("phase")] == [
-        "ladder", "fragmentation", "fill", "bandwidth", "patterns", "beyond", "soak", "release",
-    ]  # fmt: skip
+        "ladder",
+        "fragmentation",
+        "fill",
+        "bandwidth",
+        "patterns",
+        "beyond",
+        "soak",
+        "release",
+    ]
     assert [row["outcome"] for row in done.of("rung")] == ["ok", "ok", "too large"]
 
 
@@ -45,8 +50,14 @@ def test_what_is_verified_is_counted_by_the_checks_made(run):
 
     assert taken == 52 * MIB
     assert {row["name"]: row["verified"] // taken for row in done.of("pattern") if row["name"] != "move"} == {
-        "solid": 2, "checkerboard": 2, "walking": 16, "address": 1, "random": 1, "modulo": 2, "retention": 1,
-    }  # fmt: skip
+        "solid": 2,
+        "checkerboard": 2,
+        "walking": 16,
+        "address": 1,
+        "random": 1,
+        "modulo": 2,
+        "retention": 1,
+    }
     assert done.result.values["verified_bytes"] == taken
 
 
@@ -112,8 +123,10 @@ def test_each_way_to_read_a_chunk_finds_a_flip(run, faulty, monkeypatch, form):
     done = run({"flips": flips}, passes=["solid", "walking", "address", "modulo"], repeats=1)
 
     assert [(bad["pattern"], bad["chunk"], bad["samples"][0]["word"]) for bad in done.of("bad")] == [
-        ("solid", 1, 4097), ("walking", 1, 4097), ("address", 1, 4097),
-    ]  # fmt: skip
+        ("solid", 1, 4097),
+        ("walking", 1, 4097),
+        ("address", 1, 4097),
+    ]
 
 
 def test_a_soak_goes_on_with_part_of_the_memory(run, faulty, monkeypatch):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.foreign.accounts import account_for
-from wslgpud.foreign.rule import Refused
+from wslgpud.security.run_as.accounts import account_for
+from wslgpud.security.run_as.rule import Refused
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 #: no entry of /etc/passwd says who they are, and none has to
@@ -28,9 +28,7 @@ def shared_python() -> Path:
         except (OSError, Refused):
             continue
         return python
-    pytest.skip(
-        f"no {version} that other accounts can start: this one lies in {Path(sys.executable).resolve()}"
-    )
+    pytest.skip(f"no {version} that other accounts can start: this one lies in {Path(sys.executable).resolve()}")
 
 
 def give(folder: Path, uid: int) -> None:

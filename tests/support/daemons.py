@@ -28,9 +28,7 @@ def clean_environment(home: Path, settings: Mapping[str, str] | None = None) -> 
     return {**kept, "HOME": str(home), "WSLGPUD_SERVER__PORT": "0", **(settings or {})}
 
 
-def wslgpud(
-    *arguments: str, home: Path, settings: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def wslgpud(*arguments: str, home: Path, settings: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [*WSLGPUD, *arguments],

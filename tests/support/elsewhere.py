@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from wslgpud.active_runs.note import PLACES as NOTES
+from wslgpud.active_runs.reader import RunNotes, running
 from wslgpud.host import Clock, Host
-from wslgpud.running.form import PLACES as NOTES
-from wslgpud.running.read import Notes, running
 from wslgpud.sources.identity import Trust
 from wslgpud.stress.lock import PLACES as LOCKS
 
@@ -33,7 +33,7 @@ class Elsewhere(Host):
 
 def seen(host: Host, trusted: Trust | None = None) -> list[dict]:
     """Return what a daemon that starts now would show as running."""
-    notes = Notes(host, trusted)
+    notes = RunNotes(host, trusted)
     return running(notes.read(), notes.trust, host.clock.mono())
 
 

@@ -54,9 +54,14 @@ def film_svg(scenes: Sequence[Mapping[str, Any]], title: str) -> str:
         )
         begin = end
     return _FRAME.format(
-        width=width, height=height, below=height - 44, seconds=sum(lasts), title=escape(title),
-        timing="\n".join(timing), scenes="\n".join(drawn),
-    )  # fmt: skip
+        width=width,
+        height=height,
+        below=height - 44,
+        seconds=sum(lasts),
+        title=escape(title),
+        timing="\n".join(timing),
+        scenes="\n".join(drawn),
+    )
 
 
 def _timing(number: int, begin: float, end: float) -> str:
@@ -76,9 +81,7 @@ def _screen(shown: Sequence[Mapping[str, str]]) -> list[Text]:
 
 
 def _draw(lines: Sequence[Text], name: str) -> str:
-    console = Console(
-        record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor"
-    )
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     for line in lines:
         console.print(line, overflow="ellipsis", no_wrap=True, highlight=False)
     drawn = console.export_svg(code_format=_INSIDE, unique_id=name)

@@ -154,9 +154,7 @@ ENDLESS: Mapping[str, Behaviour] = {
     "dripping headers": _after(OK, b"X: y\r\n", DRIP_SECONDS),
     "a dripping body": _after(OK + b"\r\n", b"#", DRIP_SECONDS),
     "dripping chunks": _after(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n#\r\n", DRIP_SECONDS),
-    "a body that was announced and does not come": _after(
-        OK + b"Content-Length: 9\r\n\r\n", b"", DRIP_SECONDS
-    ),
+    "a body that was announced and does not come": _after(OK + b"Content-Length: 9\r\n\r\n", b"", DRIP_SECONDS),
     "continue, continue": _after(b"", b"HTTP/1.1 100 Continue\r\n\r\n", DRIP_SECONDS),
 }
 #: that send as fast as the client takes it; a client needs a limit of size
@@ -199,7 +197,7 @@ ELSEWHERE = {
 
 def certificate(*names: str, expired: bool = False) -> tuple[ssl.SSLContext, trustme.CA]:
     """Return what a server needs that calls itself so, and the authority that says it."""
-    from datetime import datetime, timezone  # noqa: PLC0415
+    from datetime import datetime, timezone
 
     authority = trustme.CA()
     past = {"not_before": datetime(2020, 1, 1, tzinfo=timezone.utc)} if expired else {}

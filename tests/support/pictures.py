@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.support.screens import print_status
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.looks import Look
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
 from wslgpud.cli.screen import Screen
 
 WIDTH = 100
@@ -17,7 +17,7 @@ MONITOR_SIZE = (116, 30)
 
 
 def status_svg(document: dict[str, Any]) -> str:
-    """Draw the status screen of a document (see ``wslgpud.status``) as SVG."""
+    """Draw the status screen of a document (see ``wslgpud.serve.status``) as SVG."""
     console = _console(WIDTH)
     print_status(document, console)
     return svg_of(console, "wslgpud status")
@@ -25,25 +25,23 @@ def status_svg(document: dict[str, Any]) -> str:
 
 def monitor_svg(saved: dict[str, Any]) -> str:
     """Draw the live view of what ``saved_monitor`` kept as SVG."""
-    look = Look(saved["mono"], saved["document"], saved["values"], "daemon", saved["where"])
-    trail = Trail()
+    look = LiveSample(saved["mono"], saved["document"], saved["values"], "daemon", saved["where"])
+    trail = RecentSeries()
     for what, which, points in saved["curves"]:
-        trail.seed(Key(what, which), points)
+        trail.seed(SeriesKey(what, which), points)
     console = _console(MONITOR_SIZE[0])
     console.print(Screen(look, trail, height=MONITOR_SIZE[1]))
     return svg_of(console, "wslgpud monitor")
 
 
-def saved_monitor(look: Look, trail: Trail) -> dict[str, Any]:
+def saved_monitor(look: LiveSample, trail: RecentSeries) -> dict[str, Any]:
     """Return what the live view shows as JSON can hold it."""
     return {
         "mono": look.mono,
         "document": look.document,
         "values": look.values,
         "where": look.where,
-        "curves": [
-            [*key, [(round(t, 2), round(v, 4)) for t, v in trail.points(key)]] for key in trail.known()
-        ],
+        "curves": [[*key, [(round(t, 2), round(v, 4)) for t, v in trail.points(key)]] for key in trail.known()],
     }
 
 

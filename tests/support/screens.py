@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from wslgpud.cli.console import Console
-from wslgpud.cli.live.looks import Look
+from wslgpud.cli.live.live_sample import LiveSample
 from wslgpud.cli.screen import once
 
 
 def print_status(document: dict[str, Any], console: Console | None = None) -> None:
-    """Print all rows of a document of ``wslgpud.status``."""
-    look = Look(0.0, document, {}, document["seen_by"], document.get("url", ""))
+    """Print all rows of a document of ``wslgpud.serve.status``."""
+    look = LiveSample(0.0, document, {}, document["seen_by"], document.get("url", ""))
     (console or Console()).print(once(look))

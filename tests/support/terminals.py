@@ -40,9 +40,13 @@ class Terminal:
         self._folder, self._size = folder, size
         self._command = shlex.join(command)
         self._environment = {
-            "PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color", "LANG": "C.UTF-8",
-            "TZ": "UTC", **(environment or {}),
-        }  # fmt: skip
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            **(environment or {}),
+        }
 
     def __enter__(self) -> Self:
         """Start it; once it has ended, ``ended with status N`` is on the screen."""
@@ -98,12 +102,7 @@ class Terminal:
         # -f: the user's own settings are none of ours.
         command = [shutil.which("tmux") or "tmux", "-L", self._socket, "-f", "/dev/null", "-u", *words]
         done = subprocess.run(
-            command,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_SECONDS,
+            command, env=self._environment, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
         )
         assert not check or done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout

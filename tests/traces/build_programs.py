@@ -1,7 +1,7 @@
 """A parallel build of real C++ or CUDA files, each of which takes a compiler some hundred MB.
 
 COMMAND="python tests/traces/build_programs.py g++|nvcc JOBS FILES FOLDER"
-python tests/traces/record_cgroup.py OUT.jsonl.gz 2048 $COMMAND
+python -m tests.traces.record_cgroup OUT.jsonl.gz 2048 $COMMAND
 """
 
 from __future__ import annotations
@@ -60,6 +60,4 @@ def write(compiler, files, folder):
 
 if __name__ == "__main__":
     write(sys.argv[1], int(sys.argv[3]), folder := Path(sys.argv[4]))
-    sys.exit(
-        subprocess.run(["make", "--silent", f"-j{sys.argv[2]}", "-C", str(folder)], check=False).returncode
-    )
+    sys.exit(subprocess.run(["make", "--silent", f"-j{sys.argv[2]}", "-C", str(folder)], check=False).returncode)

@@ -1,6 +1,6 @@
 """Compiles one model after another with torch.compile: a C++ compiler for each of their parts, many at once.
 
-python tests/traces/record_cgroup.py OUT.jsonl.gz 6144 python tests/traces/compile_programs.py SECONDS
+python -m tests.traces.record_cgroup OUT.jsonl.gz 6144 python tests/traces/compile_programs.py SECONDS
 """
 
 from __future__ import annotations

@@ -89,11 +89,7 @@ class Case:
         ram = RamState(total, max(0, total - (used - in_swap)))
         proc = ProcessSample(4121, 1, "python", int(0.8 * (used - in_swap)), in_swap)
         return Observation(
-            t=t,
-            ram=ram,
-            swap=SwapState(swap_total, swap_total - in_swap),
-            processes=(proc,),
-            gap_expected=expected,
+            t=t, ram=ram, swap=SwapState(swap_total, swap_total - in_swap), processes=(proc,), gap_expected=expected
         )
 
 
@@ -182,10 +178,7 @@ def desktop(seed):
     for _ in range(400):
         path.append((t, used))
         used = min(
-            0.76,
-            max(
-                0.15, used + rng.gauss(0, 0.012) + (0.1 if rng.random() < 0.02 else 0) - 0.05 * (used - 0.45)
-            ),
+            0.76, max(0.15, used + rng.gauss(0, 0.012) + (0.1 if rng.random() < 0.02 else 0) - 0.05 * (used - 0.45))
         )
         t += rng.uniform(10, 60)
     return _case("desktop", rng, seed, "ram", path)
@@ -208,8 +201,15 @@ def build(seed):
 
 
 DEVELOPED_ON: list[Callable[[int], Case]] = [
-    leak, leak_that_stops, jump_plateau, sawtooth, sawtooth_leak, stairs_oom, desktop, build,
-]  # fmt: skip
+    leak,
+    leak_that_stops,
+    jump_plateau,
+    sawtooth,
+    sawtooth_leak,
+    stairs_oom,
+    desktop,
+    build,
+]
 
 
 def gc_heap(seed):
@@ -307,12 +307,7 @@ def suspended(seed):
     """A machine that sleeps for a while and wakes with more in use than before."""
     rng = random.Random(seed)
     base = rng.uniform(0.3, 0.6)
-    path = [
-        (0.0, base),
-        (600.0, base),
-        (601.0, base + rng.uniform(0, 0.2)),
-        (1500.0, base + rng.uniform(0, 0.2)),
-    ]
+    path = [(0.0, base), (600.0, base), (601.0, base + rng.uniform(0, 0.2)), (1500.0, base + rng.uniform(0, 0.2))]
     return _case("suspended", rng, seed, "ram", path, gaps=[(300.0, rng.uniform(30, 1000))])
 
 
@@ -329,9 +324,17 @@ def repeated_job(seed):
 
 
 HELD_OUT: list[Callable[[int], Case]] = [
-    gc_heap, server_start, training, late_leak, workers, accelerating, saturating, natural_night, suspended,
+    gc_heap,
+    server_start,
+    training,
+    late_leak,
+    workers,
+    accelerating,
+    saturating,
+    natural_night,
+    suspended,
     repeated_job,
-]  # fmt: skip
+]
 
 
 def staggered_start(seed):
@@ -396,6 +399,4 @@ def serving_near_the_limit(seed):
 
 
 # All end well, and all come as close to what does not as one can without being it.
-BORDERLINE: list[Callable[[int], Case]] = [
-    staggered_start, notebook, nightly_jobs, serving, serving_near_the_limit,
-]  # fmt: skip
+BORDERLINE: list[Callable[[int], Case]] = [staggered_start, notebook, nightly_jobs, serving, serving_near_the_limit]

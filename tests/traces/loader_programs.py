@@ -1,6 +1,6 @@
 """PyTorch data loaders on the processor: one that leaks the way they are known to, one that does not.
 
-    python tests/traces/record_cgroup.py OUT.jsonl.gz 1200 python tests/traces/loader_programs.py NAME SECONDS
+    python -m tests.traces.record_cgroup OUT.jsonl.gz 1200 python tests/traces/loader_programs.py NAME SECONDS
 
 ``list_leak`` holds its index as a list of Python objects: each look at one changes its reference count, so
 that every worker makes its own copy of the page it lies in (pytorch/pytorch#13246). ``packed`` holds the same
@@ -83,6 +83,4 @@ def deep_prefetch(seconds):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     programs = (list_leak, packed, kept_batches, deep_prefetch)
-    {program.__name__: program for program in programs}[sys.argv[1]](
-        float(sys.argv[2]) if len(sys.argv) > 2 else 600.0
-    )
+    {program.__name__: program for program in programs}[sys.argv[1]](float(sys.argv[2]) if len(sys.argv) > 2 else 600.0)

@@ -1,6 +1,6 @@
 """Programs whose memory ends well or badly, for ``record_cgroup.py``.
 
-    python tests/traces/record_cgroup.py OUT.jsonl.gz 512 python tests/traces/programs.py NAME [SECONDS]
+    python -m tests.traces.record_cgroup OUT.jsonl.gz 512 python tests/traces/programs.py NAME [SECONDS]
 
 ``SECONDS`` is how long the program takes to its end, good or bad, where the limit is 512 MiB.
 """

@@ -1,6 +1,6 @@
 """Record a real command under a memory limit: cgroup v1 or v2, as root; a trace with its truth beside it.
 
-    python tests/traces/record_cgroup.py [--interval SECONDS] OUT.jsonl.gz LIMIT_MIB COMMAND...
+    python -m tests.traces.record_cgroup [--interval SECONDS] OUT.jsonl.gz LIMIT_MIB COMMAND...
 
 Used by hand to make the ``real-*`` recordings of this folder. The group is removed afterwards.
 """
@@ -14,8 +14,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from tests.traces.writing import write_trace
 from wslgpud.model import CgroupState, Observation, ProcessSample, RamState
-from wslgpud.risk.trace import write_trace
 
 ROOT = Path("/sys/fs/cgroup")
 V1 = (ROOT / "memory").is_dir()
@@ -51,10 +51,7 @@ def used(group):
 
 
 def meminfo():
-    info = {
-        line.split(":")[0]: int(line.split()[1]) << 10
-        for line in Path("/proc/meminfo").read_text().splitlines()
-    }
+    info = {line.split(":")[0]: int(line.split()[1]) << 10 for line in Path("/proc/meminfo").read_text().splitlines()}
     return RamState(info["MemTotal"], info["MemAvailable"], info["MemFree"], shmem=info["Shmem"])
 
 

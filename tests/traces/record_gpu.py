@@ -1,11 +1,11 @@
 """Records real PyTorch programs that run out of VRAM, or do not.
 
-    python tests/traces/record_gpu.py FOLDER
+    python -m tests.traces.record_gpu FOLDER
 
 Needs an NVIDIA card with 100 GiB and torch; takes three minutes. Every scenario is a process of its own that
 torch lets have so much that it and its CUDA context fill 8 GiB, and NVML's figure for that process is taken
 as the use of a card of 8 GiB: a dozen small cards in one. Writes traces and truths in the format that
-``wslgpud replay --score`` reads.
+``tests.bench.bench_score`` reads.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ def start(name: str) -> subprocess.Popen[str]:
 
 
 def used_by_process(handle: object) -> dict[int, int]:
-    return {
-        p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.usedGpuMemory
-    }
+    return {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.usedGpuMemory}
 
 
 def truth(name: str, rows: list[tuple[float, int]], failed_at: float | None) -> dict[str, object]:
@@ -156,9 +154,13 @@ def write(folder: Path, name: str, pid: int, rows: list[tuple[float, int]], fail
         for t, used in rows:
             shown = min(used, CARD_BYTES)
             card = {
-                "index": 0, "name": "8 GiB of an NVIDIA H200", "total": CARD_BYTES, "used": shown,
-                "free": CARD_BYTES - shown, "procs": [{"pid": pid, "name": "python3", "used": shown}],
-            }  # fmt: skip
+                "index": 0,
+                "name": "8 GiB of an NVIDIA H200",
+                "total": CARD_BYTES,
+                "used": shown,
+                "free": CARD_BYTES - shown,
+                "procs": [{"pid": pid, "name": "python3", "used": shown}],
+            }
             print(json.dumps({"t": round(t, 2), "gpus": [card]}, separators=(",", ":")), file=file)
     label = truth(name, rows, failed_at)
     (folder / f"{name}.truth.json").write_text(json.dumps(label, indent=1) + "\n")

@@ -1,11 +1,11 @@
 """Records real builds, data loaders and trainings on a machine with NVIDIA cards that nobody else uses.
 
-    PYTHONPATH=. python tests/traces/record_on_gpus.py FOLDER
+    python -m tests.traces.record_on_gpus FOLDER
 
 Needs torch, nvidia-ml-py, and for the build nvcc. One card takes about 145 s: a build of CUDA files and a
 training's data loader all the while; on the card first trainings that have all of it, then, beside a
 desktop, with a ballast that leaves 16 GiB. Two cards take about 85 s: one leaks while the other is calm (both
-with a ballast), then both fill up without one. Traces and truths come out as ``wslgpud replay --score`` reads
+with a ballast), then both fill up without one. Traces and truths come out as ``tests.bench.bench_score`` reads
 them. A ballast is taken off total and use, as if the card were smaller.
 """
 
@@ -24,8 +24,8 @@ from tempfile import TemporaryDirectory
 import pynvml
 
 from tests.traces.on_card import Program
+from tests.traces.writing import write_trace
 from wslgpud.model import CgroupState, GpuProcess, GpuSample, Observation, ProcessSample
-from wslgpud.risk.trace import write_trace
 
 HERE = Path(__file__).parent
 INTERVAL_SECONDS = 0.5
@@ -66,10 +66,16 @@ class Cards:
             if p.pid not in self._ballast_pids
         )
         return GpuSample(
-            index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle), memory.total - ballast,
-            memory.used - ballast, memory.free, memory.reserved,
-            pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, processes=processes,
-        )  # fmt: skip
+            index,
+            pynvml.nvmlDeviceGetUUID(handle),
+            pynvml.nvmlDeviceGetName(handle),
+            memory.total - ballast,
+            memory.used - ballast,
+            memory.free,
+            memory.reserved,
+            pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+            processes=processes,
+        )
 
 
 def children(of):
@@ -99,9 +105,7 @@ def crowd(of):
     found = []
     for pid in children(of):
         try:
-            found.append(
-                ProcessSample(pid, 0, Path(f"/proc/{pid}/comm").read_text().strip(), resident(pid), 0)
-            )
+            found.append(ProcessSample(pid, 0, Path(f"/proc/{pid}/comm").read_text().strip(), resident(pid), 0))
         except OSError:
             continue
     return sorted(found, key=lambda p: -p.rss_bytes)

@@ -1,6 +1,6 @@
 """Records real programs with ``wslgpud record``: trainings on a card in turn, loaders and builds beside them.
 
-    PYTHONPATH=. python tests/traces/record_side_by_side.py FOLDER --python PYTHON [--only NAME...] [--short]
+    python -m tests.traces.record_side_by_side FOLDER --python PYTHON [--only NAME...] [--short]
 
 As root on a machine of 16 cores with cgroups of version 2 and one NVIDIA card that nobody else uses;
 PYTHON has torch. Takes nine minutes. One recording runs all the while, twice a second; each program's part of
@@ -26,8 +26,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.traces.on_card import Program
+from tests.traces.writing import write_trace
 from wslgpud.model import Observation
-from wslgpud.risk.trace import read_trace, write_trace
+from wslgpud.risk.trace import read_trace
 
 HERE = Path(__file__).parent
 GROUPS = Path("/sys/fs/cgroup")
@@ -173,11 +174,14 @@ def small_card(one, ballast, ballast_pid):
     """Return a sample as if the card were smaller by the ballast."""
     cards = tuple(
         replace(
-            gpu, uuid="", total_bytes=gpu.total_bytes - ballast, used_bytes=gpu.used_bytes - ballast,
+            gpu,
+            uuid="",
+            total_bytes=gpu.total_bytes - ballast,
+            used_bytes=gpu.used_bytes - ballast,
             processes=tuple(p for p in gpu.processes if p.pid != ballast_pid),
         )
         for gpu in one.gpus
-    )  # fmt: skip
+    )
     few = tuple(replace(p, command="", cgroup="") for p in one.processes[:PROCESSES])
     return Observation(t=one.t, ram=one.ram, swap=one.swap, gpus=cards, processes=few)
 
@@ -239,9 +243,7 @@ def record(folder, options):
     helpers = []
     try:
         if on_the_card:
-            programs = {
-                name: Program(name, seconds=s, python=options.python) for name, s in on_the_card.items()
-            }
+            programs = {name: Program(name, seconds=s, python=options.python) for name, s in on_the_card.items()}
             helpers = [Program(name, python=options.python) for name in ("ballast", "desktop")]
             for program in (*programs.values(), *helpers):
                 program.wait_for("ready")

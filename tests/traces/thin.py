@@ -1,6 +1,6 @@
 """Make a long recording small enough to keep: every so many seconds a sample, no command lines, no groups.
 
-python tests/traces/thin.py IN.jsonl.gz OUT.jsonl.gz SECONDS
+python -m tests.traces.thin IN.jsonl.gz OUT.jsonl.gz SECONDS
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from tests.traces.writing import write_trace
 from wslgpud.model import Observation
-from wslgpud.risk.trace import read_trace, write_trace
+from wslgpud.risk.trace import read_trace
 
 PROCESSES = 6
 

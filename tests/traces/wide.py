@@ -124,8 +124,13 @@ class Drawn:
     def truth(self) -> dict[str, object]:
         event = self.event
         told = [] if event is None else [{"t": event, "resource": self.resource, "kind": "oom"}]
-        return {"name": f"{self.name}-{self.seed}", "tolerated": self.path.tolerated, "events": told,
-                "onset": self.onset, "verdict": "safe" if event is None else "oom"}  # fmt: skip
+        return {
+            "name": f"{self.name}-{self.seed}",
+            "tolerated": self.path.tolerated,
+            "events": told,
+            "onset": self.onset,
+            "verdict": "safe" if event is None else "oom",
+        }
 
     def observations(self) -> Iterator[Observation]:
         rng = random.Random(self.seed)
@@ -162,11 +167,17 @@ class Drawn:
             mine = int(self.resource[3:])
             total = int(self.capacity)
             gpus = tuple(
-                GpuSample(i, f"GPU-{i}", "card", total, used if i == mine else total // 5,
-                          total - used if i == mine else total - total // 5,
-                          processes=(GpuProcess(900 + i, "python3", used if self.told else None),))
+                GpuSample(
+                    i,
+                    f"GPU-{i}",
+                    "card",
+                    total,
+                    used if i == mine else total // 5,
+                    total - used if i == mine else total - total // 5,
+                    processes=(GpuProcess(900 + i, "python3", used if self.told else None),),
+                )
                 for i in range(self.cards)
-            )  # fmt: skip
+            )
             return Observation(t, calm, vm=vm, psi=psi, gpus=gpus, gap_expected=slept)
         if self.resource != "ram":
             group = CgroupState(self.resource[7:], int(self.capacity), used, inactive_file=0)
@@ -178,11 +189,9 @@ class Drawn:
         ram = RamState(total, total - resident, shmem=int(0.8 * resident))
         count = {"process": 1, "group": 6, "tmpfs": 0}[self.group_kind]
         procs = tuple(
-            ProcessSample(4000 + i, 1, "python", int(0.9 * resident / count), in_swap // count)
-            for i in range(count)
+            ProcessSample(4000 + i, 1, "python", int(0.9 * resident / count), in_swap // count) for i in range(count)
         )
-        return Observation(t, ram, SwapState(swap_total, swap_total - in_swap), vm, psi, (), procs,
-                           gap_expected=slept)  # fmt: skip
+        return Observation(t, ram, SwapState(swap_total, swap_total - in_swap), vm, psi, (), procs, gap_expected=slept)
 
 
 Scenario = Callable[[random.Random, float, float], Path]
@@ -263,8 +272,7 @@ def _compilers(rng, pace, end, *, fatal):
                 lives[i] = life * rng.uniform(0.7, 1.2)
                 sizes[i] = each * (rng.uniform(0.8, 1.1) if large else rng.uniform(0.1, 0.4))
         used = base + sum(
-            size * min(1.0, max(0.0, age / whole))
-            for size, age, whole in zip(sizes, ages, lives, strict=True)
+            size * min(1.0, max(0.0, age / whole)) for size, age, whole in zip(sizes, ages, lives, strict=True)
         )
         path.points.append((t, min(1.0, used)))
     top = max(used for _, used in path.points)
@@ -294,8 +302,9 @@ def workers(rng, pace, end):
     path.end = end
     for _ in range(count + 3):
         path.to(2 * pace / count * rng.expovariate(1.0), path.used)
-        path.to(pace / count * 0.3, min(1.0, path.used + (1.02 - path.used) / 6 if count < 8 else
-                                        path.used + 0.85 / count))  # fmt: skip
+        path.to(
+            pace / count * 0.3, min(1.0, path.used + (1.02 - path.used) / 6 if count < 8 else path.used + 0.85 / count)
+        )
     return path.to(pace / count, 1.0)
 
 
@@ -340,9 +349,19 @@ def leak_with_pauses(rng, pace, end):
 
 
 FATAL: tuple[Scenario, ...] = (
-    leak, leak_in_a_straight_line, leak_after_hours, leak_under_a_saw, stairs, build_too_many, tmpfs, workers,
-    accelerating, leak_after_good_runs, second_program, leak_with_pauses,
-)  # fmt: skip
+    leak,
+    leak_in_a_straight_line,
+    leak_after_hours,
+    leak_under_a_saw,
+    stairs,
+    build_too_many,
+    tmpfs,
+    workers,
+    accelerating,
+    leak_after_good_runs,
+    second_program,
+    leak_with_pauses,
+)
 
 
 def _stops(path: Path, top: float) -> Path:
@@ -375,9 +394,7 @@ def warming_cache(rng, pace, end):
 def preallocation(rng, pace, end):
     path, top = _base(rng, 0.03, 0.12), rng.uniform(0.72, 0.95)
     if rng.random() < 0.4:  # the weights first
-        path.rough(rng, rng.uniform(3, 40), rng.uniform(0.2, 0.5), 12).to(
-            rng.uniform(2, 20), path.points[-1][1]
-        )
+        path.rough(rng, rng.uniform(3, 40), rng.uniform(0.2, 0.5), 12).to(rng.uniform(2, 20), path.points[-1][1])
     path.to(rng.uniform(0.1, 0.6), top)
     return path.to(max(300.0, 2 * pace), top)
 
@@ -472,10 +489,22 @@ def files_come_and_go(rng, pace, end):
 
 
 HARMLESS: tuple[Scenario, ...] = (
-    rise_that_stops, rough_rise_that_stops, warming_cache, preallocation, saw, checkpoints,
-    plateau_near_the_limit, page_cache, reclaim_and_sleep, build_that_fits, suspended, desktop, few_steps,
-    notebook, files_come_and_go,
-)  # fmt: skip
+    rise_that_stops,
+    rough_rise_that_stops,
+    warming_cache,
+    preallocation,
+    saw,
+    checkpoints,
+    plateau_near_the_limit,
+    page_cache,
+    reclaim_and_sleep,
+    build_that_fits,
+    suspended,
+    desktop,
+    few_steps,
+    notebook,
+    files_come_and_go,
+)
 
 CARDS_ONLY = {preallocation, checkpoints}
 RAM_ONLY = {page_cache, reclaim_and_sleep, build_too_many, build_that_fits, tmpfs, desktop, files_come_and_go}
@@ -499,18 +528,28 @@ def draw(scenario: Scenario, seed: int, *, paces: tuple[float, float] = (15.0, 3
     interval = rng.choice(fit) if fit else max(path.t / MOST_SAMPLES, min(0.5, pace / FEWEST_SAMPLES))
     noise = min(0.006, rng.choice([0.005, 0.03, 0.15]) * GB / capacity)
     drawn = Drawn(
-        name, seed, resource, path, pace, interval,
-        psi=rng.random() < 0.5, told=rng.random() < 0.5, capacity=capacity,
-        swap_share=rng.choice([0.0, 0.0, 0.2, 0.25, 0.33]) if resource == "ram" else 0.0, noise=noise,
+        name,
+        seed,
+        resource,
+        path,
+        pace,
+        interval,
+        psi=rng.random() < 0.5,
+        told=rng.random() < 0.5,
+        capacity=capacity,
+        swap_share=rng.choice([0.0, 0.0, 0.2, 0.25, 0.33]) if resource == "ram" else 0.0,
+        noise=noise,
         pressure=rng.choice([0.0, 0.2, 0.8]) if path.end is not None else rng.choice([0.0, 0.05]),
-        lost=rng.choice([0.0, 0.0, 0.02, 0.1]), cards=2 if resource == "gpu1" else 1,
-        group_kind="group" if scenario in (workers, build_too_many) else
-        "tmpfs" if scenario in (tmpfs, files_come_and_go) else "process",
-    )  # fmt: skip
+        lost=rng.choice([0.0, 0.0, 0.02, 0.1]),
+        cards=2 if resource == "gpu1" else 1,
+        group_kind="group"
+        if scenario in (workers, build_too_many)
+        else "tmpfs"
+        if scenario in (tmpfs, files_come_and_go)
+        else "process",
+    )
     if scenario is suspended or rng.random() < 0.1:
-        drawn.gaps.append(
-            (rng.uniform(0.2, 0.7) * (drawn.event or path.t), rng.uniform(0.1, 0.4) * pace, True)
-        )
+        drawn.gaps.append((rng.uniform(0.2, 0.7) * (drawn.event or path.t), rng.uniform(0.1, 0.4) * pace, True))
         if drawn.event is not None and drawn.gaps[0][0] + drawn.gaps[0][1] > drawn.onset:
             drawn.gaps.clear()  # the machine sleeps through no growth: its programs sleep as well
     return drawn

@@ -36,9 +36,7 @@ BootMachine = Callable[..., Machine]
 
 @pytest.fixture(scope="session")
 def able_to_boot() -> None:
-    missing = [
-        tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None
-    ]
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
     if missing:
         pytest.skip(f"no {', '.join(missing)}: install what tests/vm/PACKAGES lists")
     if os.geteuid() != 0:

@@ -133,9 +133,15 @@ def wheel_of(repository: Path, folder: Path) -> Path:
         ImageError: The source does not build.
     """
     _run(
-        *PIP, "wheel", "--quiet", "--no-deps", "--no-index", f"--find-links={backend()}",
-        f"--wheel-dir={folder}", str(repository),
-    )  # fmt: skip
+        *PIP,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        f"--find-links={backend()}",
+        f"--wheel-dir={folder}",
+        str(repository),
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -162,9 +168,15 @@ def _downloaded(name: str, locked: Path, *options: str) -> Path:
         if not folder.exists():
             partial = _fresh(folder.with_suffix(".partial"))
             _run(
-                *PIP, "download", "--quiet", "--require-hashes", "--only-binary=:all:", f"--dest={partial}",
-                f"--requirement={locked}", *options,
-            )  # fmt: skip
+                *PIP,
+                "download",
+                "--quiet",
+                "--require-hashes",
+                "--only-binary=:all:",
+                f"--dest={partial}",
+                f"--requirement={locked}",
+                *options,
+            )
             partial.rename(folder)
     return folder
 
@@ -172,12 +184,17 @@ def _downloaded(name: str, locked: Path, *options: str) -> Path:
 def _build_tree(tree: Path, packages: tuple[str, ...]) -> None:
     partial = _fresh(tree.with_suffix(".partial"))
     _run(
-        "mmdebstrap", "--quiet", "--mode=root", "--variant=minbase",
+        "mmdebstrap",
+        "--quiet",
+        "--mode=root",
+        "--variant=minbase",
         f"--include={','.join((*PACKAGES, *packages))}",
         *(f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("doc", "man", "locale")),
-        f"--extract-hook={INITRAMFS_HOOK}", f"--customize-hook={CUSTOMIZE_HOOK}",
-        SUITE, str(partial),
-    )  # fmt: skip
+        f"--extract-hook={INITRAMFS_HOOK}",
+        f"--customize-hook={CUSTOMIZE_HOOK}",
+        SUITE,
+        str(partial),
+    )
     partial.rename(tree)
 
 
@@ -192,9 +209,19 @@ def _install(tree: Path) -> None:
         shutil.copytree(folder, wheels, dirs_exist_ok=True)
     try:
         _run(
-            "chroot", str(tree), "env", "-i", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
-            "PIP_NO_INDEX=1", "PIP_FIND_LINKS=/opt/wheels", "PIP_NO_CACHE_DIR=1", "sh", "-c", INSTALL,
-        )  # fmt: skip
+            "chroot",
+            str(tree),
+            "env",
+            "-i",
+            "HOME=/root",
+            "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+            "PIP_NO_INDEX=1",
+            "PIP_FIND_LINKS=/opt/wheels",
+            "PIP_NO_CACHE_DIR=1",
+            "sh",
+            "-c",
+            INSTALL,
+        )
     finally:
         shutil.rmtree(wheels)
 
@@ -210,9 +237,17 @@ def _pack(tree: Path, disk: Path) -> None:
     partial.unlink(missing_ok=True)
     # Lazy initialisation would write to the disk in the background for minutes, in every machine.
     _run(
-        "mkfs.ext4", "-q", "-L", "root", "-E", "lazy_itable_init=0,lazy_journal_init=0",
-        "-d", str(tree), str(partial), DISK_SIZE,
-    )  # fmt: skip
+        "mkfs.ext4",
+        "-q",
+        "-L",
+        "root",
+        "-E",
+        "lazy_itable_init=0,lazy_journal_init=0",
+        "-d",
+        str(tree),
+        str(partial),
+        DISK_SIZE,
+    )
     partial.rename(disk)
 
 

@@ -229,16 +229,42 @@ class Machine:
     def _command(self, agent_fd: int) -> list[str]:
         command = [
             # qemu must not outlive a test run that is itself killed.
-            "setpriv", "--pdeathsig", "KILL",
-            "qemu-system-x86_64", "-machine", "q35", *_acceleration(self._image.kernel),
-            "-smp", str(self._cpus), "-m", str(self._memory_mib),
-            "-nodefaults", "-no-reboot", "-display", "none",
-            "-kernel", str(self._image.kernel), "-initrd", str(self._image.initrd), "-append", KERNEL_LINE,
-            "-chardev", f"file,id=console,path={self._console},append=on", "-serial", "chardev:console",
-            "-chardev", f"socket,id=agent,fd={agent_fd}",
-            "-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=tests",
-            "-object", "rng-random,id=entropy,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=entropy",
-        ]  # fmt: skip
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "qemu-system-x86_64",
+            "-machine",
+            "q35",
+            *_acceleration(self._image.kernel),
+            "-smp",
+            str(self._cpus),
+            "-m",
+            str(self._memory_mib),
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-kernel",
+            str(self._image.kernel),
+            "-initrd",
+            str(self._image.initrd),
+            "-append",
+            KERNEL_LINE,
+            "-chardev",
+            f"file,id=console,path={self._console},append=on",
+            "-serial",
+            "chardev:console",
+            "-chardev",
+            f"socket,id=agent,fd={agent_fd}",
+            "-device",
+            "virtio-serial-pci",
+            "-device",
+            "virtserialport,chardev=agent,name=tests",
+            "-object",
+            "rng-random,id=entropy,filename=/dev/urandom",
+            "-device",
+            "virtio-rng-pci,rng=entropy",
+        ]
         for drive in self._drives:
             command += ["-drive", f"file={drive},format={drive.suffix[1:]},if=virtio,discard=unmap"]
         return command
@@ -308,11 +334,31 @@ def _acceleration(kernel: Path) -> tuple[str, ...]:
     if Path("/dev/kvm").exists():
         with tempfile.TemporaryFile() as output:
             probe = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64", "-machine", "q35", *kvm, "-m", "256",
-                 "-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-                 "-kernel", str(kernel), "-append", "console=ttyS0 panic=-1"],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [
+                    "setpriv",
+                    "--pdeathsig",
+                    "KILL",
+                    "qemu-system-x86_64",
+                    "-machine",
+                    "q35",
+                    *kvm,
+                    "-m",
+                    "256",
+                    "-nodefaults",
+                    "-no-reboot",
+                    "-display",
+                    "none",
+                    "-serial",
+                    "stdio",
+                    "-kernel",
+                    str(kernel),
+                    "-append",
+                    "console=ttyS0 panic=-1",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.DEVNULL,
+            )
             try:  # without a root disk the kernel panics, and panic=-1 ends qemu
                 probe.wait(PROBE_SECONDS)
             except subprocess.TimeoutExpired:

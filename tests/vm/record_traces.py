@@ -94,11 +94,17 @@ def record(scenario: Scenario, folder: Path) -> str:
         machine.copy_in(HERE / "traces", "/root/traces")
         limit = scenario.seconds * 2 + 60
         said = machine.run(
-            "env", f"COMPRESSIBLE={'1' * scenario.compressible}",
-            "python3", "/root/traces/recorder.py", str(limit),
-            "python3", "/root/traces/workloads.py", scenario.workload, str(scenario.seconds),
+            "env",
+            f"COMPRESSIBLE={'1' * scenario.compressible}",
+            "python3",
+            "/root/traces/recorder.py",
+            str(limit),
+            "python3",
+            "/root/traces/workloads.py",
+            scenario.workload,
+            str(scenario.seconds),
             timeout_seconds=limit + 240,
-        )  # fmt: skip
+        )
     *trace, outcome = said.stdout.splitlines(keepends=True)
     truth = {"name": scenario.name, "scenario": scenario.workload, **json.loads(outcome)}
     if truth["verdict"] == "unfinished":
@@ -111,9 +117,7 @@ def record(scenario: Scenario, folder: Path) -> str:
 
 def main() -> None:
     """Record what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--machines", type=int, default=3, help="how many at a time")

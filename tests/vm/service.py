@@ -101,7 +101,7 @@ def call(number, *arguments):
         raise OSError(ctypes.get_errno(), "")
 
 def children_may(*command):
-    libc.prctl(47, 4, 0, 0, 0)  # what the daemon does at its start, see wslgpud.systemd
+    libc.prctl(47, 4, 0, 0, 0)  # what the daemon does at its start, see wslgpud.app.systemd
     return lambda: subprocess.run(command, check=True, capture_output=True)
 
 read = lambda path: lambda: open(path, "rb").read(1)
@@ -133,9 +133,16 @@ found = {
 print(json.dumps(found))
 """
 MAY = {
-    "kernel log", "memory", "pressure", "cgroups", "libraries of others", "the machine's mounts", "state",
-    "journal", "network",
-}  # fmt: skip
+    "kernel log",
+    "memory",
+    "pressure",
+    "cgroups",
+    "libraries of others",
+    "the machine's mounts",
+    "state",
+    "journal",
+    "network",
+}
 PYTHON = f"/home/{SOMEBODY}/bin/python"
 LOCK = "/run/lock/wslgpud-gpu0.lock"
 AS_WHOM = "/run/lock/as-whom"
@@ -225,9 +232,11 @@ class Service:
 
 def install(service: Service, *arguments: str, source: str = SOURCE) -> Result:
     return service.machine.run(
-        f"{source}/deploy/install", *arguments, environment={"SUDO_USER": SOMEBODY},
+        f"{source}/deploy/install",
+        *arguments,
+        environment={"SUDO_USER": SOMEBODY},
         timeout_seconds=4 * PATIENCE_SECONDS,
-    )  # fmt: skip
+    )
 
 
 def fake_nvml(folder: Path) -> Path:

@@ -72,11 +72,7 @@ def obey(file: str, number: int) -> None:
                 while not (store.stats().error or answer["flushed"]):
                     answer["flushed"] = store.flush(0.5)
             stats = store.stats()
-            answer |= {
-                "error": str(stats.error),
-                "queue": stats.queue_ticks,
-                "errors": stats.write_errors_total,
-            }
+            answer |= {"error": str(stats.error), "queue": stats.queue_ticks, "errors": stats.write_errors_total}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
 

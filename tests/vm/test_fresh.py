@@ -44,12 +44,7 @@ class Newcomer:
         return subprocess.Popen(
             [*wrapper, str(self._tree), str(self.folder), *command],
             # An index that is asked for would be an error, as it is offline.
-            env={
-                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-                "HOME": "/root",
-                "PIP_NO_INDEX": "1",
-                **environment,
-            },
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PIP_NO_INDEX": "1", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

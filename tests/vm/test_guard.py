@@ -23,8 +23,7 @@ pytestmark = [
     pytest.mark.xdist_group("vm-service"),
     pytest.mark.timeout(1800),
     pytest.mark.skipif(
-        "WSLGPUD_SLOW" not in os.environ,
-        reason="takes ten minutes where machines are emulated: set WSLGPUD_SLOW=1",
+        "WSLGPUD_SLOW" not in os.environ, reason="takes ten minutes where machines are emulated: set WSLGPUD_SLOW=1"
     ),
 ]
 
@@ -33,9 +32,7 @@ PROGRAM = "/opt/wslgpud/bin/wslgpud"
 #: and again, for minutes in an emulated machine, before it kills. With it it kills as soon as it cannot keep
 #: what was used within the last seconds: https://docs.kernel.org/admin-guide/mm/multigen_lru.html
 KEPT_MILLISECONDS = 3000
-NO_THRASHING = (
-    f"echo y >/sys/kernel/mm/lru_gen/enabled && echo {KEPT_MILLISECONDS} >/sys/kernel/mm/lru_gen/min_ttl_ms"
-)
+NO_THRASHING = f"echo y >/sys/kernel/mm/lru_gen/enabled && echo {KEPT_MILLISECONDS} >/sys/kernel/mm/lru_gen/min_ttl_ms"
 #: Each file takes g++ some 110 MB, and but a quarter of a second where nothing is emulated; few sources
 #: take so much in so little time. All at once take twice what the machine has left, one of them fits well.
 FILES, DECLARATIONS, MEMORY_MIB = 4, 100_000, 320

@@ -84,14 +84,10 @@ class Admin:
         ask = f". '{CLONE}/deploy/environment.sh' && release_of '{CLONE}' ''"
         return self._newcomer.start("sh", "-euc", ask, environment=PATHS).communicate()[0].strip()
 
-    def does(
-        self, name: str, *arguments: str, uid: int = 0, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def does(self, name: str, *arguments: str, uid: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
         """Type ``./deploy/NAME``."""
         who = [] if uid == 0 else ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        process = self._newcomer.start(
-            *who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment}
-        )
+        process = self._newcomer.start(*who, f"{CLONE}/deploy/{name}", *arguments, environment={**PATHS, **environment})
         said, errors = process.communicate()
         return subprocess.CompletedProcess([], process.returncode, said, errors)
 
@@ -105,9 +101,7 @@ def admin(newcomer: Newcomer) -> Admin:
     one.put("systemctl.log", mode=0o666)
     one.put("run/systemd/system/.keep")
     # What the daemon would leave.
-    one.put(
-        "var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644
-    )
+    one.put("var/lib/wslgpud/daemon.json", '{"pid": 1, "url": "http://127.0.0.1:9655", "version": "0"}', 0o644)
     return one
 
 
@@ -121,10 +115,7 @@ def in_wsl(admin: Admin) -> Admin:
 
 @pytest.mark.parametrize(
     ("place", "expected"),
-    [
-        ("run/WSL/1_interop", "[boot]\n  systemd=true\n"),
-        ("run/other", "./deploy/run starts the daemon without it"),
-    ],
+    [("run/WSL/1_interop", "[boot]\n  systemd=true\n"), ("run/other", "./deploy/run starts the daemon without it")],
 )
 def test_without_systemd_it_says_what_to_do(newcomer: Newcomer, place: str, expected: str) -> None:
     admin = Admin(newcomer)
@@ -144,16 +135,12 @@ def test_it_names_sudo_to_who_is_not_root_and_what_is_possible_to_who_mistypes(a
 
 
 def test_what_cannot_be_downloaded_changes_nothing(admin: Admin) -> None:
-    admin.put(
-        f"{CLONE[1:]}/wslgpud/another.py", "# else this release is there already, and nothing to download\n"
-    )
+    admin.put(f"{CLONE[1:]}/wslgpud/another.py", "# else this release is there already, and nothing to download\n")
     done = admin.does("install", PIP_FIND_LINKS="/nowhere", PIP_NO_INDEX="1")
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "nothing was changed."
-    assert not any(
-        admin.has(path) for path in ("opt/wslgpud", "etc/wslgpud", "etc/systemd/system/wslgpud.service")
-    )
+    assert not any(admin.has(path) for path in ("opt/wslgpud", "etc/wslgpud", "etc/systemd/system/wslgpud.service"))
     assert "wslgpud" not in Path(image().kernel.parents[1] / "etc/passwd").read_text()
     assert not admin.has("etc/passwd")  # no user was made
 
@@ -170,8 +157,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
 
     assert done.returncode == 1
     assert done.stderr == (
-        "its last words\n"
-        "The new version does not start, its last words are above. The one before runs again.\n"
+        "its last words\nThe new version does not start, its last words are above. The one before runs again.\n"
     )
     assert (admin.folder / "upper/opt/wslgpud").readlink() == Path("/opt/wslgpud.releases/before")
     assert admin.read("etc/systemd/system/wslgpud.service") == "the unit before"
@@ -184,9 +170,7 @@ def test_a_version_that_does_not_start_leaves_the_one_before_running(admin: Admi
 def test_under_wsl_it_says_what_keeps_the_distribution_alive_and_sees_to_it_when_asked(in_wsl: Admin) -> None:
     first = in_wsl.does("install")
     assert "instanceIdleTimeout=-1" in first.stdout
-    assert "RestrictAddressFamilies=AF_VSOCK" in in_wsl.read(
-        "etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf"
-    )
+    assert "RestrictAddressFamilies=AF_VSOCK" in in_wsl.read("etc/systemd/system/wslgpud.service.d/wslgpud-wsl.conf")
 
     asked = in_wsl.does("install", "--keep-alive")
     *_, encoded = in_wsl.read("command").split()

@@ -38,7 +38,7 @@ import ctypes, glob, json, os, resource, socket, subprocess, sys
 
 daemon, libc = int(sys.argv[1]), ctypes.CDLL(None, use_errno=True)
 if "CapAmb:\\t0000000000000000" not in open("/proc/self/status").read():
-    libc.prctl(47, 4, 0, 0, 0)  # as the daemon does before it starts anything, see wslgpud.systemd
+    libc.prctl(47, 4, 0, 0, 0)  # as the daemon does before it starts anything, see wslgpud.app.systemd
     os.execv(sys.executable, [sys.executable, *sys.argv])
 proc = f"/proc/{daemon}/"
 
@@ -138,9 +138,7 @@ for name, deed in deeds.items():
         found[name] = "may"
 print(json.dumps(found))
 """
-READS = {
-    "read the configuration", "read the addresses of channels", "read the history", "list the state folder",
-}  # fmt: skip
+READS = {"read the configuration", "read the addresses of channels", "read the history", "list the state folder"}
 #: An alert command is as trusted as the service itself: it can end it, and is ended with it.
 OWN = {"change the history", "add to the state folder", "end it", "limit what it may use"}
 #: Takes the lock of a card, fills the folders of notes, asks hostile questions, and holds connections open
@@ -202,9 +200,12 @@ def service(module_machine: BootMachine) -> Service:
     one = Service(machine)
     # In the most careless of shells.
     machine.run(
-        "sh", "-c", f"umask 0; cd /tmp; exec {SOURCE}/deploy/install",
-        environment={"SUDO_USER": MEMBER}, timeout_seconds=4 * PATIENCE_SECONDS,
-    )  # fmt: skip
+        "sh",
+        "-c",
+        f"umask 0; cd /tmp; exec {SOURCE}/deploy/install",
+        environment={"SUDO_USER": MEMBER},
+        timeout_seconds=4 * PATIENCE_SECONDS,
+    )
     return one
 
 
@@ -230,15 +231,8 @@ def unharmed(service: Service, pid: str) -> bool:
 
 
 def test_nothing_that_root_runs_or_reads_is_open_to_others(service: Service) -> None:
-    places = (
-        "/opt/wslgpud.releases",
-        "/etc/wslgpud",
-        "/usr/local/bin",
-        *(f"{UNITS}/{u}" for u in units(service)),
-    )
-    writable = service.machine.run(
-        "find", *places, "!", "-type", "l", "-perm", "/022", "-o", "!", "-user", "root"
-    )
+    places = ("/opt/wslgpud.releases", "/etc/wslgpud", "/usr/local/bin", *(f"{UNITS}/{u}" for u in units(service)))
+    writable = service.machine.run("find", *places, "!", "-type", "l", "-perm", "/022", "-o", "!", "-user", "root")
     access = service.machine.run("stat", "-c", "%U:%G %a", "/etc/wslgpud", CONFIGURATION_FILE, STATE).stdout
     listening = service.machine.python(
         "print({int(line.split()[1].split(':')[0], 16) for line in list(open('/proc/net/tcp'))[1:]"
@@ -295,8 +289,7 @@ def test_an_alert_command_that_turns_hostile_stays_in_the_sandbox_and_cannot_loo
     service.machine.run("cp", f"{UNITS}/wslgpud.service", "/run/systemd/system/hostile.service")
     service.machine.write(
         "/run/systemd/system/hostile.service.d/once.conf",
-        "[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\n"
-        f"ExecStart=/usr/bin/python3 {ATTACKS} {pid}\n",
+        f"[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\nExecStart=/usr/bin/python3 {ATTACKS} {pid}\n",
     )
     service.ctl("daemon-reload")
     service.ctl("start", "hostile", check=False)

@@ -26,17 +26,18 @@ def a_log(folder: Path, *entries: tuple[int, int, bytes]) -> Path:
 
 def test_what_follows_a_forced_write_is_on_no_disk_that_lacks_it_and_all_else_may_be(tmp_path: Path) -> None:
     log = a_log(
-        tmp_path, (0, MARK, b"begin"), (DATA, 0, b"data"), (0, FLUSH, b""), (COMMIT, FUA, b"commit"),
-        (NEXT, 0, b"next"), (0, FLUSH, b""), (0, MARK, b"end"),
-    )  # fmt: skip
+        tmp_path,
+        (0, MARK, b"begin"),
+        (DATA, 0, b"data"),
+        (0, FLUSH, b""),
+        (COMMIT, FUA, b"commit"),
+        (NEXT, 0, b"next"),
+        (0, FLUSH, b""),
+        (0, MARK, b"end"),
+    )
     seen = set()
     for seed in range(100):
         for cut in cuts(log, 3 * 512, 7, random.Random(seed), after="begin"):  # noqa: S311 - moments
             seen.add(tuple(cut.disk[512 * place] > 0 for place in (DATA, COMMIT, NEXT)))
 
-    assert seen == {
-        (False, False, False),
-        (True, False, False),
-        (True, True, False),
-        (True, True, True),
-    }
+    assert seen == {(False, False, False), (True, False, False), (True, True, False), (True, True, True)}

@@ -49,9 +49,7 @@ def test_systemd_runs_and_nothing_failed(debian: Machine) -> None:
 
 
 def test_a_command_returns_its_exit_code_and_both_outputs(debian: Machine) -> None:
-    result = debian.run(
-        "sh", "-c", 'cat; echo "$WHO" >&2; exit 7', stdin=b"in", environment={"WHO": "me"}, check=False
-    )
+    result = debian.run("sh", "-c", 'cat; echo "$WHO" >&2; exit 7', stdin=b"in", environment={"WHO": "me"}, check=False)
 
     assert (result.returncode, result.stdout, result.stderr) == (7, "in", "me\n")
 
@@ -113,16 +111,7 @@ for number in range(0, len(blocks), 8):
 
 
 def test_a_memory_limit_of_a_cgroup_kills_inside_it(debian: Machine) -> None:
-    limited = [
-        "systemd-run",
-        "--wait",
-        "--quiet",
-        "--unit=limited",
-        "-p",
-        "MemoryMax=48M",
-        "-p",
-        "MemorySwapMax=0",
-    ]
+    limited = ["systemd-run", "--wait", "--quiet", "--unit=limited", "-p", "MemoryMax=48M", "-p", "MemorySwapMax=0"]
 
     debian.run(*limited, "python3", "-c", TAKE_ALL_MEMORY, check=False)
 

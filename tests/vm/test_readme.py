@@ -66,11 +66,19 @@ class Typist:
         shell = f'cd "{CLONE}" && PATH="$PWD/.venv/bin:/stand-ins:$PATH" && {meant}'
         done = subprocess.run(
             [*self._beside, "sh", "-c", shell],
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "PIP_NO_INDEX": "1",
-                 "PIP_FIND_LINKS": "/wheels"},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/",
+            env={
+                "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME": "/root",
+                "PIP_NO_INDEX": "1",
+                "PIP_FIND_LINKS": "/wheels",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",
             check=False,
-        )  # fmt: skip
+        )
         if command in LISTS and (newest := re.search(r"^ *(\d+) ", done.stdout, re.MULTILINE)):
             self._id = newest[1]
         return done
@@ -85,9 +93,7 @@ def desk(newcomer: Newcomer) -> Path:
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"#!/bin/sh\n{script}")
         file.chmod(0o755)
-    wheels = _downloaded(
-        "apprise", REPOSITORY / "deploy/extras/apprise.txt", f"--python-version={GUEST_PYTHON}"
-    )
+    wheels = _downloaded("apprise", REPOSITORY / "deploy/extras/apprise.txt", f"--python-version={GUEST_PYTHON}")
     shutil.copytree(wheels, machine / "wheels", dirs_exist_ok=True)
     (machine / "run/systemd/system").mkdir(parents=True)
     (machine / "etc/wslgpud").mkdir(parents=True)

@@ -51,8 +51,7 @@ pytestmark = [
     pytest.mark.timeout(1800),
     # test_story.py, which always runs, has the installation, the kill, the power cut and the removal.
     pytest.mark.skipif(
-        "WSLGPUD_SLOW" not in os.environ,
-        reason="takes eight minutes where machines are emulated: set WSLGPUD_SLOW=1",
+        "WSLGPUD_SLOW" not in os.environ, reason="takes eight minutes where machines are emulated: set WSLGPUD_SLOW=1"
     ),
 ]
 
@@ -126,9 +125,7 @@ def test_the_sandbox_lets_it_see_all_that_it_watches_and_do_nothing_else(service
     )
     service.ctl("daemon-reload")
     service.ctl("start", "sandbox")
-    (said,) = (
-        line["MESSAGE"] for line in service.journal("-u", "sandbox") if line["MESSAGE"].startswith("{")
-    )
+    (said,) = (line["MESSAGE"] for line in service.journal("-u", "sandbox") if line["MESSAGE"].startswith("{"))
 
     assert {deed for deed, outcome in json.loads(said).items() if outcome == "may"} == MAY
 
@@ -206,8 +203,7 @@ def test_a_stress_run_happens_in_a_unit_of_its_own_and_leaves_the_gpu_to_a_train
     service.machine.run("chmod", "700", f"/home/{SOMEBODY}")
     service.machine.write(
         CONFIGURATION_FILE,
-        f'{CONFIGURATION}[sampling]\nnvml_library = "{library}"\n'
-        f'[stress]\npython = "{PYTHON}"\nsettle_seconds = 10\n',
+        f'{CONFIGURATION}[sampling]\nnvml_library = "{library}"\n[stress]\npython = "{PYTHON}"\nsettle_seconds = 10\n',
     )
 
     as_the_service = ["setpriv", "--reuid=wslgpud", "--regid=wslgpud", "--clear-groups"]
@@ -224,9 +220,7 @@ def test_a_stress_run_happens_in_a_unit_of_its_own_and_leaves_the_gpu_to_a_train
     assert eventually(lambda: there(AS_WHOM), "a run", what_it_said) == f"{SOMEBODY} 800 0\n"
     train = f"flock --shared {LOCK} echo trains"
     training = service.machine.run("runuser", "-u", SOMEBODY, "--", *train.split())
-    answer = json.loads(
-        eventually(lambda: there("/var/lib/wslgpud/stress-answer.json"), "an answer", what_it_said)
-    )
+    answer = json.loads(eventually(lambda: there("/var/lib/wslgpud/stress-answer.json"), "an answer", what_it_said))
 
     assert training.stdout == "trains\n"
     assert answer.get("fault") is None
@@ -270,9 +264,7 @@ def test_a_mistake_in_the_configuration_is_told_once_and_ends_in_failure(install
 
 
 def test_a_crash_loop_ends(installed: Service) -> None:
-    installed.machine.write(
-        f"{DROP_INS}/crash.conf", "[Service]\nExecStart=\nExecStart=/bin/false\nRestartSec=0\n"
-    )
+    installed.machine.write(f"{DROP_INS}/crash.conf", "[Service]\nExecStart=\nExecStart=/bin/false\nRestartSec=0\n")
     installed.ctl("daemon-reload")
     installed.ctl("start", "wslgpud", check=False)
 
@@ -300,9 +292,7 @@ def test_it_warns_before_the_kernel_kills_who_eats_all_memory_and_lives_on(servi
     pid = service.property("MainPID")
     hog = service.machine.python(TAKE_ALL_MEMORY, WARNINGS, check=False, timeout_seconds=600)
     kill, *_ = service.journal("-k", "--grep", r"^Out of memory: Killed process \d+ \(python3\)")
-    warning, *_ = service.journal(
-        "-u", "wslgpud", "-p", "warning", "--grep", "^(warning|critical|emergency): "
-    )
+    warning, *_ = service.journal("-u", "wslgpud", "-p", "warning", "--grep", "^(warning|critical|emergency): ")
     handed_over = json.loads(service.machine.read(WARNINGS).splitlines()[0])
 
     assert hog.returncode == -signal.SIGKILL
@@ -332,13 +322,7 @@ def test_a_power_cut_costs_no_warning_and_is_noticed_at_the_next_start(service: 
 
 
 def test_uninstall_keeps_data_and_configuration_unless_told(service: Service) -> None:
-    left = (
-        "/opt/wslgpud",
-        "/opt/wslgpud.releases",
-        "/usr/local/bin/wslgpud",
-        f"{UNITS}/wslgpud.service",
-        DROP_INS,
-    )
+    left = ("/opt/wslgpud", "/opt/wslgpud.releases", "/usr/local/bin/wslgpud", f"{UNITS}/wslgpud.service", DROP_INS)
 
     def there(*paths: str) -> set[str]:
         return {p for p in paths if service.machine.run("test", "-e", p, check=False).returncode == 0}

@@ -54,8 +54,9 @@ def device(machine: Machine, *arguments: str) -> None:
 
 def mount(machine: Machine, name: str, folder: str, *options: str) -> None:
     """Make a file system on a device, and mount it."""
-    machine.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", *options,
-                f"/dev/mapper/{name}")  # fmt: skip
+    machine.run(
+        "mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", *options, f"/dev/mapper/{name}"
+    )
     machine.run("mkdir", "-p", folder)
     machine.run("mount", f"/dev/mapper/{name}", folder)
 
@@ -65,9 +66,7 @@ def file_after(disk: bytes, folder: Path) -> Path:
     folder.mkdir()
     image = folder / "disk.img"
     image.write_bytes(disk)
-    replayed = subprocess.run(
-        ["e2fsck", "-fy", "-E", "journal_only", image], capture_output=True, check=False
-    )
+    replayed = subprocess.run(["e2fsck", "-fy", "-E", "journal_only", image], capture_output=True, check=False)
     assert replayed.returncode in (0, 1), replayed.stdout
     for name in ("wslgpud.db", "wslgpud.db-wal", "wslgpud.db.lock"):
         # what is not there was not yet, or not any more
@@ -83,8 +82,7 @@ def test_after_a_power_cut_at_any_moment_all_that_was_confirmed_is_there(debian,
     mount(debian, "watched", "/mnt/watched")
     debian.run("sync")
     device(debian, "mark", "watched", "begin")
-    debian.run(PYTHON, "/srv/store_writer.py", "/mnt/watched/state/wslgpud.db", "0", str(TICKS),
-               timeout_seconds=500)  # fmt: skip
+    debian.run(PYTHON, "/srv/store_writer.py", "/mnt/watched/state/wslgpud.db", "0", str(TICKS), timeout_seconds=500)
     debian.run("umount", "/mnt/watched")
     device(debian, "remove", "watched")
     debian.run("gzip", "-1", "/srv/log", timeout_seconds=500)
@@ -118,10 +116,14 @@ class Writer:
         machine.run("chown", user, "/run/orders", "/run/answers")
         # a shell keeps the pipe open between two orders
         machine.run(
-            "systemd-run", f"--unit={self._unit}", f"--uid={user}", "sh", "-c",
+            "systemd-run",
+            f"--unit={self._unit}",
+            f"--uid={user}",
+            "sh",
+            "-c",
             "exec 3<>/run/orders; echo ready >>/run/answers;"
             f" exec {PYTHON} /srv/store_writer.py {file} 0 - <&3 >>/run/answers",
-        )  # fmt: skip
+        )
         # what is written into a pipe that nobody has open yet is lost
         machine.run("sh", "-c", "until [ -s /run/answers ]; do sleep 0.1; done")
 

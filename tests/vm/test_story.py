@@ -39,9 +39,16 @@ PROMETHEUS_YML = """scrape_configs:
       - targets: ["127.0.0.1:9655"]
 """
 PROMETHEUS = (
-    "systemd-run", "--quiet", "--unit=prometheus", "-p", "OOMScoreAdjust=-900", "/usr/local/bin/prometheus",
-    "--config.file=/root/prometheus.yml", "--storage.tsdb.path=/var/lib/prometheus", "--log.level=warn",
-)  # fmt: skip
+    "systemd-run",
+    "--quiet",
+    "--unit=prometheus",
+    "-p",
+    "OOMScoreAdjust=-900",
+    "/usr/local/bin/prometheus",
+    "--config.file=/root/prometheus.yml",
+    "--storage.tsdb.path=/var/lib/prometheus",
+    "--log.level=warn",
+)
 HEADROOM = 'wslgpud_headroom_bytes{resource="ram"}'
 #: Keeps what it has seen, and then validates, which takes all the rest at once. It takes a step when the
 #: daemon has taken another sample: where the machine is slow, both are, and the warning has as many samples.
@@ -92,10 +99,12 @@ class Terminal:
     def types(self, command: str, folder: str = "/root", shown_as: str = "", lines: int = 20) -> str:
         """Run a command to its end and return what it printed, of which so many lines fit on the screen."""
         done = self.machine.run(
-            "sh", "-c", f"cd {folder} && {{ {command}; }} 2>&1",
+            "sh",
+            "-c",
+            f"cd {folder} && {{ {command}; }} 2>&1",
             environment={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(COLUMNS)},
             timeout_seconds=PATIENCE_SECONDS,
-        )  # fmt: skip
+        )
         self.shows(shown_as or command, done.stdout, lines)
         return done.stdout
 

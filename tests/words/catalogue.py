@@ -1,7 +1,8 @@
 """Every template in the source, as Babel collects them, and the catalogues that translate them.
 
 Help of commands and of the configuration's keys are templates, too: docstrings and options say them; so are
-the paragraphs of the runbook.
+why the doctor checks something, what a key of .wslconfig means, the paragraphs of the runbook, and
+``words/templates.toml``.
 
 ``python -m tests.words.catalogue`` brings the catalogues up to date: a new template waits for its
 translation, one that nobody says any more goes.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,14 +21,26 @@ import polib
 import typer.main
 from babel.messages.extract import extract_from_dir
 
+from wslgpud.advise.doctor.findings import CHECKS
+from wslgpud.advise.wslconfig.keys import KEYS
 from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys
-from wslgpud.words.tongue import TRANSLATIONS
+from wslgpud.words import TRANSLATIONS
+from wslgpud.words.templates import TEMPLATES
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
-KEYWORDS = {"say": None, "says": (1, 2), "t": None, "template": None, "Fault": None, "warn": None}
+KEYWORDS = {
+    "say": None,
+    "says": (1, 2),
+    "t": None,
+    "template": None,
+    "Fault": None,
+    "warn": None,
+    "_say": None,
+    "refused": None,
+}
 OPTIONS = {"**.js": {"parse_template_string": True}}
 
 
@@ -50,25 +63,39 @@ METHODS = [("**.py", in_python), ("**.min.js", "ignore"), ("**.js", "javascript"
 def templates() -> dict[str, tuple[str, set[str]]]:
     """Return each template with its plural form (empty for most) and the files that say it."""
     found: dict[str, tuple[str, set[str]]] = {}
-    for file, _, words, _, _ in extract_from_dir(
-        PRODUCT, METHODS, OPTIONS, keywords=KEYWORDS, comment_tags=()
-    ):
+    for file, _, words, _, _ in extract_from_dir(PRODUCT, METHODS, OPTIONS, keywords=KEYWORDS, comment_tags=()):
         one, many = (words, "") if isinstance(words, str) else (words[0], words[1])
         _, files = found.setdefault(one, (many, set()))
         files.add(file)
     for key in declared_keys():
         found.setdefault(key.help, ("", set()))[1].add("config.py")
+    for check in CHECKS:
+        for text in (check.title, check.why):
+            found.setdefault(text, ("", set()))[1].add(
+                f"{check.look.__module__.removeprefix('wslgpud.').replace('.', '/')}.py"
+            )
+    for key in KEYS:
+        found.setdefault(key.meaning, ("", set()))[1].add("advise/wslconfig/keys.py")
     for text in "\n\n".join(runbook.sections().values()).split("\n\n"):
         found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
+    for text in sentences(TEMPLATES):
+        found.setdefault(text, ("", set()))[1].add("words/templates.toml")
     for command in commands():
-        file = (
-            Path(inspect.getfile(inspect.unwrap(command.callback))).name
-            if command.callback
-            else "__init__.py"
-        )
+        file = Path(inspect.getfile(inspect.unwrap(command.callback))).name if command.callback else "__init__.py"
         for text in helps.texts(command):
             found.setdefault(text, ("", set()))[1].add(f"cli/{file}")
     return found
+
+
+def sentences(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the templates of a table of tables; an advice may be the name of one."""
+    for text in table.values():
+        if isinstance(text, Mapping):
+            yield from sentences(text)
+        elif isinstance(text, list):
+            yield from text
+        elif text not in TEMPLATES["advice"]:
+            yield text
 
 
 def commands(command: Any = None) -> Iterator[Any]:

@@ -24,11 +24,38 @@ NAMES = frozenset(Path(__file__).with_name("names.txt").read_text().split())
 _CHINESE = r"\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"
 #: programs whose arguments may be words; the line up to Chinese, two spaces or a comment is theirs
 _PROGRAMS = (
-    "apt", "apt-get", "cat", "cd", "cp", "curl", "dmesg", "docker", "dockerd", "du", "echo", "git",
-    "journalctl", "make", "mkdir", "nvidia-smi", "pip", "pipx", "printf", "python", "python3", "rm",
-    "rsync", "sh", "sudo",
-    "systemctl", "tar", "uv", "uvx", "wsl", "wsl.exe",
-)  # fmt: skip
+    "apt",
+    "apt-get",
+    "cat",
+    "cd",
+    "cp",
+    "curl",
+    "dmesg",
+    "docker",
+    "dockerd",
+    "du",
+    "echo",
+    "git",
+    "journalctl",
+    "make",
+    "mkdir",
+    "nvidia-smi",
+    "pip",
+    "pipx",
+    "printf",
+    "python",
+    "python3",
+    "rm",
+    "rsync",
+    "sh",
+    "sudo",
+    "systemctl",
+    "tar",
+    "uv",
+    "uvx",
+    "wsl",
+    "wsl.exe",
+)
 _COMMAND = re.compile(
     rf"(?<![\w./-])(?:{'|'.join(map(re.escape, sorted(_PROGRAMS, key=len, reverse=True)))})"
     rf"(?![\w.-])[^\n{_CHINESE}]*?(?=[ ]{{2,}}|[ ]#|\n|[{_CHINESE}]|$)"

@@ -9,19 +9,47 @@ import pytest
 
 from tests.words.catalogue import path_of, renewed, templates
 from tests.words.latin import latin_words
-from wslgpud.words.tongue import TRANSLATIONS
+from wslgpud.words import TRANSLATIONS
 
 BLANK = re.compile(r"\{(\w+)\}")
 #: what is typed as it is: values of options and settings, resources, commands named by their last word
 VALUES = (
-    "auto", "off", "ram", "vram", "gpu", "temperature", "info", "warning", "critical", "history", "alerts",
-    "fit", "otlp", "job", "process", "name", "truth", "lora", "mixed", "yesterday", "now", "show",
-)  # fmt: skip
+    "auto",
+    "off",
+    "ram",
+    "vram",
+    "gpu",
+    "temperature",
+    "info",
+    "warning",
+    "critical",
+    "history",
+    "alerts",
+    "fit",
+    "otlp",
+    "job",
+    "process",
+    "name",
+    "truth",
+    "lora",
+    "mixed",
+    "yesterday",
+    "now",
+    "show",
+)
 #: terms and commands of several words
 QUOTED = (
-    "device not ready", "batch size", "gradient checkpointing", "JSON Lines", "kill -STOP", "sync;", "tr -d",
-    "compact vdisk", "promtool tsdb create-blocks-from openmetrics", "CREATE SCHEMA AUTHORIZATION role",
-)  # fmt: skip
+    "device not ready",
+    "batch size",
+    "gradient checkpointing",
+    "JSON Lines",
+    "kill -STOP",
+    "sync;",
+    "tr -d",
+    "compact vdisk",
+    "promtool tsdb create-blocks-from openmetrics",
+    "CREATE SCHEMA AUTHORIZATION role",
+)
 
 pytestmark = pytest.mark.parametrize("language", TRANSLATIONS)
 

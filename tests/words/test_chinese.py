@@ -10,9 +10,7 @@ import pytest
 from tests.words.catalogue import path_of
 from wslgpud.words import say, tongue
 
-ENTRIES = [
-    (entry.msgid, entry.msgstr or entry.msgstr_plural[0]) for entry in polib.pofile(str(path_of("zh")))
-]
+ENTRIES = [(entry.msgid, entry.msgstr or entry.msgstr_plural[0]) for entry in polib.pofile(str(path_of("zh")))]
 CHINESE = "\u4e00-\u9fff"
 #: what is not written, and where it is
 STYLE = {
@@ -51,20 +49,22 @@ def test_a_thing_has_one_name(term: str) -> None:
 
 
 def test_a_card_is_called_so_where_english_does() -> None:
-    assert [
-        text for said, text in ENTRIES if "显卡" in text and not re.search("card|Graph|make_resident", said)
-    ] == []
+    assert [text for said, text in ENTRIES if "显卡" in text and not re.search("card|Graph|make_resident", said)] == []
 
 
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (say("{resource} is fine again: {room_bytes} free", resource="ram", room_bytes=1 << 30),
-         "内存已恢复正常：空闲 1.0 GiB"),
-        (say("{resource} is fine again: {room_bytes} free", resource="gpu0", room_bytes=1 << 30),
-         "GPU 0 已恢复正常：空闲 1.0 GiB"),
+        (
+            say("{resource} is fine again: {room_bytes} free", resource="ram", room_bytes=1 << 30),
+            "内存已恢复正常：空闲 1.0 GiB",
+        ),
+        (
+            say("{resource} is fine again: {room_bytes} free", resource="gpu0", room_bytes=1 << 30),
+            "GPU 0 已恢复正常：空闲 1.0 GiB",
+        ),
         (say("{time} ago: {what}", time=say("{number} s", number=3), what="我的 文件"), "3 秒前：我的 文件"),
     ],
-)  # fmt: skip
+)
 def test_what_is_filled_in_stands_as_if_it_had_been_written_there(message, text) -> None:
     assert tongue("zh").text(message) == text

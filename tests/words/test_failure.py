@@ -59,9 +59,7 @@ def test_each_fault_of_the_driver_is_explained_in_chinese(wsl):
     told.append(explain_silence(say("{probe} does not end", probe=say("NVML probe")), wsl=wsl))
 
     assert [
-        latin_words(
-            CHINESE.text(one), ("protectBinfmt", "libnvidia-compute", "nvidia-utils", "TIMEOUT", "UNKNOWN")
-        )
+        latin_words(CHINESE.text(one), ("protectBinfmt", "libnvidia-compute", "nvidia-utils", "TIMEOUT", "UNKNOWN"))
         for one in told
     ] == [[]] * len(told)
 

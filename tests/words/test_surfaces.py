@@ -24,11 +24,32 @@ ROOT = Path(__file__).parents[2]
 HOSTS, TRACES = ROOT / "tests/hosts", ROOT / "tests/traces"
 #: what these machines and their owners call their own; values of options; what is printed for programs
 NAMES = (
-    "node", "batch size", "pt_main_thread", "debug", "panic", "auto", "off", "command", "json",
-    "training", "inference", "desktop", "max", "lora", "train", "cpu", "gpu", "foo", "cert",
-    "prometheus", "cicc", "level", "rule",
-    *OTHERS, *(rule.name for rule in RULES),
-)  # fmt: skip
+    "node",
+    "batch size",
+    "pt_main_thread",
+    "debug",
+    "panic",
+    "auto",
+    "off",
+    "command",
+    "json",
+    "training",
+    "inference",
+    "desktop",
+    "max",
+    "lora",
+    "train",
+    "cpu",
+    "gpu",
+    "foo",
+    "cert",
+    "prometheus",
+    "cicc",
+    "level",
+    "rule",
+    *OTHERS,
+    *(rule.name for rule in RULES),
+)
 #: a mark of half width after Chinese: punctuation that the code has put there itself
 HALF_WIDTH = re.compile(r"[\u4e00-\u9fff][:;,](?: |$)", re.MULTILINE)
 
@@ -53,9 +74,13 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     """Run a command as somebody with a Chinese locale; return what they read."""
     monkeypatch.chdir(tmp_path)
     environment = {
-        "LANG": "zh_CN.UTF-8", "LC_ALL": None, "COLUMNS": "160", "HOME": str(tmp_path),
-        "XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CONFIG_HOME": str(tmp_path / "config"),
-    }  # fmt: skip
+        "LANG": "zh_CN.UTF-8",
+        "LC_ALL": None,
+        "COLUMNS": "160",
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
 
     def run(*arguments: object) -> str:
         done = CliRunner().invoke(app, [str(argument) for argument in arguments], env=environment)
@@ -75,13 +100,27 @@ def chinese(text: str, *names: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "incidents --all", "alerts list", "alerts silence swap_thrash --for 2h",
-        "alerts silence swap_thrash --for 0", "alerts release", "alerts ack 99", "stress history",
-        "stress compare", "stress compare 1 2", "db info", "db check", "db compact --dry-run",
-        "db backup copy.db", "history ram", "history foo", "export ram.csv ram", "export x.txt",
-        "replay --since 1h", "incidents 9999",
+        "incidents --all",
+        "alerts list",
+        "alerts silence swap_thrash --for 2h",
+        "alerts silence swap_thrash --for 0",
+        "alerts release",
+        "alerts ack 99",
+        "stress history",
+        "stress compare",
+        "stress compare 1 2",
+        "db info",
+        "db check",
+        "db compact --dry-run",
+        "db backup copy.db",
+        "history ram",
+        "history foo",
+        "export ram.csv ram",
+        "export x.txt",
+        "replay --since 1h",
+        "incidents 9999",
     ],
-)  # fmt: skip
+)
 def test_a_history_is_told_in_chinese(state: Path, shown: Shown, command: str) -> None:
     if command == "db compact --dry-run":
         shutil.copytree(state, "own")
@@ -113,23 +152,37 @@ def test_a_machine_is_told_in_chinese(shown: Shown, host: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "alerts explain clock_jump", "alerts test", "alerts silence foo", "config check",
+        "alerts explain clock_jump",
+        "alerts test",
+        "alerts silence foo",
+        "config check",
         "config init own.toml",
-        "fit 7B --usable 14GiB", "fit 7B --usable foo", "fit 7B --mode train --usable 14GiB", "sweep foo 1 2",
-        "db info", "monitor -o --url http://127.0.0.1:9", "doctor --host-root .", "stress --quick --full",
-        "wslconfig preset training --memory 64GB --processors 32 --file own.ini", "wslconfig keys",
-        "stress history", "stress answer", "foo", "status foo", "guard --jobs foo -- true", "db check --help",
+        "fit 7B --usable 14GiB",
+        "fit 7B --usable foo",
+        "fit 7B --mode train --usable 14GiB",
+        "sweep foo 1 2",
+        "db info",
+        "monitor -o --url http://127.0.0.1:9",
+        "doctor --host-root .",
+        "stress --quick --full",
+        "wslconfig preset training --memory 64GB --processors 32 --file own.ini",
+        "wslconfig keys",
+        "stress history",
+        "stress answer",
+        "foo",
+        "status foo",
+        "guard --jobs foo -- true",
+        "db check --help",
     ],
-)  # fmt: skip
+)
 def test_without_a_history_and_with_mistakes_it_is_chinese_too(shown: Shown, command: str) -> None:
     chinese(shown(*command.split()))
 
 
-def test_recordings_are_replayed_and_scored_in_chinese(shown: Shown) -> None:
+def test_recordings_are_replayed_in_chinese(shown: Shown) -> None:
     leak = TRACES / "vm/vm-leak_linear-1300s-4096-noswap.jsonl.gz"
 
     chinese(shown("replay", leak), "vm-leak_linear")
-    chinese(shown("replay", "--score", leak))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +205,7 @@ def test_what_is_wrong_with_a_recording_is_told_in_chinese(shown: Shown, lines: 
         ("web.yml", "tls_server_config:\n  client_auth_type: RequireAnyClientCert\n"),
     ],
 )
-def test_what_is_wrong_with_a_configuration_is_told_in_chinese(
-    shown: Shown, name: str, settings: str
-) -> None:
+def test_what_is_wrong_with_a_configuration_is_told_in_chinese(shown: Shown, name: str, settings: str) -> None:
     Path("own.toml").write_text('[server]\nweb_config_file = "web.yml"\n')
     Path(name).write_text(settings)
 
@@ -163,11 +214,8 @@ def test_what_is_wrong_with_a_configuration_is_told_in_chinese(
 
 @pytest.mark.parametrize(
     "alerts",
-    [
-        'command = ["/nonexistent/alert"]', 'command = ["/bin/false"]',
-        'alertmanager_urls = ["http://127.0.0.1:9"]',
-    ],
-)  # fmt: skip
+    ['command = ["/nonexistent/alert"]', 'command = ["/bin/false"]', 'alertmanager_urls = ["http://127.0.0.1:9"]'],
+)
 def test_why_a_channel_took_nothing_is_told_in_chinese(shown: Shown, alerts: str) -> None:
     Path("own.toml").write_text(f"[alerts]\n{alerts}\n")
 
@@ -191,7 +239,7 @@ def test_a_history_that_cannot_be_read_says_why_in_chinese(shown: Shown, tmp_pat
 
 
 def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
-    from wslgpud.alerts.runbook import sections  # noqa: PLC0415 - only here
+    from wslgpud.alerts.runbook import sections  # only here
 
     for text in sections(tongue("zh")).values():
         chinese(text, "device not ready")
@@ -199,7 +247,7 @@ def test_each_rule_of_the_runbook_reads_chinese_whatever_asks() -> None:
 
 def test_pictures_are_chinese_too(state: Path, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="needs wslgpud[plots]")
-    monkeypatch.setattr("wslgpud.plots.fonts.families", lambda: None)  # then an SVG has text and no shapes
+    monkeypatch.setattr("wslgpud.series.plots.fonts.families", lambda: None)  # then an SVG has text and no shapes
     listed = json.loads(shown("incidents", "--json", "--state", state))
     shown("incidents", listed[1]["id"], "--plot", "incident.svg", "--state", state)
     shown("stress", "history", "--plot", "nights.svg", "--state", state)

@@ -66,11 +66,7 @@ def test_a_message_reads_in_each_language_and_as_a_log_line():
 
 
 def test_a_count_of_one_has_words_of_its_own():
-    assert [str(says("{count} kill", "{count} kills", count=n)) for n in (0, 1, 2)] == [
-        "0 kills",
-        "1 kill",
-        "2 kills",
-    ]
+    assert [str(says("{count} kill", "{count} kills", count=n)) for n in (0, 1, 2)] == ["0 kills", "1 kill", "2 kills"]
 
 
 def test_a_fact_that_looks_like_a_template_is_no_template():
@@ -80,13 +76,7 @@ def test_a_fact_that_looks_like_a_template_is_no_template():
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        "train.py",
-        say("RAM"),
-        says("a", "b", count=2),
-        say("x {y} {z}", y=say("{n}", n=1.5), z=("a", say("b"))),
-    ],
+    "said", ["train.py", say("RAM"), says("a", "b", count=2), say("x {y} {z}", y=say("{n}", n=1.5), z=("a", say("b")))]
 )
 def test_messages_pass_through_json_as_they_are(said):
     assert from_json(json.loads(json.dumps(to_json(said)))) == said
@@ -160,16 +150,12 @@ def test_a_message_that_needs_an_unknown_fact_says_nothing():
 
 
 def test_a_document_has_its_messages_in_words_and_leaves_out_what_is_not_known():
-    document = {
-        "headline": say("{word}" * 40, word="word"),
-        "who": say("RAM"),
-        "none": None,
-        "no": Message(""),
-    }
+    document = {"headline": say("{word}" * 40, word="word"), "who": say("RAM"), "none": None, "no": Message("")}
 
     assert CHINESE.document({"a": [document], "b": (1, "c")}) == {
-        "a": [{"headline": f"{'word' * 40:.{HEADLINE_CHARACTERS - 1}}…", "who": "内存"}], "b": [1, "c"]
-    }  # fmt: skip
+        "a": [{"headline": f"{'word' * 40:.{HEADLINE_CHARACTERS - 1}}…", "who": "内存"}],
+        "b": [1, "c"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,7 @@ CAUTION = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One value and what its run took, None where not known.
-
-    ``vram_bytes`` is what came on top of what was used before.
-    """
+    """One value and what its run took, None where not known; of VRAM, on top of what was used before."""
 
     value: str
     code: int
@@ -49,24 +46,18 @@ def predict(points: Sequence[tuple[float, int]], value: float) -> int | None:
     return max(y1 if value >= x1 else 0, round(y1 + slope * (value - x1)))
 
 
-def too_much(
-    steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None
-) -> Message | None:
+def too_much(steps: Sequence[Step], value: str, ram_room_bytes: int, vram_room_bytes: int | None) -> Message | None:
     """Return why the next value will not fit; None: it fits, or nothing is known."""
     new = Step(value, 0, 0.0, None, None).number
     if new is None:
         return None
-    good = [(s.number, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0]
-    ram = predict([(x, ram) for x, ram, _ in good if x is not None and ram is not None], new)
-    vram = predict([(x, vram) for x, _, vram in good if x is not None and vram is not None], new)
+    known = [(s.number, s.ram_bytes, s.vram_bytes) for s in steps if s.code == 0 and s.number is not None]
+    ram = predict([(x, ram) for x, ram, _ in known if ram is not None], new)
+    vram = predict([(x, vram) for x, _, vram in known if vram is not None], new)
     if vram is not None and vram_room_bytes is not None and vram * CAUTION > vram_room_bytes:
         need: dict[str, Fact] = {"value": value, "need_bytes": vram, "free_bytes": vram_room_bytes}
-        return say(
-            "{value} would take {need_bytes} of VRAM, and {free_bytes} is free: stopped before it", **need
-        )
+        return say("{value} would take {need_bytes} of VRAM, and {free_bytes} is free: stopped before it", **need)
     if ram is not None and ram * CAUTION > ram_room_bytes:
         need = {"value": value, "need_bytes": ram, "free_bytes": ram_room_bytes}
-        return say(
-            "{value} would take {need_bytes} of RAM, and {free_bytes} is free: stopped before it", **need
-        )
+        return say("{value} would take {need_bytes} of RAM, and {free_bytes} is free: stopped before it", **need)
     return None

@@ -10,36 +10,37 @@ import logging
 import re
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from wslgpud.alerts.incidents import Incident
 from wslgpud.alerts.rules import UNCLEAN_END, VRAM_STRESS
 from wslgpud.event import Event
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.masking import masked
 from wslgpud.model import Level, Number, Sample, Snapshot, SourceReport, Transition
 from wslgpud.probes.interop import automount_root
 from wslgpud.risk.attribution import full_name
-from wslgpud.units import one_line
+from wslgpud.security.redaction import masked
+from wslgpud.store import DaemonRun, ProcessPoint, Store
 from wslgpud.words import Fact, Said, template
+from wslgpud.words.units import one_line
+
+if TYPE_CHECKING:
+    from wslgpud.alerts.manager import AlertManager
 
 log = logging.getLogger(__name__)
 
 EVENT = "black_box"
-#: how much before the end says something about it
-WINDOW_SECONDS = 600.0
+#: how much before the end is looked through for who grew
+WINDOW_SECONDS = 300.0
 #: a process that grew by less is not what ended a machine
 LEAST_GROWTH_BYTES = 64 << 20
 #: What ends no machine. As trouble, the end before this one would make a warning of each that follows soon,
 #: and what stays open for weeks one of each evening.
 _NO_CAUSE = frozenset({UNCLEAN_END, VRAM_STRESS, "source_stale", "store_failing", "store_damaged"})
 _JOURNAL_SECONDS = 20.0
-_MOST_LINES = 40
-_MOST_USERS = 20
-_MOST_DUMPS = 1000
+_MOST_LINES, _MOST_USERS, _MOST_DUMPS = 40, 20, 1000
 #: WSL writes dumps of programs that crash and the texts of kernel panics there, see wsl2's crash collection:
 #: https://github.com/microsoft/WSL/blob/master/src/windows/service/exe/WslCoreVm.cpp
 _DUMPS = "AppData/Local/Temp/wsl-crashes"
@@ -51,45 +52,7 @@ _TELLING = re.compile(
 _FATAL = re.compile(r"out of memory|killed process|kernel panic|BUG:|read-only", re.IGNORECASE)
 
 
-class Run(Protocol):
-    """The last life of the daemon."""
-
-    @property
-    def stopped_wall(self) -> float | None:
-        """When it last wrote."""
-
-    @property
-    def started_wall(self) -> float:
-        """When it began."""
-
-    @property
-    def boot_id(self) -> str:
-        """Which boot it ran in."""
-
-
-class Keeper(Protocol):
-    """What is needed of the store."""
-
-    def append(self, snapshot: Snapshot, *, urgent: bool = False) -> None:
-        """Keep a snapshot."""
-
-    def processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
-        """Return the processes recorded between two moments."""
-
-
-class Audience(Protocol):
-    """Who is told."""
-
-    @property
-    def left_open(self) -> Sequence[Incident]:
-        """What was open when the run ended."""
-
-    def report(self, transition: Transition) -> None:
-        """Announce it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """How much a process grew, in bytes over seconds."""
 
     name: str
@@ -98,41 +61,28 @@ class Growth:
     seconds: float
 
 
-class Held(NamedTuple):
-    """What one process held at a moment; ``store.ProcessPoint`` is alike."""
-
-    wall: float
-    pid: int
-    start_ticks: int
-    name: str
-    rss_bytes: int
-    swap_bytes: int
-
-
-def growths(points: Iterable[Any]) -> list[Growth]:
-    """Return who grew over the recorded processes (see ``Held``), the most first."""
-    seen: dict[tuple[int, int], list[Any]] = {}
+def by_process(points: Iterable[ProcessPoint]) -> list[list[ProcessPoint]]:
+    """Return the recorded points of each process."""
+    seen: dict[tuple[int, int], list[ProcessPoint]] = {}
     for point in points:
         seen.setdefault((point.pid, point.start_ticks), []).append(point)
-    found = [
-        Growth(p[-1].name, p[-1].pid, _held(p[-1]) - _held(p[0]), p[-1].wall - p[0].wall)
-        for p in seen.values()
-    ]
+    return list(seen.values())
+
+
+def growths(points: Iterable[ProcessPoint]) -> list[Growth]:
+    """Return who grew over the recorded processes, the most first."""
+    found = []
+    for first, last in ((of[0], of[-1]) for of in by_process(points)):
+        grown = last.rss_bytes + last.swap_bytes - first.rss_bytes - first.swap_bytes
+        found.append(Growth(last.name, last.pid, grown, last.wall - first.wall))
     return sorted((g for g in found if g.grown_bytes >= LEAST_GROWTH_BYTES), key=lambda g: -g.grown_bytes)
-
-
-def _held(point: Any) -> int:
-    return int(point.rss_bytes + point.swap_bytes)
 
 
 def kernel_lines(host: Host, boot_id: str) -> list[str]:
     """Return the telling lines of a boot's kernel log, oldest first; nothing where the journal has none."""
-    command = [
-        "journalctl", "--dmesg", f"--boot={boot_id.replace('-', '')}", "--lines=2000", "--no-pager",
-        "--output=short-iso", "--quiet",
-    ]  # fmt: skip
+    options = ["--dmesg", "--lines=2000", "--no-pager", "--output=short-iso", "--quiet"]
     try:
-        text = host.run(command, _JOURNAL_SECONDS)
+        text = host.run(["journalctl", f"--boot={boot_id.replace('-', '')}", *options], _JOURNAL_SECONDS)
     except (NoData, SourceError) as error:
         log.debug("no kernel log of the last boot: %s", error)
         return []
@@ -158,61 +108,46 @@ def crash_dumps(host: Host, since_wall: float) -> list[str]:
 
 
 def examine(
-    host: Host, store: Keeper, run: Run, boot_id: str, before: Sequence[Incident]
+    host: Host, store: Store, run: DaemonRun, boot_id: str, before: Sequence[Incident]
 ) -> tuple[Transition, Snapshot]:
-    """Return what is to be announced of the end of ``run``, and what is to be kept of it.
+    """Return what is to be announced of the unclean end of ``run``, and what is to be kept of it.
 
-    Args:
-        host: the machine.
-        store: what it recorded.
-        run: the run that did not end in order.
-        boot_id: of now; another one than the run's means that the machine itself went down.
-        before: incidents that were open when it ended.
+    A ``boot_id`` other than the run's means that the machine itself went down; ``before`` were open then.
     """
     ended = run.stopped_wall or run.started_wall
     machine = run.boot_id != boot_id
     lines = kernel_lines(host, run.boot_id) if machine else []
     dumps = crash_dumps(host, ended - 60.0) if machine else []
-    grew = growths(store.processes(ended - WINDOW_SECONDS / 2, ended))
-    risky = [i for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
-    fatal = [line for line in lines if _FATAL.search(line)]
+    grew = growths(store.processes(ended - WINDOW_SECONDS, ended))
     kept: dict[str, str | Number] = {"ended_wall": ended}
     if grew:
         kept["growing"] = full_name(one_line(grew[0].name, 40), grew[0].pid)
     facts: dict[str, Fact] = {**kept, ("last_wall" if machine else "killed_wall"): ended}
-    lines_told = (one_line(line, 160).rstrip(".") for line in (*fatal[-1:], *dumps[-1:]))
-    trouble: tuple[Said, ...] = (*(i.message for i in risky), *lines_told)
+    fatal = [line for line in lines if _FATAL.search(line)]
+    trouble: list[Said] = [i.message for i in before if i.level >= Level.WARNING and i.rule not in _NO_CAUSE]
+    trouble += [one_line(line, 160).rstrip(".") for line in (*fatal[-1:], *dumps[-1:])]
     if trouble:
-        facts["trouble"] = trouble
+        facts["trouble"] = tuple(trouble)
     now, mono = host.clock.wall(), host.clock.mono()
     # WSL ends its machine without asking anybody as a matter of course: alone that is not worth a warning.
     level = Level.WARNING if trouble else Level.INFO
-    row = Transition(
-        now,
-        mono,
-        "machine" if machine else "daemon",
-        UNCLEAN_END,
-        Level.OK,
-        level,
-        facts=facts,
-    )
+    row = Transition(now, mono, "machine" if machine else "daemon", UNCLEAN_END, Level.OK, level, facts=facts)
     kept |= {"kernel": "\n".join(lines), "dumps": "\n".join(dumps), "boot_id": run.boot_id}
     event = Event(EVENT, now, template("the last run did not end in order"), kept)
     report = SourceReport(EVENT, "ok", Sample((), events=(event,)), mono, 0.0)
     return row, Snapshot(now, mono, 0, (report,))
 
 
-def examine_in_background(host: Host, store: Keeper, run: Run, boot_id: str, audience: Audience) -> None:
+def examine_in_background(host: Host, store: Store, run: DaemonRun, boot_id: str, alerts: AlertManager) -> None:
     """Examine and announce without holding up the start: the journal and 9p may take long, or for ever."""
-    before = audience.left_open
 
     def work() -> None:
         try:
-            row, kept = examine(host, store, run, boot_id, before)
+            row, kept = examine(host, store, run, boot_id, alerts.left_open)
         except Exception:
             log.exception("the end of the last run could not be examined; please report this")
             return
         store.append(kept, urgent=True)
-        audience.report(row)
+        alerts.report(row)
 
     threading.Thread(target=work, name="black-box", daemon=True).start()

@@ -8,12 +8,12 @@ from functools import partial
 from wslgpud.alerts.channels import Channel
 from wslgpud.alerts.channels.alertmanager import AlertmanagerChannel
 from wslgpud.alerts.channels.apprise import AppriseChannel, understood, urls_from
-from wslgpud.alerts.channels.command import CommandChannel
 from wslgpud.alerts.channels.desktop import DesktopChannel
+from wslgpud.alerts.channels.programs import CommandChannel
 from wslgpud.alerts.channels.toast import ToastChannel
-from wslgpud.alerts.policy import Manners, channel_levels, quiet_hours
+from wslgpud.alerts.send_policy import SendPolicy, channel_levels, quiet_hours
 from wslgpud.config import Alerts
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.host import Host
 from wslgpud.model import Level
 from wslgpud.words import say
@@ -27,9 +27,7 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     """
     found: list[Channel] = []
     toast, desktop = ToastChannel(host, environ), DesktopChannel(environ)
-    if settings.windows_toast == "on" or (
-        settings.windows_toast == "auto" and host.live and toast.available()
-    ):
+    if settings.windows_toast == "on" or (settings.windows_toast == "auto" and host.live and toast.available()):
         found.append(toast)
     # Under WSL a desktop has nobody who shows notifications; Windows does.
     local = host.live and not found and desktop.available()
@@ -45,13 +43,8 @@ def channels(settings: Alerts, host: Host, environ: Mapping[str, str]) -> list[C
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(say("alerts: {names} is configured twice", names=tuple(sorted(twice))))
     if unknown := channel_levels(settings).keys() - {*names, *sometimes(settings)}:
-        raise ConfigError(
-            say(
-                "alerts.channel_levels: no channel {names}; there are: {known}",
-                names=tuple(sorted(unknown)),
-                known=tuple(names) or say("none"),
-            )
-        )
+        told = {"names": tuple(sorted(unknown)), "known": tuple(names) or say("none")}
+        raise ConfigError(say("alerts.channel_levels: no channel {names}; there are: {known}", **told))
     return found
 
 
@@ -65,24 +58,12 @@ def sometimes(settings: Alerts) -> set[str]:
 
 
 def levels(settings: Alerts, names: list[str]) -> dict[str, Level]:
-    """Return the lowest level of each channel.
-
-    Raises:
-        ConfigError: see ``policy.channel_levels``.
-    """
+    """Return the lowest level of each channel; raises what ``channel_levels`` does."""
     own = channel_levels(settings)
     return {name: own.get(name, Level[settings.minimum_level.upper()]) for name in names}
 
 
-def manners(settings: Alerts) -> partial[Manners]:
-    """Return what makes the manners of a channel for people.
-
-    Raises:
-        ConfigError: the quiet hours cannot be read.
-    """
-    return partial(
-        Manners,
-        quiet_hours(settings.quiet_hours),
-        Level[settings.quiet_level.upper()],
-        settings.messages_per_hour,
-    )
+def send_policy(settings: Alerts) -> partial[SendPolicy]:
+    """Return what makes the policy of a channel for people; raises what ``quiet_hours`` does."""
+    level = Level[settings.quiet_level.upper()]
+    return partial(SendPolicy, quiet_hours(settings.quiet_hours), level, settings.messages_per_hour)

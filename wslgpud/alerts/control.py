@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from wslgpud import documents
+from wslgpud.security import safe_files
 from wslgpud.words import Said, cause, say
 
 FILE = "alerts.json"
@@ -22,42 +22,24 @@ class Silence:
     resource: str
     until_wall: float
 
-    def covers(self, rule: str, resource: str, wall: float) -> bool:
-        """Tell whether it holds for an incident now."""
-        return self.rule in ("*", rule) and self.resource in ("*", resource) and wall < self.until_wall
-
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """All that was asked for."""
+    """All that was asked for: silences, and the numbers of acknowledged incidents."""
 
     silences: tuple[Silence, ...] = ()
     acknowledged: tuple[int, ...] = ()
 
     def silenced_until(self, rule: str, resource: str, wall: float) -> float | None:
         """Return the moment until which an incident is silenced; None where it is not."""
-        return max((s.until_wall for s in self.silences if s.covers(rule, resource, wall)), default=None)
-
-
-def _read(path: Path) -> Control:
-    try:
-        document = documents.parsed(documents.read(path))
-        return Control(
-            tuple(
-                Silence(str(s["rule"]), str(s["resource"]), float(s["until_wall"]))
-                for s in document["silences"]
-            ),
-            tuple(int(number) for number in document["acknowledged"]),
-        )
-    except FileNotFoundError:
-        return Control()
+        covering = (s for s in self.silences if s.rule in ("*", rule) and s.resource in ("*", resource))
+        return max((s.until_wall for s in covering if wall < s.until_wall), default=None)
 
 
 class ControlFile:
     """Reads the file again when it has changed; one that cannot be read silences nothing."""
 
     def __init__(self, folder: Path, complain: Callable[[Said], None] = lambda _: None) -> None:
-        """Keep where it lies."""
         self.path = folder / FILE
         self._complain = complain
         self._stamp: tuple[int, int] | None = None
@@ -71,18 +53,14 @@ class ControlFile:
         except OSError:
             stamp = (0, 0)
         if stamp != self._stamp:
-            self._stamp = stamp
+            self._stamp, self._known = stamp, Control()
             try:
-                self._known = _read(self.path)
+                self._known = self._read()
+            except FileNotFoundError:
+                pass
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-                self._known = Control()
-                self._complain(
-                    say(
-                        "{path} cannot be read, so nothing is silenced: {error}",
-                        path=str(self.path),
-                        error=cause(error),
-                    )
-                )
+                why = {"path": str(self.path), "error": cause(error)}
+                self._complain(say("{path} cannot be read, so nothing is silenced: {error}", **why))
         return self._known
 
     def change(self, how: Callable[[Control], Control]) -> Control:
@@ -96,5 +74,10 @@ class ControlFile:
             "silences": [asdict(s) for s in after.silences[-_MOST:]],
             "acknowledged": list(after.acknowledged[-_MOST:]),
         }
-        documents.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
+        safe_files.put(self.path, json.dumps(document), mode=0o644)  # the daemon is another user
         return after
+
+    def _read(self) -> Control:
+        document = safe_files.parsed(safe_files.read(self.path))
+        silences = ((str(s["rule"]), str(s["resource"]), float(s["until_wall"])) for s in document["silences"])
+        return Control(tuple(Silence(*s) for s in silences), tuple(int(number) for number in document["acknowledged"]))

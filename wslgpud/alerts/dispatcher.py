@@ -6,15 +6,14 @@ import heapq
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from wslgpud.alerts.channels import Channel, DeliveryError, Refreshed
-from wslgpud.alerts.message import Message, digest, level_of, numbered, worded
-from wslgpud.alerts.policy import Manners
+from wslgpud.alerts.message import Message, digest, level_of, worded
+from wslgpud.alerts.send_policy import SendPolicy
 from wslgpud.host import Clock
-from wslgpud.model import Level
+from wslgpud.store import Delivery, Store
 from wslgpud.words import ENGLISH, Said, Tongue, cause, say
 
 log = logging.getLogger(__name__)
@@ -29,139 +28,63 @@ MOST_WAITING = 500
 RECHECK_SECONDS = 60.0
 
 
-class Delivery(Protocol):
-    """A message that waits for its channel."""
-
-    @property
-    def id(self) -> int:
-        """What marks it sent."""
-
-    @property
-    def channel(self) -> str:
-        """Name of its channel."""
-
-    @property
-    def payload(self) -> Mapping[str, Any]:
-        """The message."""
-
-    @property
-    def created_wall(self) -> float:
-        """When it was put there, in seconds since the epoch."""
-
-    @property
-    def transition_id(self) -> int | None:
-        """The row it tells of."""
-
-
-class Outbox(Protocol):
-    """Where messages wait, over restarts, until they are marked."""
-
-    def unsent(self, channel: str | None = None) -> Sequence[Delivery]:
-        """Return what one channel, or any, has not taken yet, oldest first."""
-
-    def mark_sent(self, delivery_id: int) -> None:
-        """Note that the channel took it."""
-
-    def mark_failed(self, delivery_id: int, error: Said) -> None:
-        """Note a failed try; it goes on waiting."""
-
-    def abandon(self, delivery_id: int, error: Said) -> None:
-        """Give it up, with the reason."""
-
-
+@dataclass
 class Dispatcher:
-    """A thread a channel that sends what waits, also what an earlier run left; ``wake`` tells of more."""
+    """A thread for each channel, so that one that hangs holds up no other; ``wake`` tells them of more.
 
-    def __init__(  # noqa: PLR0913 - all that a line needs
-        self,
-        channels: Sequence[Channel],
-        outbox: Outbox,
-        clock: Clock,
-        *,
-        manners: Callable[[], Manners] = Manners,
-        tongue: Tongue = ENGLISH,
-        expiry_seconds: float = EXPIRY_SECONDS,
-        levels: Mapping[str, Level] = MappingProxyType({}),
-    ) -> None:
-        """Prepare a line for each channel, so that one that hangs holds up no other.
+    ``policy`` makes the send policy of a channel for people; ``reminders`` returns, by the name of a channel
+    that must hear of open incidents again and again, messages of them.
+    """
 
-        Args:
-            channels: where messages go.
-            outbox: where they wait.
-            clock: time.
-            manners: makes what a channel for people observes.
-            tongue: the language of what is sent.
-            expiry_seconds: after how long a message is given up.
-            levels: by channel, the lowest level that it is reminded of.
-        """
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self.levels = levels
-        self._open: Sequence[Message] = ()
-        self._lines = [
-            _Line(channel, outbox, clock, self, manners() if channel.human else None, tongue, expiry_seconds)
-            for channel in channels
-        ]
+    channels: Sequence[Channel]
+    outbox: Store
+    clock: Clock
+    policy: Callable[[], SendPolicy] = SendPolicy
+    tongue: Tongue = ENGLISH
+    expiry_seconds: float = EXPIRY_SECONDS
+    reminders: Callable[[str], Sequence[Message]] = lambda _: ()
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._workers = [_ChannelWorker(channel, self) for channel in self.channels]
 
     def start(self) -> None:
-        """Start sending."""
-        for line in self._lines:
-            line.thread.start()
+        """Start sending, first what an earlier run left."""
+        for worker in self._workers:
+            worker.thread.start()
 
     def wake(self) -> None:
         """Say that the outbox has more."""
-        for line in self._lines:
-            line.wake.set()
+        for worker in self._workers:
+            worker.wake.set()
 
     def close(self, timeout_seconds: float) -> None:
         """Stop after what is being sent; the rest stays in the outbox for the next run."""
-        for line in self._lines:
-            line.stopping = True
-            line.wake.set()
-        for line in self._lines:
-            if line.thread.is_alive():
-                line.thread.join(timeout_seconds / len(self._lines))
-
-    def now_open(self, messages: Sequence[Message]) -> None:
-        """Say which incidents are open, for channels that must hear of them again and again."""
-        self._open = tuple(messages)
-
-    @property
-    def open_messages(self) -> Sequence[Message]:
-        """Messages of the incidents that are open."""
-        return self._open
+        for worker in self._workers:
+            worker.stopping = True
+            worker.wake.set()
+        for worker in self._workers:
+            if worker.thread.is_alive():
+                worker.thread.join(timeout_seconds / len(self._workers))
 
     def waiting(self) -> dict[str, int]:
         """Return how many messages wait for each channel."""
-        return {line.channel.name: len(line.outbox.unsent(line.channel.name)) for line in self._lines}
+        return {channel.name: len(self.outbox.unsent(channel.name)) for channel in self.channels}
 
 
-class _Line:
-    """A channel, what waits for it, and how it fares."""
+class _ChannelWorker:
+    """A channel, its thread, and how it fares."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of one line, made in one place
-        self,
-        channel: Channel,
-        outbox: Outbox,
-        clock: Clock,
-        owner: Dispatcher,
-        manners: Manners | None,
-        tongue: Tongue,
-        expiry_seconds: float,
-    ) -> None:
-        self.channel = channel
-        self.outbox = outbox
+    def __init__(self, channel: Channel, owner: Dispatcher) -> None:
         self.wake = threading.Event()
         self.stopping = False
         self.thread = threading.Thread(target=self._work, name=f"alerts-{channel.name}", daemon=True)
-        self._clock = clock
-        self._owner = owner
-        self._manners = manners
-        self._tongue = tongue
-        self._expiry = expiry_seconds
+        self._channel, self._owner, self._outbox, self._clock = channel, owner, owner.outbox, owner.clock
+        self._policy = owner.policy() if channel.human else None
         self._failures = 0
         self._overfull = False
         self._not_before = 0.0
-        self._refreshed = clock.mono()
+        self._refreshed = owner.clock.mono()
 
     def _work(self) -> None:
         while not self.stopping:
@@ -170,32 +93,28 @@ class _Line:
                 pause = self._step()
             except Exception:
                 # Else the thread would end, and with it the channel, without a word.
-                log.exception("channel %s stumbled; please report this", self.channel.name)
+                log.exception("channel %s stumbled; please report this", self._channel.name)
                 pause = RECHECK_SECONDS
             if pause is None or pause > 0:
                 self.wake.wait(pause)
 
     def _step(self) -> float | None:
         """Do one thing; return the seconds until the next, None when nothing waits."""
-        waiting = self._bounded(self.outbox.unsent(self.channel.name))
+        waiting = self._bounded(self._outbox.unsent(self._channel.name))
         if (pause := self._not_before - self._clock.mono()) > 0:
             return pause
         if not waiting:
             return self._refresh()
-        wall = self._clock.wall()
-        if wall - waiting[0].created_wall > self._expiry:
-            self._done(
-                waiting[:1], "expired", say("older than {expiry_seconds}", expiry_seconds=self._expiry)
-            )
+        wall, expiry = self._clock.wall(), self._owner.expiry_seconds
+        if wall - waiting[0].created_wall > expiry:
+            self._done(waiting[:1], "expired", say("older than {expiry_seconds}", expiry_seconds=expiry))
             return 0.0
-        batch = waiting[:1]
-        if self._manners is not None:
-            # What has piled up is one message: nobody reads forty of them one by one.
-            batch = waiting
-            worst = max(level_of(d.payload) for d in waiting)
-            if (pause := self._manners.wait(worst, wall, self._clock.mono())) > 0:
-                return min(pause, RECHECK_SECONDS)
-        return self._send(batch)
+        if self._policy is None:
+            return self._send(waiting[:1])
+        worst = max(level_of(d.payload) for d in waiting)
+        if (pause := self._policy.wait(worst, wall, self._clock.mono())) > 0:
+            return min(pause, RECHECK_SECONDS)
+        return self._send(waiting)  # what has piled up is one message: nobody reads forty of them one by one
 
     def _bounded(self, waiting: Sequence[Delivery]) -> Sequence[Delivery]:
         """Return what goes on waiting; more than anybody reads would fill the memory of a night."""
@@ -207,64 +126,58 @@ class _Line:
         if not self._overfull:  # once, and not for each message of a flood
             self._overfull = True
             log.warning(
-                "%s: more than %d messages wait; those that matter least are given up", self.channel.name,
-                MOST_WAITING,
-            )  # fmt: skip
+                "%s: more than %d messages wait; those that matter least are given up", self._channel.name, MOST_WAITING
+            )
         self._done(least, "dropped", say("more than {count} messages were waiting", count=MOST_WAITING))
         gone = {delivery.id for delivery in least}
         return [delivery for delivery in waiting if delivery.id not in gone]
 
     def _send(self, batch: Sequence[Delivery]) -> float:
+        tongue = self._owner.tongue
         try:
-            messages = [worded(numbered(d.payload, d.transition_id), self._tongue) for d in batch]
-            self.channel.send(digest(messages, self._tongue))
+            self._channel.send(digest([worded(d.payload, tongue, d.transition_id) for d in batch], tongue))
         except DeliveryError as error:
-            log.warning("alert not sent by %s: %s", self.channel.name, error)
+            log.warning("alert not sent by %s: %s", self._channel.name, error)
             return self._failed(batch, cause(error), permanent=error.permanent)
         except Exception as bug:
-            # A bug in one channel must not end its line for good, nor repeat every second.
-            log.exception("channel %s failed; please report this", self.channel.name)
-            return self._failed(
-                batch, say("internal error: {error}", error=type(bug).__name__), permanent=False
-            )
+            # A bug in one channel must not end its thread for good, nor repeat every second.
+            log.exception("channel %s failed; please report this", self._channel.name)
+            return self._failed(batch, say("internal error: {error}", error=type(bug).__name__), permanent=False)
         self._done(batch, "sent", "")
         self._failures = 0
-        if self._manners is not None:
-            self._manners.sent(self._clock.mono())
+        if self._policy is not None:
+            self._policy.sent(self._clock.mono())
         return 0.0
 
     def _failed(self, batch: Sequence[Delivery], error: Said, *, permanent: bool) -> float:
         if permanent:
             self._done(batch, "refused", error)
             return 0.0
-        self._owner.counts[self.channel.name, "failed"] += 1
-        self.outbox.mark_failed(batch[0].id, error)
+        self._owner.counts[self._channel.name, "failed"] += 1
+        self._outbox.mark_failed(batch[0].id, error)
+        pause = BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS) - 1)]
         self._failures += 1
-        pause = BACK_OFF_SECONDS[min(self._failures, len(BACK_OFF_SECONDS)) - 1]
         self._not_before = self._clock.mono() + pause
         return pause
 
     def _done(self, batch: Sequence[Delivery], outcome: str, error: Said) -> None:
         for delivery in batch:
             if outcome == "sent":
-                self.outbox.mark_sent(delivery.id)
+                self._outbox.mark_sent(delivery.id)
             else:
-                self.outbox.abandon(delivery.id, error)
-            self._owner.counts[self.channel.name, outcome] += 1
+                self._outbox.abandon(delivery.id, error)
+            self._owner.counts[self._channel.name, outcome] += 1
 
     def _refresh(self) -> float | None:
-        if not isinstance(self.channel, Refreshed):
+        if not isinstance(self._channel, Refreshed):
             return None
         now = self._clock.mono()
-        due = self._refreshed + self.channel.refresh_seconds - now
-        if due > 0:
+        if (due := self._refreshed + self._channel.refresh_seconds - now) > 0:
             return due
         self._refreshed = now
-        least = self._owner.levels.get(self.channel.name, Level.OK)
-        messages = [m for m in self._owner.open_messages if Level[str(m["level"]).upper()] >= least]
-        if messages:
+        if messages := [worded(m, self._owner.tongue) for m in self._owner.reminders(self._channel.name)]:
             try:
-                self.channel.refresh([worded(message, self._tongue) for message in messages])
+                self._channel.refresh(messages)
             except DeliveryError as error:
-                log.warning("open alerts not renewed at %s: %s", self.channel.name, error)
-        return self.channel.refresh_seconds
+                log.warning("open alerts not renewed at %s: %s", self._channel.name, error)
+        return self._channel.refresh_seconds

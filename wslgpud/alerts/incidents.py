@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from wslgpud.alerts.rules import MEMORY, OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
-from wslgpud.model import Forecast, Level, Transition
-from wslgpud.words import Fact, Message
+from wslgpud.alerts.rules import OOM_KILL, OTHERS, UNCLEAN_END, is_momentary, rule_named
+from wslgpud.model import MEMORY, Forecast, Level, Transition
+from wslgpud.words import Message
 
 Kind = Literal["opened", "escalated", "eased", "closed", "repeated"]
 #: a story (see ``story``) and a resource
@@ -54,8 +53,6 @@ class Incident:
     first: Transition
     last: Transition
     last_id: int
-    #: number of the row whose headline it has: that of the kill, else the newest of the worst level
-    told_id: int
     #: by rule, the last row of what holds now
     held: Mapping[str, Transition] = field(default_factory=lambda: MappingProxyType({}))
     #: when it first was a warning or worse, before anything was killed
@@ -96,11 +93,10 @@ class Incident:
         """How long before the kill it was warned of; None without either."""
         if self.killed_wall is None or self.warned_wall is None:
             return None
-        lead = self.killed_wall - self.warned_wall
-        return lead if lead > 0 else None
+        return max(0.0, self.killed_wall - self.warned_wall) or None
 
 
-class Standing(NamedTuple):
+class OpenIncident(NamedTuple):
     """An open incident and what people have said to it."""
 
     incident: Incident
@@ -115,10 +111,8 @@ def story(rule: str) -> str:
 
 def kind_of(transition: Transition) -> Kind:
     """Return what a transition does to its incident."""
-    if transition.new == Level.OK:
-        return "closed"
-    if transition.old == Level.OK:
-        return "opened"
+    if Level.OK in (transition.new, transition.old):
+        return "closed" if transition.new == Level.OK else "opened"
     if transition.new == transition.old:
         return "repeated"
     return "escalated" if transition.new > transition.old else "eased"
@@ -145,16 +139,14 @@ class Fold:
         return None if known is None or _begins_anew(known, row) else known
 
     def take(self, number: int, row: Transition) -> tuple[Incident | None, list[Incident]]:
-        """Return the incident of a row as it is now, and those that are over for good.
-
-        There is none of a row whose beginning is lost.
-        """
+        """Return the incident of a row as it is now (none where its beginning is lost), and those over for good."""
         key, known = (story(row.rule), row.resource), self.known(row)
         before = self.open.pop(key, None)
         over = [] if before is None or before is known else [replace(before, closed_wall=before.changed_wall)]
         if known is not None:
             self._lately.pop(key, None)
-        over += self._settled(row.wall)
+        settled = [i for i in self._lately.values() if abs(row.wall - i.changed_wall) > LATE_KILL_SECONDS]
+        over += [self._lately.pop(incident.key) for incident in settled]
         if known is None and row.new == Level.OK:
             return None, over
         incident = after(known, number, row)
@@ -171,20 +163,10 @@ class Fold:
         yield from self._lately.values()
         yield from self.open.values()
 
-    def _settled(self, wall: float) -> list[Incident]:
-        over = [i for i in self._lately.values() if abs(wall - i.changed_wall) > LATE_KILL_SECONDS]
-        for incident in over:
-            del self._lately[incident.key]
-        return over
-
 
 def _begins_anew(known: Incident, row: Transition) -> bool:
     if known.closed_wall is not None:
-        return (
-            row.rule != OOM_KILL
-            or row.new == Level.OK
-            or abs(row.wall - known.closed_wall) > LATE_KILL_SECONDS
-        )
+        return row.rule != OOM_KILL or row.new == Level.OK or abs(row.wall - known.closed_wall) > LATE_KILL_SECONDS
     if kind_of(row) != "opened":
         return False
     # After a kill the resource is free, and who fills it once more begins another story.
@@ -195,8 +177,7 @@ def _begins_anew(known: Incident, row: Transition) -> bool:
 def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
     """Yield the incidents that the rows make up, each as soon as it has ended, then those that are open.
 
-    Args:
-        rows: by number, and not by the wall clock, which jumps. They are taken one at a time.
+    The rows come by number, and not by the wall clock, which jumps; they are taken one at a time.
     """
     folding = Fold()
     for number, row in rows:
@@ -204,34 +185,21 @@ def grouped(rows: Iterable[tuple[int, Transition]]) -> Iterator[Incident]:
     yield from folding.rest()
 
 
-def fold(rows: Iterable[tuple[int, Transition]]) -> list[Incident]:
-    """Return the incidents that a few rows in any order make up, by number; see ``grouped``."""
-    return sorted(grouped(sorted(rows, key=itemgetter(0))), key=lambda incident: incident.id)
-
-
 def after(known: Incident | None, number: int, row: Transition) -> Incident:
     """Return the incident as a further row leaves it, the row with which it begins if none is ``known``."""
     if known is None:
-        known = Incident(
-            number, row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.message,
-            first=row, last=row, last_id=number, told_id=number,
-        )  # fmt: skip
-    held = {**known.held, row.rule: row}
-    if row.new == Level.OK:
-        del held[row.rule]
+        what = row.rule, row.resource, row.new, row.new, row.wall, row.wall, row.message
+        known = Incident(number, *what, first=row, last=row, last_id=number)
+    held = {rule: last for rule, last in known.held.items() if rule != row.rule}
+    if row.new > Level.OK:
+        held[row.rule] = row
     kills = row.rule == OOM_KILL and row.new >= row.old
-    if kills:
-        first_kill = known.kill is None
-        known = replace(
-            known,
-            kill=row if first_kill else known.kill,
-            kill_id=number if first_kill else known.kill_id,
-            kill_told_wall=row.wall,
-        )
-    tells = kills or (known.kill is None and row.new >= known.worst)
-    warned = known.warned_wall
-    if warned is None and known.kill is None and row.new >= Level.WARNING:
-        warned = row.wall
+    if kills and known.kill is None:
+        known = replace(known, kill=row, kill_id=number)
+    if known.kill is None and known.warned_wall is None and row.new >= Level.WARNING:
+        known = replace(known, warned_wall=row.wall)
+    if kills or (known.kill is None and row.new >= known.worst):
+        known = replace(known, message=row.message)
     least, now = known.least_bytes, row.forecast
     if now is not None and (least is None or now.headroom_bytes * least[1] < least[0] * now.capacity_bytes):
         least = now.headroom_bytes, now.capacity_bytes
@@ -241,43 +209,28 @@ def after(known: Incident | None, number: int, row: Transition) -> Incident:
         held=held,
         worst=max(known.worst, row.new),
         changed_wall=row.wall,
-        message=row.message if tells else known.message,
         last=row,
         last_id=number,
-        told_id=number if tells else known.told_id,
-        warned_wall=warned,
+        kill_told_wall=row.wall if kills else known.kill_told_wall,
         least_bytes=least,
         closed_wall=None if held else row.wall,
     )
 
 
-class Ledger:
+class IncidentLedger(Fold):
     """The open incidents. Every change of level passes through here and becomes a row that fits the last."""
 
     def __init__(self, incidents: Iterable[Incident], mono: float, wall: float) -> None:
         """Take over those that earlier runs left open; ``mono`` and ``wall`` are now."""
-        self._fold = Fold(incidents)
-        held = [((rule, i.resource), i) for i in self.open.values() for rule in i.held]
-        #: by rule and resource, as what follows
-        self._inherited = {key: mono for key, _ in held}
-        self._since = {key: mono - max(0.0, wall - i.changed_wall) for key, i in held}
+        super().__init__(incidents)
+        #: by rule and resource, as what follows: when it was inherited, and since when it has been at its level
+        self._inherited = {_key(row): mono for row in self.held()}
+        changed = ((_key(row), i.changed_wall) for i in self.open.values() for row in i.held.values())
+        self._since = {key: mono - max(0.0, wall - changed_wall) for key, changed_wall in changed}
 
-    @property
-    def open(self) -> Mapping[Key, Incident]:
-        """The open incidents by story and resource."""
-        return self._fold.open
-
-    def known(self, row: Transition) -> Incident | None:
-        """Return the incident that a row goes on with; None where it begins another one."""
-        return self._fold.known(row)
-
-    def levels(self) -> Mapping[tuple[str, str], Level]:
-        """Return the level of each rule and resource that is not at ok."""
-        return {(rule, i.resource): level for i in self.open.values() for rule, level in i.levels.items()}
-
-    def facts(self) -> Mapping[tuple[str, str], Mapping[str, Fact]]:
-        """Return what was last seen of each open incident, by rule and resource."""
-        return {(rule, i.resource): row.facts for i in self.open.values() for rule, row in i.held.items()}
+    def held(self) -> list[Transition]:
+        """Return the last row of each rule and resource that is not at ok."""
+        return [row for incident in self.open.values() for row in incident.held.values()]
 
     def fit(self, wanted: Transition) -> Transition | None:
         """Return the row that brings the incident to the level wanted; None when it is there already.
@@ -285,73 +238,61 @@ class Ledger:
         An engine that has begun anew says "ok to warning" of an incident that is open at critical: the row
         says what really changes. A second unclean end is another one, with a black box of its own.
         """
-        key = (wanted.rule, wanted.resource)
         if wanted.rule == UNCLEAN_END and wanted.new > Level.OK:
             return replace(wanted, old=Level.OK)
-        known = self.open.get((story(wanted.rule), wanted.resource))
-        held = known.levels.get(wanted.rule, Level.OK) if known is not None else Level.OK
-        self._inherited.pop(key, None)
+        held = next((row.new for row in self.held() if _key(row) == _key(wanted)), Level.OK)
+        self._inherited.pop(_key(wanted), None)
         if wanted.new == held:
             news = is_momentary(wanted.rule) and held > Level.OK
-            if not news or wanted.mono - self._since[key] < AGAIN_SECONDS:
+            if not news or wanted.mono - self._since[_key(wanted)] < AGAIN_SECONDS:
                 return None
         return replace(wanted, old=held)
 
     def record(self, number: int, row: Transition) -> tuple[Incident, list[Incident]]:
-        """Note a row that has been written; return its incident as it is now, and those that are over.
-
-        Args:
-            number: of the row.
-            row: as ``fit`` has made it.
-        """
-        incident, over = self._fold.take(number, row)
-        held = {(rule, i.resource) for i in self.open.values() for rule in i.held}
+        """Note a row of ``fit`` that has been written; return its incident as it is now, and those that are over."""
+        incident, over = self.take(number, row)
+        self._since[_key(row)] = row.mono
+        held = {_key(held) for held in self.held()}
         self._since = {key: since for key, since in self._since.items() if key in held}
-        if (row.rule, row.resource) in held:
-            self._since[row.rule, row.resource] = row.mono
         return incident or after(None, number, row), over
 
-    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[tuple[str, Incident]]:
-        """Return what nothing holds open any more of what was inherited, and what has had its time.
+    def overdue(self, mono: float, forecasts: Iterable[Forecast]) -> list[Transition]:
+        """Return the rows that nothing holds any more of what was inherited, and of what has had its time.
 
         What happened at a moment stays open to keep a burst together: a kill of last night is no trouble now.
-
-        Args:
-            mono: now.
-            forecasts: what the risk engine thinks now.
-
-        Returns:
-            Rules that are to be set to ok, and their incidents.
+        ``forecasts`` are what the risk engine thinks now.
         """
         now = {forecast.resource: forecast for forecast in forecasts}
-        held = {(rule, i.resource): i for i in self.open.values() for rule in i.held}
+        held = {_key(row): row for row in self.held()}
         for rule, resource in held:
             # An engine that says ok and has told of no change began anew: it failed, and knows nothing of it.
             if rule == MEMORY and resource in now and now[resource].level == Level.OK:
                 self._inherited.setdefault((rule, resource), mono)
         self._inherited = {key: since for key, since in self._inherited.items() if key in held}
-        over = [
-            key
-            for key, incident in held.items()
-            if (key in self._inherited and self._is_over(key, incident, mono, now.get(key[1])))
-            or (key[0] == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS)
+        return [
+            row
+            for key, row in held.items()
+            if (key in self._inherited and self._is_over(key, mono, now.get(row.resource)))
+            or (row.rule == UNCLEAN_END and mono - self._since[key] > REPORT_SECONDS)
         ]
-        return [(key[0], held[key]) for key in over]
 
-    def _is_over(self, key: tuple[str, str], incident: Incident, mono: float, now: Forecast | None) -> bool:
+    def _is_over(self, key: Key, mono: float, now: Forecast | None) -> bool:
         """Tell whether nothing holds an inherited level; ``now`` is the forecast for its resource."""
         name, rule = key[0], rule_named(key[0])
         if name == MEMORY:
-            grace = STILL_SECONDS if _as_short(incident, now) else GRACE_SECONDS
+            grace = STILL_SECONDS if _as_short(self.open[key].last.forecast, now) else GRACE_SECONDS
             return (now is None or now.level == Level.OK) and mono - self._inherited[key] > grace
         if rule is None:
             return name not in OTHERS  # a rule of another version
         return rule.momentary and mono - self._since[key] > rule.clear_seconds
 
 
-def _as_short(incident: Incident, now: Forecast | None) -> bool:
+def _key(row: Transition) -> Key:
+    return row.rule, row.resource
+
+
+def _as_short(then: Forecast | None, now: Forecast | None) -> bool:
     """Tell whether no more of a resource is left than when its level was last raised."""
-    then = incident.last.forecast
     if then is None or now is None or then.capacity_bytes <= 0 or now.capacity_bytes <= 0:
         return False
     back = now.headroom_bytes / now.capacity_bytes - then.headroom_bytes / then.capacity_bytes

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from wslgpud.alerts.victims import Counted
+from wslgpud.alerts.oom_attribution import Counted
 from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
-from wslgpud.model import ProcessSample, Reading, Snapshot, SourceReport
-from wslgpud.risk.spill import FULL_SHARE, Spill
+from wslgpud.model import Number, ProcessSample, Snapshot, SourceReport, Transition
+from wslgpud.risk.fullness import FULL_SHARE, Spill
 from wslgpud.sources import disk, gpu, memory, pressure, windows
 from wslgpud.words import Fact, Said
 
@@ -23,9 +23,7 @@ SWAP_BYTES_PER_SECOND = 20 << 20
 #: https://docs.nvidia.com/deploy/xid-errors/
 ILL_XIDS = frozenset({"48", "62", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"})
 #: what slows a card down against its owner's wish; a power cap is normal under full load
-HARMFUL_REASONS = frozenset(
-    {"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"}
-)
+HARMFUL_REASONS = frozenset({"hw_slowdown", "hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown"})
 #: sources with a rule of their own
 _OWN_RULE = frozenset({"gpu"})
 
@@ -55,22 +53,15 @@ class Remembered:
     #: what Windows has moved into RAM of each card that only it shows
     spills: dict[str, Spill] = field(default_factory=dict)
 
-    def resume(self, resource: str, facts: Mapping[str, Fact], mono: float, value: float) -> None:
-        """Take over what an open alert rests on, which one look at the machine does not show again.
-
-        Args:
-            resource: that it is about.
-            facts: what it has told.
-            mono: now.
-            value: what it had at least come to.
-        """
-        name = resource.removeprefix("source:")
-        if name != resource or resource == "gpu":
+    def resume(self, row: Transition, mono: float, value: float) -> None:
+        """Take over what an open alert rests on: its last row, and the ``value`` that it had at least reached."""
+        name = row.resource.removeprefix("source:")
+        if name != row.resource or name == "gpu":
             self.missed.add(name)
             self.silent_since[name] = mono - value
-        shared, grown = facts.get("shared_bytes"), facts.get("grown_bytes")
+        shared, grown = row.facts.get("shared_bytes"), row.facts.get("grown_bytes")
         if isinstance(shared, (int, float)) and isinstance(grown, (int, float)):
-            self.spills[str(facts.get("adapter"))] = known = Spill()
+            self.spills[str(row.facts.get("adapter"))] = known = Spill()
             known.resume(mono, float(shared - grown), float(grown))
 
     def remember(self, snapshot: Snapshot) -> None:
@@ -83,7 +74,7 @@ class Remembered:
 
 
 @dataclass(slots=True)
-class Look:
+class Measured:
     """One tick, as the measures see it."""
 
     snapshot: Snapshot
@@ -96,14 +87,8 @@ class Look:
     def events(self, kind: str) -> Iterator[Event]:
         """Yield what happened since the last tick, and what happened while no daemon ran."""
         for event in self.snapshot.events:
-            if event.kind == kind and (
-                not event.fields.get("past") or event.wall > self.remembered.since_wall
-            ):
+            if event.kind == kind and (not event.fields.get("past") or event.wall > self.remembered.since_wall):
                 yield event
-
-    def readings(self, spec: MetricSpec) -> list[Reading]:
-        """Return what is known of a metric."""
-        return [Reading(spec, value, labels) for labels, value in self.snapshot.family(spec).items()]
 
     def report(self, name: str) -> SourceReport | None:
         """Return how a source fared."""
@@ -120,44 +105,43 @@ class Look:
         return (now - before) / (self.snapshot.mono - last.mono)
 
 
-Measure = Callable[[Look], Iterable[Signal]]
+Measure = Callable[[Measured], Iterable[Signal]]
 
 
-def residency_failures(look: Look) -> Iterator[Signal]:
+def residency_failures(look: Measured) -> Iterator[Signal]:
     """WSL's GPU driver could not bring memory of the card in."""
     for event in look.events("dxg_error"):
         if "make_resident" in str(event.fields.get("function")) and event.fields.get("error") == "ENOMEM":
             gpus = look.snapshot.gpus
-            resource = f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu"
-            yield Signal(resource, 1.0, {"text": event.text})
+            yield Signal(f"gpu{gpus[0].index}" if len(gpus) == 1 else "gpu", 1.0, {"text": event.text})
 
 
-def xids(look: Look) -> Iterator[Signal]:
+def xids(look: Measured) -> Iterator[Signal]:
     """NVIDIA's driver reports an illness of a card."""
     for event in look.events("nvidia_xid"):
+        device = event.fields.get("device", "")
         if str(event.fields.get("xid")) in ILL_XIDS:
-            facts = {"xid": event.fields["xid"], "device": event.fields.get("device", ""), "text": event.text}
-            yield Signal(f"gpu {event.fields.get('device', '')}".strip(), 1.0, facts)
+            facts = {"xid": event.fields["xid"], "device": device, "text": event.text}
+            yield Signal(f"gpu {device}".strip(), 1.0, facts)
 
 
-def lost_gpus(look: Look) -> Iterator[Signal]:
+def lost_gpus(look: Measured) -> Iterator[Signal]:
     """A card that was there does not answer."""
     # Without the lost one the others move up: of two cards of one number it is the one that counts.
-    for reading in sorted(look.readings(gpu.UP), key=lambda r: -r.value):
-        yield Signal(f"gpu{reading.labels[0]}", 1.0 - reading.value, {"uuid": reading.labels[1]})
+    for (card, uuid), up in sorted(look.snapshot.family(gpu.UP).items(), key=lambda item: -item[1]):
+        yield Signal(f"gpu{card}", 1.0 - up, {"uuid": uuid})
 
 
-def silent_driver(look: Look) -> Iterator[Signal]:
+def silent_driver(look: Measured) -> Iterator[Signal]:
     """Return for how long the driver has been silent, once it has spoken."""
     report = look.report("gpu")
     # Where another run has missed it, a machine without a card is no sign that it still does not answer.
     missed = report is not None and "gpu" in look.remembered.missed and report.health != "absent"
-    if report is None or not (look.remembered.gpu_seen or missed):
-        return
-    yield Signal("gpu", _silent_seconds(look, report, also_absent=True), {"error": report.error})
+    if report is not None and (look.remembered.gpu_seen or missed):
+        yield Signal("gpu", _silent_seconds(look, report, "absent"), {"error": report.error})
 
 
-def thrashing(look: Look) -> Iterator[Signal]:
+def thrashing(look: Measured) -> Iterator[Signal]:
     """Return the share of time lost to a lack of memory."""
     stalled = look.snapshot.value(pressure.STALLED_RATIO, "memory", "10s")
     into, out = look.rate(memory.SWAP_IN), look.rate(memory.SWAP_OUT)
@@ -167,91 +151,82 @@ def thrashing(look: Look) -> Iterator[Signal]:
     if stalled is not None:
         yield Signal("ram", stalled, {**facts, "stalled_ratio": stalled})
     elif into is not None and out is not None:
-        both = min(into, out)
-        yield Signal("ram", 0.2 * both / SWAP_BYTES_PER_SECOND, facts)
+        yield Signal("ram", 0.2 * min(into, out) / SWAP_BYTES_PER_SECOND, facts)
 
 
-def throttling(look: Look) -> Iterator[Signal]:
+def throttling(look: Measured) -> Iterator[Signal]:
     """A card is slowed down by heat or its power supply."""
     reasons: dict[str, list[str]] = {}
-    for reading in look.readings(gpu.THROTTLED):
-        card, _, reason = reading.labels
+    for (card, _, reason), active in look.snapshot.family(gpu.THROTTLED).items():
         found = reasons.setdefault(card, [])
-        if reading.value and reason in HARMFUL_REASONS:
-            found.append(reason)
+        found += [reason] if active and reason in HARMFUL_REASONS else []
+    degrees = {str(g.index): g.temperature_celsius for g in look.snapshot.gpus}
     for card, found in reasons.items():
-        sample = next((g for g in look.snapshot.gpus if str(g.index) == card), None)
         facts: dict[str, Fact] = {"reasons": ", ".join(sorted(found))}
-        if sample is not None and sample.temperature_celsius is not None:
-            facts["temperature_celsius"] = sample.temperature_celsius
+        if (heat := degrees.get(card)) is not None:
+            facts["temperature_celsius"] = heat
         yield Signal(f"gpu{card}", float(bool(found)), facts)
 
 
-def spill(look: Look) -> Iterator[Signal]:
+def spill(look: Measured) -> Iterator[Signal]:
     """Return the bytes that have moved into Windows' shared memory since a card became full.
 
     That of a card which NVML shows is told by the forecast: a full card is one incident. Where Windows tells
     nothing, nothing is known.
     """
     cards = {gpu.name for gpu in look.snapshot.gpus}
-    sizes = {r.labels[0]: r.value for r in look.readings(windows.GPU_SIZE)}
-    dedicated = {r.labels[0]: r.value for r in look.readings(windows.GPU_DEDICATED)}
-    for reading in look.readings(windows.GPU_SHARED):
-        adapter, shared = reading.labels[0], float(reading.value)
+    sizes, dedicated = look.snapshot.family(windows.GPU_SIZE), look.snapshot.family(windows.GPU_DEDICATED)
+    for labels, value in look.snapshot.family(windows.GPU_SHARED).items():
+        adapter, shared = labels[0], float(value)
         # An integrated GPU lives in shared memory.
-        if adapter in cards or "NVIDIA" not in adapter or adapter not in dedicated or not sizes.get(adapter):
+        if adapter in cards or "NVIDIA" not in adapter or labels not in dedicated or not sizes.get(labels):
             continue
         known = look.remembered.spills.setdefault(adapter, Spill())
-        grown = known.look(look.snapshot.mono, shared, full=dedicated[adapter] / sizes[adapter] >= FULL_SHARE)
+        grown = known.look(look.snapshot.mono, shared, full=dedicated[labels] / sizes[labels] >= FULL_SHARE)
         facts: dict[str, Fact] = {"grown_bytes": grown, "shared_bytes": shared, "adapter": adapter}
-        facts["dedicated_bytes"] = dedicated[adapter]
-        yield Signal(f"gpu {adapter}", grown, facts if grown else {})
+        yield Signal(f"gpu {adapter}", grown, {**facts, "dedicated_bytes": dedicated[labels]} if grown else {})
 
 
-def windows_memory(look: Look) -> Iterator[Signal]:
+def windows_memory(look: Measured) -> Iterator[Signal]:
     """Return the share of Windows' memory that is left: of its RAM or of what it can promise, the scarcer."""
     value = look.snapshot.value
     total, available = value(windows.TOTAL), value(windows.AVAILABLE)
     limit, committed = value(windows.COMMIT_LIMIT), value(windows.COMMITTED)
-    shares: dict[str, float] = {}
+    shares: list[float] = []
     facts: dict[str, Fact] = {}
     if total and available is not None:
-        shares["ram"] = available / total
+        shares.append(available / total)
         facts |= {"available_bytes": available, "total_bytes": total}
     if limit and committed is not None:
-        shares["commit"] = max(0, limit - committed) / limit
-    if not shares:
-        return
-    if min(shares, key=lambda name: shares[name]) == "commit" and limit and committed is not None:
-        facts |= {"commit_left_bytes": max(0, limit - committed), "commit_limit_bytes": limit}
+        left = max(0, limit - committed)
+        if not shares or left / limit < shares[0]:
+            facts |= {"commit_left_bytes": left, "commit_limit_bytes": limit}
+        shares.append(left / limit)
     for name, spec in (("vm_bytes", windows.VM), ("unreturned_bytes", windows.VM_UNRETURNED)):
         if (held := value(spec)) is not None:
             facts[name] = held
-    yield Signal("windows", min(shares.values()), facts)
+    if shares:
+        yield Signal("windows", min(shares), facts)
 
 
-def state_space(look: Look) -> Iterator[Signal]:
+def state_space(look: Measured) -> Iterator[Signal]:
     """Return the space left where our own data lies."""
-    reading = _holder(look, disk.AVAILABLE)
-    if reading is not None:
-        yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
+    yield from (Signal(place, left, {"bytes": left}) for place, left in _holder(look, disk.AVAILABLE))
 
 
-def windows_space(look: Look) -> Iterator[Signal]:
+def windows_space(look: Measured) -> Iterator[Signal]:
     """Return the space left on each drive of Windows."""
-    for reading in look.readings(disk.AVAILABLE):
-        if reading.labels[1] in disk.WINDOWS_TYPES:
-            yield Signal("disk:" + reading.labels[0], reading.value, {"bytes": reading.value})
+    for (place, kind), left in look.snapshot.family(disk.AVAILABLE).items():
+        if kind in disk.WINDOWS_TYPES:
+            yield Signal(f"disk:{place}", left, {"bytes": left})
 
 
-def read_only(look: Look) -> Iterator[Signal]:
+def read_only(look: Measured) -> Iterator[Signal]:
     """The disk where our own data lies cannot be written."""
-    reading = _holder(look, disk.READ_ONLY)
-    if reading is not None:
-        yield Signal("disk:" + reading.labels[0], reading.value)
+    yield from (Signal(place, is_so) for place, is_so in _holder(look, disk.READ_ONLY))
 
 
-def silent_sources(look: Look) -> Iterator[Signal]:
+def silent_sources(look: Measured) -> Iterator[Signal]:
     """Return for how long each source that once answered has not."""
     for report in look.snapshot.reports:
         answered = report.last_success_wall is not None or report.name in look.remembered.missed
@@ -259,41 +234,35 @@ def silent_sources(look: Look) -> Iterator[Signal]:
             yield Signal(f"source:{report.name}", _silent_seconds(look, report), {"error": report.error})
 
 
-def clock_jumps(look: Look) -> Iterator[Signal]:
+def clock_jumps(look: Measured) -> Iterator[Signal]:
     """The wall clock was set, or the machine slept."""
-    for event in look.events("clock_jump"):
-        yield Signal("clock", 1.0, {"seconds": event.fields.get("seconds", 0)})
+    yield from (Signal("clock", 1.0, {"seconds": e.fields.get("seconds", 0)}) for e in look.events("clock_jump"))
 
 
-def failing_store(look: Look) -> Iterator[Signal]:
+def failing_store(look: Measured) -> Iterator[Signal]:
     """The database takes nothing."""
-    yield Signal(
-        "store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {}
-    )
+    yield Signal("store", float(bool(look.store_error)), {"error": look.store_error} if look.store_error else {})
 
 
-def damaged_store(look: Look) -> Iterator[Signal]:
+def damaged_store(look: Measured) -> Iterator[Signal]:
     """The database was found damaged."""
-    yield Signal(
-        "store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {}
-    )
+    yield Signal("store", float(bool(look.store_damage)), {"damage": look.store_damage} if look.store_damage else {})
 
 
-def _silent_seconds(look: Look, report: SourceReport, *, also_absent: bool = False) -> float:
+def _silent_seconds(look: Measured, report: SourceReport, also: str = "") -> float:
     """Return how long a source has not answered, by the monotonic clock: the other may jump meanwhile."""
-    silent = report.health in ("failed", "late") or (also_absent and report.health == "absent")
-    if not silent:
+    if report.health not in ("failed", "late", also):
         look.remembered.silent_since.pop(report.name, None)
         return 0.0
     return look.snapshot.mono - look.remembered.silent_since.setdefault(report.name, look.snapshot.mono)
 
 
-def _holder(look: Look, spec: MetricSpec) -> Reading | None:
-    """Return the reading of the file system that holds our own data."""
+def _holder(look: Measured, spec: MetricSpec) -> list[tuple[str, Number]]:
+    """Return the file system that holds our own data, as a resource, and its value of a metric, where known."""
     folder = PurePosixPath(look.remembered.state_folder)
     inside = [
-        r
-        for r in look.readings(spec)
-        if r.labels[1] not in disk.WINDOWS_TYPES and folder.is_relative_to(r.labels[0])
+        (place, value)
+        for (place, kind), value in look.snapshot.family(spec).items()
+        if kind not in disk.WINDOWS_TYPES and folder.is_relative_to(place)
     ]
-    return max(inside, key=lambda r: len(r.labels[0]), default=None)
+    return [(f"disk:{place}", value) for place, value in sorted(inside, key=lambda i: -len(i[0]))[:1]]

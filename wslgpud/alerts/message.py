@@ -7,23 +7,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from wslgpud import words
 from wslgpud.alerts import runbook
 from wslgpud.alerts.incidents import Incident, kind_of
 from wslgpud.alerts.texts import Text
 from wslgpud.model import Forecast, Level, Transition
 from wslgpud.risk import wording
-from wslgpud.units import one_line
-from wslgpud.words import (
-    HEADLINE_CHARACTERS,
-    MOST_CHARACTERS,
-    Fact,
-    Tongue,
-    facts_from_json,
-    from_json,
-    say,
-    sentences,
-    to_json,
-)
+from wslgpud.words import HEADLINE_CHARACTERS, MOST_CHARACTERS, Fact, Tongue, say
+from wslgpud.words.units import one_line
 
 Message = Mapping[str, Any]
 
@@ -31,24 +22,16 @@ Message = Mapping[str, Any]
 MOST_LINES = 12
 
 
-def payload(
-    transition: Transition, text: Text, *, incident: Incident | None = None, host: str = ""
-) -> dict[str, Any]:
+def payload(transition: Transition, text: Text, *, incident: Incident | None = None, host: str = "") -> dict[str, Any]:
     """Return the warning as it waits, with messages that ``worded`` puts into words; unknown is left out.
 
-    Args:
-        transition: the row.
-        text: what it says.
-        incident: the open one that the row belongs to; None when the row opens one, whose number is then
-            that of the row (``numbered`` adds it).
-        host: this machine's name.
+    ``incident`` is None when the row opens one, whose number is then that of the row (``worded`` adds it).
     """
-    since = transition.wall if incident is None else incident.opened_wall
-    facts: dict[str, Any] = {
+    facts = {
         "at": iso(transition.wall),
         "kind": kind_of(transition),
         "incident": None if incident is None else incident.id,
-        "since": iso(since),
+        "since": iso(transition.wall if incident is None else incident.opened_wall),
         "resource": transition.resource,
         "rule": transition.rule,
         "level": transition.new.label,
@@ -61,29 +44,28 @@ def payload(
         "facts": transition.facts or None,
         **(forecast_facts(transition.forecast) if transition.forecast is not None else {}),
     }
-    return {name: to_json(value) for name, value in facts.items() if value is not None}
+    return {name: words.to_json(value) for name, value in facts.items() if value is not None}
 
 
-def worded(message: Message, tongue: Tongue) -> dict[str, Any]:
-    """Return a message that has waited in a language: what people and programs get."""
-    said: dict[str, Any] = {n: from_json(message[n]) for n in ("advice", "who", "reason") if n in message}
+def worded(message: Message, tongue: Tongue, number: int | None = None) -> dict[str, Any]:
+    """Return a message that has waited in a language: what people and programs get.
+
+    ``number`` is that of its row: one that opens an incident does not know it while it waits.
+    """
+    message = message if number is None else {"incident": number, **message}
+    said: dict[str, Any] = {n: words.from_json(message[n]) for n in ("advice", "who", "reason") if n in message}
     if "message" in message:
-        said["headline"] = one_line(tongue.text(from_json(message["message"])), HEADLINE_CHARACTERS)
+        said["headline"] = words.from_json(message["message"])
     if "evidence" in message:
-        said["evidence"] = sentences(map(from_json, message["evidence"]))
+        said["evidence"] = words.sentences(map(words.from_json, message["evidence"]))
     if "facts" in message:
-        said["facts"] = shown(facts_from_json(message["facts"]), tongue)
+        said["facts"] = shown(words.facts_from_json(message["facts"]), tongue)
     return {**message, **tongue.document(said)}
 
 
 def shown(facts: Mapping[str, Fact], tongue: Tongue) -> dict[str, Any]:
     """Return facts as programs get them: numbers as they are, what has words in a language, on one line."""
     return {k: v if isinstance(v, (int, float)) else one_line(tongue.fact(k, v)) for k, v in facts.items()}
-
-
-def numbered(message: Message, transition_id: int | None) -> dict[str, Any]:
-    """Return a message as it waited, with the number of its incident."""
-    return {"incident": transition_id, **message} if transition_id is not None else dict(message)
 
 
 def level_of(message: Message) -> Level:
@@ -93,9 +75,8 @@ def level_of(message: Message) -> Level:
 
 def body(message: Message) -> str:
     """Return what stands below the first line, for people."""
-    parts = [message.get("evidence"), message.get("advice")]
     where = ", ".join(str(p) for p in (message.get("host"), local_time(message)) if p)
-    return "\n\n".join(str(p) for p in (*parts, where) if p)[:MOST_CHARACTERS]
+    return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
 
 
 def digest(messages: Sequence[Message], tongue: Tongue) -> dict[str, Any]:
@@ -108,12 +89,8 @@ def digest(messages: Sequence[Message], tongue: Tongue) -> dict[str, Any]:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     headline = str(worst.get("headline", ""))
     counted = tongue.text(say("{count} alerts: {headline}", count=len(messages), headline=headline))
-    return {
-        **worst,
-        "headline": counted if len(counted) <= HEADLINE_CHARACTERS else headline,
-        "evidence": "\n".join(lines),
-        "count": len(messages),
-    }
+    headline = counted if len(counted) <= HEADLINE_CHARACTERS else headline
+    return {**worst, "headline": headline, "evidence": "\n".join(lines), "count": len(messages)}
 
 
 def iso(wall: float) -> str:
@@ -128,19 +105,21 @@ def local_time(message: Message) -> str:
     return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 
 
+def row_facts(row: Transition) -> dict[str, Any]:
+    """Return a change of level in brief as JSON may tell it, with its message."""
+    return {"at": iso(row.wall), "resource": row.resource, "level": row.new.label, "headline": row.message}
+
+
 def forecast_facts(forecast: Forecast) -> dict[str, Any]:
     """Return a forecast as JSON may tell it, with messages; what is not known is None."""
-    ends = (forecast.eta_early_seconds, forecast.eta_seconds, forecast.eta_late_seconds)
-    eta = {
-        name: round(s, 1) for name, s in zip(("early", "middle", "late"), ends, strict=True) if s is not None
-    }
+    ends = {"early": forecast.eta_early_seconds, "middle": forecast.eta_seconds, "late": forecast.eta_late_seconds}
     within = {str(horizon): round(chance, 3) for horizon, chance in forecast.probabilities.items()}
     return {
         "headroom_bytes": forecast.headroom_bytes,
         "capacity_bytes": forecast.capacity_bytes,
         "capacity_learned": forecast.capacity_learned or None,
         "rate_bytes_per_second": forecast.rate_bytes_per_second,
-        "eta_seconds": eta or None,
+        "eta_seconds": {name: round(s, 1) for name, s in ends.items() if s is not None} or None,
         "probability_within_seconds": within or None,
         "who": forecast.who or None,
         "expected_peak_bytes": forecast.expected_peak_bytes,

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from wslgpud.alerts import blackbox
+from wslgpud.alerts.alert_metrics import false_alarm
 from wslgpud.alerts.incidents import Incident, after, grouped, story
-from wslgpud.alerts.kills import resource_of
-from wslgpud.alerts.message import forecast_facts, iso, shown
-from wslgpud.alerts.outcome import outcome
-from wslgpud.alerts.rules import MEMORY, OOM_KILL, UNCLEAN_END
-from wslgpud.alerts.score import false_alarm
-from wslgpud.alerts.texts import RULES, compose
+from wslgpud.alerts.message import forecast_facts, iso, row_facts, shown
+from wslgpud.alerts.oom_kills import resource_of
+from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
+from wslgpud.alerts.texts import RULES, compose, outcome
 from wslgpud.event import Event
-from wslgpud.model import Level, Transition
+from wslgpud.model import MEMORY, Level, Transition
 from wslgpud.risk.attribution import full_name
+from wslgpud.store import ProcessPoint, Reader, SeriesRef
 from wslgpud.words import Said, Tongue, sentences, to_json
 
 #: what is shown of the time before an incident, and after it: as much as it lasted, within these bounds
@@ -33,39 +33,6 @@ _MOST_GROWTHS = 5
 _MOST_EVENTS = 50
 #: rows of an incident that are told, from its beginning and as many before its end
 _MOST_ROWS = 250
-Rows = Sequence[tuple[int, Transition]]
-
-
-class History(Protocol):
-    """What is needed of the store's reader; series and points are those of ``wslgpud.store``."""
-
-    def transitions(self, since_wall: float = ..., until_wall: float = ...) -> list[tuple[int, Transition]]:
-        """Return the newest changes of level between two moments."""
-
-    def changes(
-        self, *, brief: bool = ..., of: tuple[Sequence[str], str, int, int] | None = ...
-    ) -> Iterator[tuple[int, Transition]]:
-        """Yield all changes of level by number, or those of one incident."""
-
-    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
-        """Return what happened."""
-
-    def deliveries(self, start_wall: float, end_wall: float) -> Iterable[Any]:
-        """Return how it went with messages."""
-
-    def gpu_processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
-        """Return recorded programs on the cards."""
-
-    def processes(self, start_wall: float, end_wall: float) -> Sequence[Any]:
-        """Return recorded processes."""
-
-    def series(self, pattern: str = "*") -> Sequence[Any]:
-        """Return series."""
-
-    def read(
-        self, series: Any, start_wall: float, end_wall: float, step: float | None = None
-    ) -> Sequence[Any]:
-        """Return points."""
 
 
 class Curve(NamedTuple):
@@ -94,7 +61,6 @@ class Report(NamedTuple):
 
 def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
     """Return an incident in a few words of a language, as JSON."""
-    closed = incident.closed_wall
     return tongue.document(
         {
             "id": incident.id,
@@ -104,7 +70,7 @@ def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
             "level": incident.level.label,
             "worst_level": incident.worst.label,
             "opened": iso(incident.opened_wall),
-            "closed": None if closed is None else iso(closed),
+            "closed": _iso(incident.closed_wall),
             "headline": incident.message,
             "message": to_json(incident.message),
             "outcome": outcome(incident),
@@ -114,21 +80,16 @@ def summary(incident: Incident, tongue: Tongue) -> dict[str, Any]:
 
 def rows_told(incident: Incident) -> set[int]:
     """Return the numbers of the rows of which ``in_words`` must know all."""
-    kill = {incident.kill_id} if incident.kill_id is not None else set()
-    return {incident.last_id, *kill}
+    return {incident.last_id} | ({incident.kill_id} if incident.kill_id is not None else set())
 
 
 def in_words(incident: Incident, rows: Mapping[int, Transition], tongue: Tongue) -> dict[str, Any]:
     """Return the summary of an incident that was made of brief rows, with these rows in full."""
-    full = replace(
-        incident,
-        last=rows.get(incident.last_id, incident.last),
-        kill=rows.get(incident.kill_id or 0, incident.kill),
-    )
-    return summary(full, tongue)
+    last, kill = rows.get(incident.last_id, incident.last), rows.get(incident.kill_id or 0, incident.kill)
+    return summary(replace(incident, last=last, kill=kill), tongue)
 
 
-def report(history: History, number: int, tongue: Tongue) -> Report | None:
+def report(history: Reader, number: int, tongue: Tongue) -> Report | None:
     """Return the report of an incident; None when there is none of that number."""
     known = next((i for i in grouped(history.changes(brief=True)) if i.id == number), None)
     if known is None:
@@ -137,59 +98,69 @@ def report(history: History, number: int, tongue: Tongue) -> Report | None:
     found = history.events(incident.opened_wall - 1.0, incident.opened_wall + 1.0, blackbox.EVENT)
     box = found[0] if incident.rule == UNCLEAN_END and found else None
     moment, start, end = _span(history, incident, box)
-    warned = _warning(own.values()) if incident.warned_wall is not None else None
+    warned = _first_warning(own.values()) if incident.warned_wall is not None else None
     curves = _curves(history, start, end, incident.resource)
     start, end = _framed(start, end, incident, curves, warned)
-    first = incident.kill or incident.first
-    text = compose(_telling(incident, warned))
-    rule = RULES.get(incident.rule)
-    false = incident.rule == MEMORY and _false_alarm(history, incident)  # nothing is to be done about it
-    told = shown(incident.first.facts, tongue)
-    document = tongue.document(
-        {
-            **in_words(incident, own, tongue),
-            "title": tongue.t(rule.title) if rule is not None else None,
-            "moment": iso(moment),
-            "start": iso(start),
-            "end": iso(end),
-            "warned": iso(incident.warned_wall) if incident.warned_wall is not None else None,
-            "killed": iso(incident.killed_wall) if incident.killed_wall is not None else None,
-            "warned_seconds_before": incident.lead_seconds,
-            "forecast": {"at": iso(warned.wall), **forecast_facts(warned.forecast)}
-            if warned is not None and warned.forecast is not None
-            else None,
-            "evidence": sentences(text.evidence) or None,
-            "advice": None if false else text.advice,
-            "facts": shown(first.facts, tongue) or None,
-            "false_alarm": false if incident.rule == MEMORY else None,
-            "trouble": told.get("trouble"),
-            "growing": _growing(history, incident, start, moment, own.values()),
-            "levels": [_step(t, tongue) for _, t in _by_time(own)],
-            "messages": _messages(
-                history,
-                own,
-                min(start, incident.opened_wall) - 1.0,
-                max(end, incident.changed_wall) + AFTER_SECONDS[1],
-                tongue,
-            ),
-            "events": _events(history, incident, start, end, tongue),
-            "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
-            "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
-            "headroom": [
-                {
-                    "resource": c.resource,
-                    "name": tongue.resource(c.resource),
-                    "capacity_bytes": c.capacity_bytes,
-                    "points": [[round(wall, 3), left] for wall, left, _ in c.points],
-                }
-                for c in curves
-            ],
-        }
-    )
-    return Report(incident, moment, warned, start, end, document, curves)
+    text = compose(_row_that_explains(incident, warned))
+    false = incident.rule == MEMORY and false_alarm(incident, grouped(history.changes(brief=True)))
+    sent = min(start, incident.opened_wall) - 1.0, max(end, incident.changed_wall) + AFTER_SECONDS[1]
+    document = {
+        **in_words(incident, own, tongue),
+        "title": tongue.t(RULES[incident.rule]["title"]) if incident.rule in RULES else None,
+        "moment": iso(moment),
+        "start": iso(start),
+        "end": iso(end),
+        "warned": _iso(incident.warned_wall),
+        "killed": _iso(incident.killed_wall),
+        "warned_seconds_before": incident.lead_seconds,
+        "forecast": {"at": iso(warned.wall), **forecast_facts(warned.forecast)}
+        if warned is not None and warned.forecast is not None
+        else None,
+        "evidence": sentences(text.evidence) or None,
+        "advice": None if false else text.advice,  # nothing is to be done about a false alarm
+        "facts": shown((incident.kill or incident.first).facts, tongue) or None,
+        "false_alarm": false if incident.rule == MEMORY else None,
+        "trouble": shown(incident.first.facts, tongue).get("trouble"),
+        "growing": _who_grew(history, incident, start, moment, list(own.values())),
+        "levels": [_step(own[n], tongue) for n in sorted(own, key=lambda n: (own[n].wall, n))],
+        "messages": _deliveries(history, own, *sent),
+        "events": _events(history, incident, start, end, tongue),
+        "kernel": str(box.fields.get("kernel", "")).splitlines() if box is not None else None,
+        "crash_dumps": str(box.fields.get("dumps", "")).splitlines() if box is not None else None,
+        "headroom": [
+            {
+                "resource": c.resource,
+                "name": tongue.resource(c.resource),
+                "capacity_bytes": c.capacity_bytes,
+                "points": [[round(wall, 3), left] for wall, left, _ in c.points],
+            }
+            for c in curves
+        ],
+    }
+    return Report(incident, moment, warned, start, end, tongue.document(document), curves)
 
 
-def _span(history: History, incident: Incident, box: Event | None) -> tuple[float, float, float]:
+def _iso(wall: float | None) -> str | None:
+    return None if wall is None else iso(wall)
+
+
+def _in_full(history: Reader, known: Incident) -> tuple[Incident, dict[int, Transition]]:
+    """Return an incident with all that its rows tell, and its first and last rows by number."""
+    incident: Incident | None = None
+    first: dict[int, Transition] = {}
+    last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
+    rules = [MEMORY, OOM_KILL] if story(known.rule) == MEMORY else [known.rule]
+    for number, row in history.changes(of=(rules, known.resource, known.id, known.last_id)):
+        incident = after(incident, number, row)
+        if len(first) < _MOST_ROWS:
+            first[number] = row
+        else:
+            last.append((number, row))
+    # One that was followed by another without having been closed ended at its last row.
+    return replace(incident or known, closed_wall=known.closed_wall), {**first, **dict(last)}
+
+
+def _span(history: Reader, incident: Incident, box: Event | None) -> tuple[float, float, float]:
     """Return when it ended, or what its curves lead to, and from when to when they go."""
     if box is not None:
         moment = float(box.fields["ended_wall"])
@@ -203,8 +174,7 @@ def _span(history: History, incident: Incident, box: Event | None) -> tuple[floa
     if ended is None:
         ended = max(incident.changed_wall, _newest(history, incident))
     ended = max(ended, opened)  # the clock may have been set back meanwhile
-    lasted = ended - opened
-    before, more = (min(most, max(least, lasted)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
+    before, more = (min(most, max(least, ended - opened)) for least, most in (BEFORE_SECONDS, AFTER_SECONDS))
     more = more if incident.closed_wall is not None or incident.kill is not None else 0.0
     moment = ended if story(incident.rule) == MEMORY else opened
     return moment, max(opened - before, ended - MOST_SECONDS), ended + more
@@ -215,41 +185,27 @@ def _framed(
 ) -> tuple[float, float]:
     """Return from when to when curves are shown: from the first point; of an open one with its forecast."""
     start = max(start, min((c.points[0][0] for c in curves), default=start))
-    forecast = warned.forecast if warned is not None else None
-    if incident.closed_wall is not None or incident.kill is not None or warned is None or forecast is None:
+    if incident.closed_wall is not None or incident.kill is not None or warned is None or warned.forecast is None:
         return start, end
-    late = max(forecast.eta_late_seconds or 0.0, forecast.eta_seconds or 0.0)
+    late = max(warned.forecast.eta_late_seconds or 0.0, warned.forecast.eta_seconds or 0.0)
     # As long as what was at most: what comes must not squeeze what was.
     return start, max(end, min(warned.wall + late, end + (end - start)))
 
 
-def _telling(incident: Incident, warned: Transition | None) -> Transition:
-    """Return the row that says why and what to do: of an exhaustion the first knows the least."""
+def _row_that_explains(incident: Incident, warned: Transition | None) -> Transition:
+    # Of an exhaustion the first row knows the least.
     if incident.kill is not None or story(incident.rule) != MEMORY:
         return incident.kill or incident.first
     return incident.last if incident.closed_wall is None else warned or incident.first
 
 
-def _newest(history: History, incident: Incident) -> float:
-    """Return when the subject of an open incident was last seen, as far as that is shown."""
-    opened = incident.opened_wall
-    for series in history.series("headroom_bytes"):
-        if dict(series.labels).get("resource") == incident.resource:
-            points = history.read(series, opened, opened + MOST_SECONDS, _LOOK_SECONDS)
-            return float(points[-1].wall) + _LOOK_SECONDS if points else opened
-    return opened
+def _first_warning(rows: Iterable[Transition]) -> Transition | None:
+    warnings = [(r, r.forecast) for r in rows if r.rule == MEMORY and r.new >= Level.WARNING and r.forecast]
+    foretold = (row for row, forecast in warnings if forecast.eta_seconds is not None)
+    return next(foretold, warnings[0][0] if warnings else None)
 
 
-def _warning(rows: Iterable[Transition]) -> Transition | None:
-    """Return the row that warned, with a forecast of when."""
-    warnings = [r for r in rows if r.rule == MEMORY and r.new >= Level.WARNING and r.forecast is not None]
-    foretold = (r for r in warnings if r.forecast is not None and r.forecast.eta_seconds is not None)
-    return next(foretold, warnings[0] if warnings else None)
-
-
-def _events(
-    history: History, incident: Incident, start: float, end: float, tongue: Tongue
-) -> list[dict[str, Any]]:
+def _events(history: Reader, incident: Incident, start: float, end: float, tongue: Tongue) -> list[dict[str, Any]]:
     """Return what happened, once: each start of the daemon reads the kernel's log of this boot anew.
 
     Kills in other groups are stories of their own.
@@ -258,141 +214,94 @@ def _events(
     found = {
         (round(e.wall), text := tongue.text(e.message)): {"at": iso(e.wall), "kind": e.kind, "text": text}
         for e in reversed(history.events(start, end))
-        if e.kind != blackbox.EVENT
-        and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
+        if e.kind != blackbox.EVENT and not (group and e.kind == "oom_kill" and resource_of(e) != incident.resource)
     }
     return list(found.values())[::-1][-_MOST_EVENTS:]
 
 
-def _growing(
-    history: History, incident: Incident, start: float, moment: float, rows: Iterable[Transition]
+def _who_grew(
+    history: Reader, incident: Incident, start: float, moment: float, rows: Sequence[Transition]
 ) -> list[dict[str, Any]]:
-    """Return who grew within the subject, the most first."""
-    rows = list(rows)
     resource = incident.resource
+    killed = {pid: r for r in rows if r.rule == OOM_KILL and isinstance(pid := r.facts.get("pid"), int)}
     if resource.startswith("gpu"):
         points = _on_card(history, resource, start, moment)
     elif resource == "ram" or incident.rule == UNCLEAN_END:
-        points = list(history.processes(start, moment))
+        points = history.processes(start, moment)
     elif resource.startswith("cgroup:"):
         pids = {int(pid) for row in rows for pid in str(row.facts.get("pids", "")).split() if pid.isdigit()}
-        pids |= {pid for row in rows if row.rule == OOM_KILL and isinstance(pid := row.facts.get("pid"), int)}
+        pids |= killed.keys()
         points = [p for p in history.processes(start, moment) if not pids or p.pid in pids]
     else:
         return []
-    named: dict[int, Said] = {}
-    for row in rows:
-        forecast, pid = row.forecast, row.facts.get("pid")
-        if forecast is not None and forecast.who_pid is not None and isinstance(forecast.who, str):
-            named[forecast.who_pid] = forecast.who
-        if row.rule == OOM_KILL and isinstance(pid, int):
-            named[pid] = str(row.facts.get("who") or row.facts.get("likely", ""))
-    return [_growth(g, named) for g in blackbox.growths(points)[:_MOST_GROWTHS]]
-
-
-def _on_card(history: History, resource: str, start: float, end: float) -> list[blackbox.Held]:
-    uuids = {
-        labels.get("uuid")
-        for labels in (dict(series.labels) for series in history.series("gpu_memory_used_bytes"))
-        if f"gpu{labels.get('gpu')}" == resource
-    }
+    forecasts = [row.forecast for row in rows if row.forecast is not None]
+    named: dict[int | None, Said] = {f.who_pid: f.who for f in forecasts if f.who_pid and isinstance(f.who, str)}
+    named |= {pid: str(row.facts.get("who") or row.facts.get("likely", "")) for pid, row in killed.items()}
     return [
-        blackbox.Held(p.wall, p.pid, 0, p.name, p.used_bytes, 0)
+        {"who": named.get(g.pid) or full_name(g.name, g.pid), **g._asdict(), "seconds": round(g.seconds, 1)}
+        for g in blackbox.growths(points)[:_MOST_GROWTHS]
+    ]
+
+
+def _on_card(history: Reader, resource: str, start: float, end: float) -> list[ProcessPoint]:
+    cards = [dict(series.labels) for series in history.series("gpu_memory_used_bytes")]
+    uuids = {labels.get("uuid") for labels in cards if f"gpu{labels.get('gpu')}" == resource}
+    return [
+        ProcessPoint(p.wall, p.pid, 0, p.name, p.used_bytes, 0)
         for p in history.gpu_processes(start, end)
         if p.uuid in uuids and p.used_bytes is not None
     ]
 
 
-def _growth(growth: blackbox.Growth, named: Mapping[int, Said]) -> dict[str, Any]:
+def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
     return {
-        "who": named.get(growth.pid) or full_name(growth.name, growth.pid),
-        "name": growth.name,
-        "pid": growth.pid,
-        "grown_bytes": growth.grown_bytes,
-        "seconds": round(growth.seconds, 1),
+        **row_facts(row),
+        "rule": row.rule,
+        "message": to_json(row.message),
+        "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
+        "facts": shown(row.facts, tongue) or None,
     }
 
 
-def _in_full(history: History, known: Incident) -> tuple[Incident, dict[int, Transition]]:
-    """Return an incident with all that its rows tell, and its first and last rows by number."""
-    incident: Incident | None = None
-    first: dict[int, Transition] = {}
-    last: deque[tuple[int, Transition]] = deque(maxlen=_MOST_ROWS)
-    rules = [MEMORY, OOM_KILL] if story(known.rule) == MEMORY else [known.rule]
-    for number, row in history.changes(of=(rules, known.resource, known.id, known.last_id)):
-        incident = after(incident, number, row)
-        if len(first) < _MOST_ROWS:
-            first[number] = row
-        else:
-            last.append((number, row))
-    # One that was followed by another without having been closed ended at its last row.
-    full = replace(incident or known, closed_wall=known.closed_wall)
-    return full, {**first, **dict(last)}
-
-
-def _by_time(rows: Mapping[int, Transition]) -> Rows:
-    return sorted(rows.items(), key=lambda pair: (pair[1].wall, pair[0]))
-
-
-def _false_alarm(history: History, incident: Incident) -> bool:
-    return false_alarm(incident, grouped(history.changes(brief=True)))
-
-
-def _step(row: Transition, tongue: Tongue) -> dict[str, Any]:
-    return tongue.document(
-        {
-            "at": iso(row.wall),
-            "rule": row.rule,
-            "resource": row.resource,
-            "level": row.new.label,
-            "headline": row.message,
-            "message": to_json(row.message),
-            "eta_seconds": row.forecast.eta_seconds if row.forecast is not None else None,
-            "facts": shown(row.facts, tongue) or None,
-        }
-    )
-
-
-def _messages(
-    history: History, about: Container[int], since_wall: float, until_wall: float, tongue: Tongue
+def _deliveries(
+    history: Reader, about: Container[int | None], since_wall: float, until_wall: float
 ) -> list[dict[str, Any]]:
-    """Return what was sent of all that was going on, and what was not."""
-    found = []
-    for d in history.deliveries(since_wall, until_wall):
-        if d.transition_id in about:
-            facts = {
-                "channel": d.channel,
-                "at": iso(d.created_wall),
-                "sent": iso(d.done_wall) if d.done_wall is not None and not d.error else None,
-                "attempts": d.attempts,
-                "error": tongue.text(d.error) or None,
-            }
-            found.append({name: value for name, value in facts.items() if value is not None})
-    return found
+    return [
+        {
+            "channel": d.channel,
+            "at": iso(d.created_wall),
+            "sent": _iso(d.done_wall) if not d.error else None,
+            "attempts": d.attempts,
+            "error": d.error or None,
+        }
+        for d in history.deliveries(since_wall, until_wall)
+        if d.transition_id in about
+    ]
 
 
-def _curves(history: History, start: float, end: float, resource: str) -> list[Curve]:
-    """Return headroom over time, of the resource in question first."""
+def _by_resource(history: Reader, metric: str) -> dict[str, SeriesRef]:
+    return {dict(series.labels)["resource"]: series for series in history.series(metric)}
+
+
+def _newest(history: Reader, incident: Incident) -> float:
+    """Return when the subject of an open incident was last seen, as far as that is shown."""
+    opened, series = incident.opened_wall, _by_resource(history, "headroom_bytes").get(incident.resource)
+    points = history.read(series, opened, opened + MOST_SECONDS, _LOOK_SECONDS) if series is not None else []
+    return points[-1].wall + _LOOK_SECONDS if points else opened
+
+
+def _curves(history: Reader, start: float, end: float, resource: str) -> list[Curve]:
     step = max(1.0, (end - start) / _MOST_POINTS)
-    levels = {dict(s.labels)["resource"]: s for s in history.series("risk_level")}
-    sizes = {dict(s.labels)["resource"]: s for s in history.series("headroom_capacity_bytes")}
+    levels, sizes = (_by_resource(history, metric) for metric in ("risk_level", "headroom_capacity_bytes"))
     curves = []
-    for series in history.series("headroom_bytes"):
-        name = dict(series.labels)["resource"]
+    for name, series in _by_resource(history, "headroom_bytes").items():
         points = history.read(series, start, end, step)
         capacity = history.read(sizes[name], start, end, step) if name in sizes else ()
         if not points or not capacity:
             continue
-        known = {
-            p.wall: p.value for p in (history.read(levels[name], start, end, step) if name in levels else ())
-        }
-        curves.append(
-            Curve(
-                name,
-                capacity[-1].value,
-                [(p.wall, p.value, Level(min(4, round(known.get(p.wall, 0))))) for p in points],
-            )
-        )
+        known = dict(history.read(levels[name], start, end, step)) if name in levels else {}
+        left = [(p.wall, p.value, Level(min(4, round(known.get(p.wall, 0))))) for p in points]
+        curves.append(Curve(name, capacity[-1].value, left))
 
     def place(curve: Curve) -> tuple[bool, bool, bool, str]:
         of_driver = resource == "gpu" and curve.resource.startswith("gpu")  # the cards are what it is about

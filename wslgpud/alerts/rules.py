@@ -1,42 +1,33 @@
 """Every rule beyond the memory forecast, declared once as data, and the engine that evaluates them.
 
 A rule measures one number per resource at a tick; its steps say from which value on, and after how long,
-that number deserves a level. What a rule says is in ``alerts/texts.py`` under its name, what to do
-at length in ``alerts/RUNBOOK.md`` under the same name. ``metrics`` are what a rule for Prometheus
-would watch.
-
-Not here: ``OTHERS``, whose levels other parts decide.
+that number deserves a level. What a rule says is in ``words/templates.toml`` under its name, what to do at
+length in ``alerts/RUNBOOK.md``. Levels of ``OTHERS`` are decided by other parts.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wslgpud.alerts import kills, measures
-from wslgpud.alerts.measures import Look, Measure, Signal
-from wslgpud.metrics import MetricSpec
-from wslgpud.model import Level, Snapshot
-from wslgpud.sources import clock, disk, gpu, kernel_log, memory, pressure, windows
+from wslgpud.alerts import measures, oom_kills
+from wslgpud.alerts.measures import Measure, Measured, Signal
+from wslgpud.model import MEMORY, Level, Snapshot, Transition
 from wslgpud.words import Fact, Said
 
-#: the rule of the risk engine, whose levels come from forecasts and not from here
-MEMORY = "memory_exhaustion"
 #: how the daemon or the machine ended; opened once at the start, see ``blackbox``
 UNCLEAN_END = "unclean_end"
-#: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.jobs``
+#: what the nightly stress runs found; opened and closed by the runs themselves, see ``wslgpud.stress.schedule``
 VRAM_STRESS = "vram_stress"
 OTHERS = (MEMORY, UNCLEAN_END, VRAM_STRESS)
 #: the one of ``RULES`` that the score counts and reports look into
 OOM_KILL = "oom_kill"
 #: an open alert whose resource has not been measured for so long is closed: nobody knows of it any more
 FORGET_SECONDS = 3600.0
-
-
 #: news of what happens at moments in one part of the machine, within ``FLOOD_SECONDS``; more is a flood that
 #: somebody makes (a loop of programs that run into a limit of their own). The metrics count all of them.
 MOST_NEWS, FLOOD_SECONDS = 20, 600.0
@@ -66,7 +57,6 @@ class Rule:
     steps: tuple[Step, ...]
     clear: float
     clear_seconds: float
-    metrics: tuple[MetricSpec, ...]
     falling: bool = False
     momentary: bool = False
 
@@ -76,7 +66,6 @@ class Rule:
 
 
 _GIB, _MIB = float(1 << 30), float(1 << 20)
-_HAPPENED = 1.0
 #: kills and refusals that follow one another within this are one incident
 BURST_SECONDS = 30.0
 #: a card that reports an illness has it for longer than the report; a clock that was set may be set again
@@ -84,63 +73,60 @@ _NEWS_SECONDS = 600.0
 _W, _C = Level.WARNING, Level.CRITICAL
 
 
-def _happens(
-    name: str, measure: Measure, level: Level, metrics: tuple[MetricSpec, ...], burst_seconds: float
-) -> Rule:
+def _happens(name: str, measure: Measure, level: Level, burst_seconds: float) -> Rule:
     """Declare something that happens at a moment and lasts no time."""
-    step = Step(level, _HAPPENED)
-    return Rule(name, measure, (step,), _HAPPENED, burst_seconds, metrics, momentary=True)
+    return Rule(name, measure, (Step(level, 1.0),), 1.0, burst_seconds, momentary=True)
 
 
 RULES: tuple[Rule, ...] = (
-    _happens(OOM_KILL, kills.oom_kills, _C, (memory.OOM_KILLS, kernel_log.OOM_KILLS), BURST_SECONDS),
+    _happens(OOM_KILL, oom_kills.oom_kills, _C, BURST_SECONDS),
     # https://github.com/microsoft/WSL/issues/41176: the sign that VRAM is used up although some looks free;
     # https://github.com/microsoft/WSL/issues/41224: what came before the host lost its display.
-    _happens("vram_residency_failed", measures.residency_failures, _C, (kernel_log.DXG_ERRORS,),
-             BURST_SECONDS),
-    _happens("gpu_error", measures.xids, _W, (kernel_log.XIDS,), _NEWS_SECONDS),
-    Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5, (gpu.UP, gpu.LOST)),
+    _happens("vram_residency_failed", measures.residency_failures, _C, BURST_SECONDS),
+    _happens("gpu_error", measures.xids, _W, _NEWS_SECONDS),
+    Rule("gpu_lost", measures.lost_gpus, (Step(_C, 1, 5),), 1, 5),
     # Longer than a driver update or a reset by Windows (TDR) takes.
-    Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5, (gpu.UP,)),
+    Rule("gpu_driver_gone", measures.silent_driver, (Step(_W, 30), Step(_C, 180)), 1, 5),
     # Share of time in which nothing got done: what ``wslgpud_pressure_stalled_ratio`` calls thrashing.
     # Kernels without PSI: both directions of swap at once, see ``measures``.
-    Rule("swap_thrash", measures.thrashing, (Step(_W, 0.2, 10), Step(_C, 0.5, 20)), 0.1, 30,
-         (pressure.STALLED_RATIO, memory.SWAP_IN, memory.SWAP_OUT)),
+    Rule("swap_thrash", measures.thrashing, (Step(_W, 0.2, 10), Step(_C, 0.5, 20)), 0.1, 30),
     # Short dips are how a card regulates itself.
-    Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120, (gpu.THROTTLED,)),
+    Rule("gpu_throttled", measures.throttling, (Step(_W, 1, 60),), 1, 120),
     # Of a card that we see ourselves, ``risk`` tells that it is full and what was moved, by the same figures.
-    Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60,
-         (windows.GPU_SHARED, windows.GPU_DEDICATED)),
+    Rule("vram_spill", measures.spill, (Step(_W, 256 * _MIB, 20), Step(_C, 2 * _GIB, 60)), 128 * _MIB, 60),
     # Windows' own detector of exhaustion (event 2004) speaks when nearly all of the commit limit is gone;
     # programs of Windows fail before those of Linux do: https://github.com/microsoft/WSL/issues/41285
-    Rule("windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.10, 60,
-         (windows.AVAILABLE, windows.COMMITTED, windows.COMMIT_LIMIT), falling=True),
-    Rule("state_disk_full", measures.state_space, (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
-         2.5 * _GIB, 30, (disk.AVAILABLE,), falling=True),
+    Rule(
+        "windows_memory_low", measures.windows_memory, (Step(_W, 0.06, 30), Step(_C, 0.025, 30)), 0.1, 60, falling=True
+    ),
+    Rule(
+        "state_disk_full",
+        measures.state_space,
+        (Step(_W, 2 * _GIB, 5), Step(_C, 0.3 * _GIB, 5)),
+        2.5 * _GIB,
+        30,
+        falling=True,
+    ),
     # The virtual disk of the distribution grows on it, and a full one has it mounted read-only:
     # https://github.com/microsoft/WSL/issues/6986
-    Rule("windows_disk_full", measures.windows_space, (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
-         12 * _GIB, 60, (disk.AVAILABLE,), falling=True),
-    Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10, (disk.READ_ONLY,)),
-    Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5, ()),
-    _happens("clock_jump", measures.clock_jumps, Level.INFO, (clock.JUMPS,), _NEWS_SECONDS),
-    Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10, ()),
-    Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10, ()),
-)  # fmt: skip
+    Rule(
+        "windows_disk_full",
+        measures.windows_space,
+        (Step(_W, 10 * _GIB, 5), Step(_C, 2 * _GIB, 5)),
+        12 * _GIB,
+        60,
+        falling=True,
+    ),
+    Rule("read_only_disk", measures.read_only, (Step(_C, 1, 5),), 1, 10),
+    Rule("source_stale", measures.silent_sources, (Step(_W, 60),), 1, 5),
+    _happens("clock_jump", measures.clock_jumps, Level.INFO, _NEWS_SECONDS),
+    Rule("store_failing", measures.failing_store, (Step(_W, 1, 30), Step(_C, 1, 600)), 1, 10),
+    Rule("store_damaged", measures.damaged_store, (Step(_W, 1),), 1, 10),
+)
 
 
 #: rules whose trouble may last for longer than any history that is looked through at the start
 LASTING = (VRAM_STRESS, *(rule.name for rule in RULES if not rule.momentary))
-
-
-class Change(NamedTuple):
-    """A rule wants another level for a resource."""
-
-    rule: str
-    resource: str
-    old: Level
-    new: Level
-    facts: Mapping[str, Fact]
 
 
 @dataclass(slots=True)
@@ -158,33 +144,25 @@ class RuleEngine:
     def __init__(self, *, state_folder: str = "/", since_wall: float = math.inf) -> None:
         """Begin with nothing seen.
 
-        Args:
-            state_folder: where the daemon's own data lies, whose disk is watched.
-            since_wall: kernel messages from before the first look count when they are newer than this: what
-                happened while no daemon ran.
+        The disk of ``state_folder``, where the daemon's own data lies, is watched. Kernel messages from before
+        the first look count when they are newer than ``since_wall``: they came while no daemon ran.
         """
         self._remembered = measures.Remembered(state_folder, since_wall)
         self._states: dict[tuple[str, str], _State] = {}
         self._news: dict[tuple[str, str], deque[float]] = {}
 
-    def resume(
-        self,
-        levels: Mapping[tuple[str, str], Level],
-        mono: float,
-        facts: Mapping[tuple[str, str], Mapping[str, Fact]] = MappingProxyType({}),
-    ) -> None:
-        """Take over what an earlier run left open, by (rule, resource), as if it had been measured now.
+    def resume(self, rows: Iterable[Transition], mono: float) -> None:
+        """Take over what an earlier run left open, given its last rows, as if it had been measured now.
 
         It has held for as long as its level takes, so that it does not ease only to get worse again. What
         happened at a moment is over: whoever keeps it open knows when that was.
         """
-        for key, level in levels.items():
-            if (rule := rule_named(key[0])) is not None and not rule.momentary:
-                held = [step for step in rule.steps if step.level <= level]
+        for row in rows:
+            if (rule := rule_named(row.rule)) is not None and not rule.momentary:
+                held = [step for step in rule.steps if step.level <= row.new]
                 since = dict.fromkeys((step.level for step in held), -math.inf)
-                self._states[key] = _State(level=level, seen=mono, since=since)
-                value = max((step.value for step in held), default=0.0)
-                self._remembered.resume(key[1], facts.get(key, {}), mono, value)
+                self._states[row.rule, row.resource] = _State(level=row.new, seen=mono, since=since)
+                self._remembered.resume(row, mono, max((step.value for step in held), default=0.0))
 
     def observe(
         self,
@@ -193,30 +171,27 @@ class RuleEngine:
         store_error: Said = "",
         store_damage: Said = "",
         growing: Mapping[str, int] = MappingProxyType({}),
-    ) -> list[Change]:
+    ) -> list[Transition]:
         """Take the next snapshot; return the changes of level it leads to.
 
         ``growing`` is the pid of whom the forecast sees growing, by resource.
         """
-        look = Look(snapshot, self._remembered, store_error, store_damage, growing)
-        changes: list[Change] = []
+        look = Measured(snapshot, self._remembered, store_error, store_damage, growing)
         known: dict[str, set[str]] = {}
         for name, resource in self._states:
             known.setdefault(name, set()).add(resource)
+        changes: list[Transition | None] = []
         for rule in RULES:
             signals = {s.resource: s for s in rule.measure(look) if self._is_news(rule, s, snapshot.mono)}
-            for resource in sorted(signals.keys() | known.get(rule.name, ())):
-                change = self._step(rule, resource, signals.get(resource), snapshot.mono)
-                if change is not None:
-                    changes.append(change)
+            resources = sorted(signals.keys() | known.get(rule.name, ()))
+            changes += [self._step(rule, resource, signals.get(resource), snapshot) for resource in resources]
         self._remembered.remember(snapshot)
-        return changes
+        return [change for change in changes if change is not None]
 
     def _is_news(self, rule: Rule, signal: Signal, now: float) -> bool:
         """Tell whether a signal is to be looked at; a flood in one part hides nothing of another.
 
-        Parts are the branches at the top of the tree of cgroups: ``/user.slice/user-1001.slice`` is all that
-        a user can be in.
+        Parts are the topmost branches of the tree of cgroups: a user is in ``/user.slice/user-1001.slice``.
         """
         if not rule.momentary or not signal.resource.startswith("cgroup:"):
             return True
@@ -229,25 +204,22 @@ class RuleEngine:
         times.append(now)
         return True
 
-    def _step(self, rule: Rule, resource: str, signal: Signal | None, now: float) -> Change | None:
-        key = (rule.name, resource)
+    def _step(self, rule: Rule, resource: str, signal: Signal | None, at: Snapshot) -> Transition | None:
+        now, key = at.mono, (rule.name, resource)
         state = self._states.setdefault(key, _State())
         old = state.level
         if signal is not None:
-            state.seen = now
-            if signal.facts:
-                state.facts = signal.facts
+            state.seen, state.facts = now, signal.facts or state.facts
         if signal is not None or rule.momentary:
             state.level = self._level(rule, state, None if signal is None else signal.value, now)
         elif now - state.seen > FORGET_SECONDS:
-            state.level, state.since = Level.OK, {}
-            state.facts = {"unseen_seconds": now - state.seen}
-        level = state.level
-        if level == Level.OK and not state.since:
+            state.level, state.since, state.facts = Level.OK, {}, {"unseen_seconds": now - state.seen}
+        if state.level == Level.OK and not state.since:
             del self._states[key]
         # What happens a second time while it is still open is news as well: another victim.
-        again = rule.momentary and signal is not None and old == level
-        return Change(rule.name, resource, old, level, state.facts) if level != old or again else None
+        if state.level == old and not (rule.momentary and signal is not None):
+            return None
+        return Transition(at.wall, now, resource, rule.name, old, state.level, facts=state.facts)
 
     @staticmethod
     def _level(rule: Rule, state: _State, value: float | None, now: float) -> Level:

@@ -1,35 +1,89 @@
-"""Commands: parse, call, print."""
+"""Commands: parse, call, print. A command's module is imported when somebody asks for that command."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from wslgpud import __version__
-from wslgpud.cli import (
-    alerts,
-    capture,
-    config,
-    db,
-    doctor,
-    fit,
-    guard,
-    incidents,
-    monitor,
-    record,
-    replay,
-    run,
-    status,
-    stress,
-    sweep,
-    wslconfig,
+from wslgpud.cli.commands import App, Commands
+
+#: in the order of the help; each names its module, which has an ``app`` of several or a function of that name
+NAMES = (
+    *("run", "status", "monitor", "doctor", "record", "replay", "capture", "incidents", "guard", "fit", "sweep"),
+    *("history", "export", "config", "alerts", "stress", "wslconfig", "db"),
 )
-from wslgpud.cli import export as exports
-from wslgpud.cli import history as histories
-from wslgpud.cli.commands import App
+
+
+@cache
+def _command(name: str) -> Any:
+    module = importlib.import_module(f"wslgpud.cli.{name}")
+    if (found := getattr(module, "app", None)) is None:
+        found = App(no_args_is_help=False)
+        settings = {"allow_interspersed_args": False} if name == "guard" else {}  # what follows is another program's
+        function = getattr(module, f"{name}_command", None) or getattr(module, name)
+        found.command(name, context_settings=settings)(function)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+class Listed(NamedTuple):
+    """A command as a list of commands shows it."""
+
+    name: str
+    help: str
+
+
+def _listed(name: str) -> Listed:
+    """Return a command without importing it: all of them together would take a second over a list of names."""
+    source = find_spec(f"wslgpud.cli.{name}")
+    tree = ast.parse(Path(source.origin).read_bytes()) if source and source.origin else ast.Module([], [])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            above = [ast.unparse(one) for one in node.decorator_list]
+            if node.name in (name, f"{name}_command") or any(one.startswith("app.callback") for one in above):
+                return Listed(name, ast.get_docstring(node) or "")
+        elif isinstance(node, ast.Call) and ast.unparse(node).startswith("App(help="):
+            return Listed(name, inspect.cleandoc(ast.literal_eval(node.keywords[0].value)))
+    raise LookupError(name)
+
+
+class _Late(Mapping[str, Any]):
+    """The commands by name, each imported when it is looked at: 'wslgpud guard' needs no database."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in NAMES:
+            raise KeyError(name)
+        return _command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+class _Root(Commands):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Late()  # type: ignore[assignment]  # nothing is added to it
+
+    def listed(self) -> list[Any]:
+        """Return the commands for their list."""
+        return [_listed(name) for name in NAMES]
+
 
 app = App(
+    cls=_Root,
     name="wslgpud",
     help="""Watches GPU, RAM and swap under WSL2 and warns before memory runs out.
 
@@ -55,23 +109,3 @@ def _main(
     ] = False,
 ) -> None:
     pass
-
-
-app.command()(run.run)
-app.command()(status.status)
-app.command()(monitor.monitor)
-app.command()(doctor.doctor)
-app.add_typer(config.app, name="config")
-app.command()(record.record)
-app.command("replay")(replay.replay_command)
-app.command()(capture.capture)
-app.add_typer(alerts.app, name="alerts")
-app.command()(incidents.incidents)
-app.add_typer(stress.app, name="stress")
-app.command(context_settings={"allow_interspersed_args": False})(guard.guard)
-app.command()(fit.fit)
-app.command()(sweep.sweep)
-app.add_typer(wslconfig.app, name="wslconfig")
-app.command()(histories.history)
-app.command()(exports.export)
-app.add_typer(db.app, name="db")

@@ -7,18 +7,19 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from wslgpud.cli.help import flush
+from wslgpud.colors import TERMINAL_LINES
 from wslgpud.model import Level
-from wslgpud.palette import TERMINAL_LINES
-from wslgpud.units import size
 from wslgpud.words import t
+from wslgpud.words.units import size
 
 if TYPE_CHECKING:
-    from wslgpud.curves import Curve
+    from wslgpud.alerts.report import Curve as Left
+    from wslgpud.series.curves import Curve
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _ROUND = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
@@ -26,10 +27,7 @@ DAY_SECONDS = 86400
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 #: of a picture of headroom, what stands to its left, and the least of it in a narrow terminal
 _ROWS, _COLUMNS, _MARGIN, _LEAST_COLUMNS = 10, 72, 11, 30
-LEVEL_MARKS = {
-    Level.OK: " ", Level.INFO: "-", Level.WARNING: "\N{LIGHT SHADE}",
-    Level.CRITICAL: "\N{DARK SHADE}", Level.EMERGENCY: "\N{FULL BLOCK}",
-}  # fmt: skip
+LEVEL_MARKS = dict(zip(Level, " -\N{LIGHT SHADE}\N{DARK SHADE}\N{FULL BLOCK}", strict=True))
 #: samples further apart than so many ordinary steps have a gap between them
 _GAP_STEPS = 3.0
 
@@ -110,8 +108,7 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
     span = end - start
     form = "%H:%M:%S" if span < 1200 else "%H:%M" if span <= 2 * DAY_SECONDS else "%m-%d"
     form = "%Y-%m" if span > 300 * DAY_SECONDS else form
-    count = max(2, min(6, columns // 16))
-    line = [" "] * (columns + 8)
+    count, line = max(2, min(6, columns // 16)), [" "] * (columns + 8)
     for i in range(count):
         at = round((columns - 1) * i / (count - 1))
         text = datetime.fromtimestamp(start + span * i / (count - 1)).astimezone().strftime(form)
@@ -120,68 +117,44 @@ def _axis(start: float, end: float, margin: int, columns: int) -> Text:
     return Text(" " * (margin + 2) + "".join(line).rstrip(), "dim", no_wrap=True)
 
 
-class Left(Protocol):
-    """What was left of a resource, see ``wslgpud.alerts.report.Curve``."""
-
-    @property
-    def resource(self) -> str:
-        """Its name."""
-
-    @property
-    def capacity_bytes(self) -> float:
-        """How much there is."""
-
-    @property
-    def points(self) -> Sequence[tuple[float, float, Level]]:
-        """(seconds since the epoch, bytes left, level), oldest first."""
-
-
 def headroom(
-    curve: Left, start: float, end: float, marks: Sequence[tuple[float, str]] = (),
-    forecast: Sequence[tuple[float, float]] = (), width: int = _MARGIN + _COLUMNS,
-) -> list[str]:  # fmt: skip
-    """Draw what was left from ``start`` to ``end``, with block characters.
+    curve: Left,
+    start: float,
+    end: float,
+    marks: Sequence[tuple[float, str]] = (),
+    forecast: Sequence[tuple[float, float]] = (),
+    width: int = _MARGIN + _COLUMNS,
+) -> list[str]:
+    """Draw what was left from ``start`` to ``end``, in seconds since the epoch, with block characters.
 
-    Args:
-        curve: what was left.
-        start: where the axis begins, in seconds since the epoch.
-        end: where it ends.
-        marks: moments that are marked below, and what they are called.
-        forecast: (moment, bytes left) as it was foretold; dots where it lies above what came.
-        width: of the terminal.
+    ``marks`` are moments that are marked below, and what they are called; ``forecast`` is (moment, bytes left)
+    as it was foretold, with dots where it lies above what came.
     """
-    columns = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN))
-    walls = [wall for wall, _, _ in curve.points]
-    span = max(end - start, 1.0)
+    columns, top = max(_LEAST_COLUMNS, min(_COLUMNS, width - _MARGIN)), max(curve.capacity_bytes, 1.0)
+    walls, span = [wall for wall, _, _ in curve.points], max(end - start, 1.0)
     parts: list[list[tuple[float, Level]]] = [[] for _ in range(columns)]
     for wall, left, level in curve.points:
         parts[_column(wall, start, span, columns)].append((left, level))
-    top = max(curve.capacity_bytes, 1.0)
     # The least of each cell: a dip is what one looks for. A cell between two samples is like the one before
     # it; a real gap, of a daemon that did not run, stays empty.
     step = statistics.median(b - a for a, b in pairwise(walls)) if len(walls) > 1 else 0.0
     gaps = [(-math.inf, walls[0]), *((a, b) for a, b in pairwise(walls) if b - a > _GAP_STEPS * step)]
     gaps.append((walls[-1] + step, math.inf))
-    heights: list[float] = []
-    levels: list[Level] = []
+    cells: list[tuple[float, Level]] = []
     for number, part in enumerate(parts):
         at = start + (number + 0.5) / columns * span
-        known = bool(heights) and not any(a < at < b for a, b in gaps)
         if part:
-            heights.append(8 * _ROWS * max(0.0, min(1.0, min(left for left, _ in part) / top)))
-            levels.append(max(level for _, level in part))
+            least, worst = min(left for left, _ in part), max(level for _, level in part)
+            cells.append((8 * _ROWS * max(0.0, min(1.0, least / top)), worst))
         else:
-            heights.append(heights[-1] if known else 0.0)
-            levels.append(levels[-1] if known else Level.OK)
-    foretold = {
-        (_column(wall, start, span, columns), int(_ROWS * max(0.0, left) / top)): "\N{MIDDLE DOT}"
-        for wall, left in forecast
-    }
+            cells.append(cells[-1] if cells and not any(a < at < b for a, b in gaps) else (0.0, Level.OK))
+    levels = [level for _, level in cells]
+    foretold = {(_column(wall, start, span, columns), int(_ROWS * max(0.0, left) / top)) for wall, left in forecast}
     lines = [t("{resource}: left of {capacity_bytes}", resource=curve.resource, capacity_bytes=top)]
     for row in reversed(range(_ROWS)):
         label = size(top * (row + 1) / _ROWS) if row in (_ROWS - 1, _ROWS // 2 - 1) else ""
-        bars = [EIGHTHS[round(max(0.0, min(8.0, h - 8 * row)))] for h in heights]
-        drawn = (foretold.get((n, row), bar) if bar == " " else bar for n, bar in enumerate(bars))
+        bars = [EIGHTHS[round(max(0.0, min(8.0, height - 8 * row)))] for height, _ in cells]
+        drawn = ("\N{MIDDLE DOT}" if bar == " " and (n, row) in foretold else bar for n, bar in enumerate(bars))
         lines.append(f"{label:>9} |{''.join(drawn)}".rstrip())
     lines.append(flush(t("level"), 9) + " |" + "".join(LEVEL_MARKS[level] for level in levels).rstrip())
     lines.append(f"{'':{_MARGIN}}{_clock(start)}{_clock(end):>{columns - 8}}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -11,14 +13,22 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
-from typer._click.exceptions import BadOptionUsage, BadParameter, MissingParameter, NoSuchOption, UsageError
+from typer._click.exceptions import (
+    BadOptionUsage,
+    BadParameter,
+    MissingParameter,
+    NoArgsIsHelpError,
+    NoSuchOption,
+    UsageError,
+)
 from typer.core import TyperCommand, TyperGroup
 
 from wslgpud import config as configuration
 from wslgpud import words
+from wslgpud.app import logs
 from wslgpud.cli import help as helps
-from wslgpud.config_key import ConfigError
-from wslgpud.words import Message, say, t
+from wslgpud.config.key import ConfigError
+from wslgpud.words import Message, Said, Told, cause, say, t
 
 #: what ``--plot`` without a name stands for: this terminal
 TERMINAL = "-"
@@ -29,41 +39,43 @@ _KINDS = {int: say("a whole number"), float: say("a number"), Path: say("a path"
 
 def language(file: Path | None = None) -> str:
     """Return the code of the language to speak: the configured one, else that of the locale."""
-    try:
-        setting = configuration.load(file, os.environ).config.alerts.language
-    except ConfigError:  # the command itself says so
-        setting = ""
-    return words.chosen(setting, os.environ)
+    with contextlib.suppress(ConfigError):  # the command itself says so
+        return words.chosen(configuration.load(file, os.environ).config.alerts.language, os.environ)
+    return words.chosen("", os.environ)
 
 
 class _Spoken:
     """What commands and groups of them have in common."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
-        """Run in the language of the reader; a mistake in the command line ends in one line and status 2."""
+        """Run in the reader's language; what the user can mend (``Told``) ends in one line and status 2."""
         words.use(language())
-        if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]  # a mixin
+        said: Said
         try:
-            status = super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]
+            status = super().main(*args, standalone_mode=False, **options)  # type: ignore[misc]  # a mixin
+        except NoArgsIsHelpError as error:
+            typer.echo(error.format_message(), err=True)
+            sys.exit(error.exit_code)
         except UsageError as error:
             where = error.ctx.command_path if error.ctx else "wslgpud"
-            more = t("{what} (see '{command} --help')", what=_worded(error), command=where)
-            typer.echo(f"wslgpud: {more}", err=True)
-            status = error.exit_code
+            said, status = say("{what} (see '{command} --help')", what=_worded(error), command=where), error.exit_code
         except typer.Abort:
-            end = t("given up")
-            typer.echo(f"wslgpud: {end}", err=True)
-            status = 1
-        sys.exit(status if isinstance(status, int) else 0)
+            said, status = say("given up"), 1
+        except Told as error:
+            said, status = cause(error), 2
+        else:
+            if not standalone_mode:
+                return status
+            sys.exit(status if isinstance(status, int) else 0)
+        typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {words.current().text(said)}", err=True)
+        sys.exit(status)
 
     def get_help(self, ctx: Any) -> str:
         """Return the help."""
         return helps.full(ctx)
 
-    def get_short_help_str(self, limit: int = 0) -> str:
+    def get_short_help_str(self, _: int = 0) -> str:
         """Return the first sentence of the help, all of it."""
-        del limit
         return helps.short(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -82,28 +94,25 @@ class _Spoken:
             raise
         ctx.allow_extra_args = extra
         if rest and not extra and not ctx.resilient_parsing:
-            ctx.fail(t("unexpected argument: {words}", words=helps.listed(map(repr, rest))))
+            ctx.fail(t("unexpected argument: {words}", words=words.current().listed(map(repr, rest))))
         return rest
 
 
-class Command(_Spoken, TyperCommand):
-    """A command."""
+class _Command(_Spoken, TyperCommand):
+    pass
 
 
 class Commands(_Spoken, TyperGroup):
     """A group of commands."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help where nothing is said and nothing can be done."""
-        if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            typer.echo(self.get_help(ctx), err=True)
-            ctx.exit(2)
-        return super().parse_args(ctx, args)
+    def listed(self) -> list[Any]:
+        """Return the commands for their list: each has a name and a help."""
+        return [command for command in self.commands.values() if not command.hidden]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is meant, or say which there are."""
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], self.commands)
+            near = difflib.get_close_matches(args[0], list(self.commands))
             ctx.fail(words.current().text(_with_hint(say("there is no command {name}", name=args[0]), near)))
         return super().resolve_command(ctx, args)
 
@@ -111,10 +120,9 @@ class Commands(_Spoken, TyperGroup):
 class App(typer.Typer):
     """Commands under one name; each speaks the reader's language."""
 
-    def __init__(self, *, no_args_is_help: bool = True, **options: Any) -> None:
-        """Take Typer's options."""
+    def __init__(self, *, cls: type[Commands] = Commands, no_args_is_help: bool = True, **options: Any) -> None:
         super().__init__(
-            cls=Commands,
+            cls=cls,
             no_args_is_help=no_args_is_help,
             add_completion=False,
             # A traceback dressed up with local variables could print a secret.
@@ -126,7 +134,7 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         """Add a command."""
-        return super().command(name, cls=Command, **options)
+        return super().command(name, cls=_Command, **options)
 
 
 def _worded(error: UsageError) -> Message:
@@ -135,19 +143,14 @@ def _worded(error: UsageError) -> Message:
         return _with_hint(say("there is no option {name}", name=error.option_name), error.possibilities or ())
     if isinstance(error, BadOptionUsage) and error.ctx is not None:
         option = next((p for p in error.ctx.command.params if error.option_name in p.opts), None)
-        flag = option is None or getattr(option, "is_flag", False)
-        if flag:
+        if option is None or getattr(option, "is_flag", False):
             return say("{name} takes no value", name=error.option_name)
         return say("{name} needs a value", name=error.option_name)
-    if isinstance(error, BadParameter) and error.param is not None:
-        name = (
-            max(error.param.opts, key=len)
-            if error.param.param_type_name == "option"
-            else helps.placeholder(error.param)
-        )
+    if isinstance(error, BadParameter) and (param := error.param) is not None:
+        name = max(param.opts, key=len) if param.param_type_name == "option" else helps.placeholder(param)
         if isinstance(error, MissingParameter):
             return say("{name} is missing", name=t(name))
-        if (form := _form(error.param, error.ctx)) is not None:
+        if (form := _form(param, error.ctx)) is not None:
             return say("{name} must be {form}", name=t(name), form=form)
     return Message(error.format_message())
 
@@ -162,12 +165,7 @@ def _form(param: Any, context: Any) -> Message | None:
     if len(choices) > 1:
         return say("one of {names}", names=tuple(choices))
     hints = get_type_hints(inspect.unwrap(context.command.callback))
-    kind = next((_KINDS[one] for one in _KINDS if one in _members(hints.get(param.name))), None)
+    hint = hints.get(param.name)
+    kind = next((said for one, said in _KINDS.items() if one in (hint, *getattr(hint, "__args__", ()))), None)
     least = getattr(param, "min", None)
-    if kind is None or least is None:
-        return kind
-    return say("{kind}, at least {least}", kind=kind, least=least)
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    return (hint, *getattr(hint, "__args__", ()))
+    return say("{kind}, at least {least}", kind=kind, least=least) if kind and least is not None else kind

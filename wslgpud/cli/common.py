@@ -2,104 +2,52 @@
 
 from __future__ import annotations
 
-import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wslgpud import config as configuration
-from wslgpud import daemon, logs
-from wslgpud.cli.commands import TERMINAL, language
-from wslgpud.config_key import ConfigError
-from wslgpud.host import Host
-from wslgpud.words import Fact, Message, Said, cause, current, use
-
-if TYPE_CHECKING:
-    from wslgpud.store import Reader
+from wslgpud.cli.commands import TERMINAL
+from wslgpud.words import Fact, Message, Said, Told, current, failure
 
 
-class Fault(typer.Exit):
+class Fault(Told):
     """Something the user can mend: one line on standard error and exit status 2."""
 
     def __init__(self, template: Said, /, **facts: Fact) -> None:
-        """Print the line in the reader's language; raising this ends the command."""
-        said = Message(template, facts) if isinstance(template, str) else template
-        text = current().text(said)
-        typer.echo(f"{logs.journal_prefix(logging.ERROR)}wslgpud: {text}", err=True)
-        super().__init__(2)
-        self.args = (text,)  # for who catches it
+        super().__init__(Message(template, facts) if isinstance(template, str) else template)
+
+
+@contextmanager
+def refused(template: str, /, **facts: Fact) -> Iterator[None]:
+    """Say in one line what the system did not let us do, and ``why``."""
+    try:
+        yield
+    except OSError as error:
+        raise Fault(template, why=failure(error), **facts) from error
+
+
+@contextmanager
+def writing(file: Path) -> Iterator[None]:
+    """Say which file could not be written, and why."""
+    with refused("cannot write {path}: {why}", path=str(file)):
+        try:
+            yield
+        except FileExistsError as error:
+            raise Fault("{file} exists already; it is left as it is", file=str(file)) from error
 
 
 def warn(template: Said, /, **facts: Fact) -> None:
     """Print on standard error what somebody should know, in the reader's language."""
-    said = Message(template, facts) if isinstance(template, str) else template
-    typer.echo(f"wslgpud: {current().text(said)}", err=True)
+    complain(current().text(Message(template, facts) if isinstance(template, str) else template))
 
 
-def _heard(file: Path | None) -> Path | None:
-    """Take the language from the configuration that ``--config`` names, for what is said from then on."""
-    if file is not None:
-        use(language(file))
-    return file
-
-
-# Options that several commands have; each means the same everywhere.
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        help="configuration instead of the usual one",
-        is_eager=True,
-        callback=_heard,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document")]
-StateOption = Annotated[
-    Path | None,
-    typer.Option("--state", metavar="FOLDER", help="folder of the daemon's data instead of the usual one"),
-]
-HostOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--host-root", metavar="FOLDER", help="a machine that 'wslgpud capture' recorded instead of this one"
-    ),
-]
-HostName = Annotated[
-    str, typer.Option("--host", metavar="NAME", help="only this machine, in a database of many")
-]
-SinceOption = Annotated[
-    str,
-    typer.Option(
-        "--since",
-        metavar="WHEN",
-        help="from then on: 90s, 2h or 7d ago, 14:00, yesterday, 2026-11-20, '2026-11-20 14:00'",
-    ),
-]
-UntilOption = Annotated[str, typer.Option("--until", metavar="WHEN", help="up to then, written likewise")]
-StepOption = Annotated[
-    str,
-    typer.Option(
-        "--step", metavar="TIME", help="one value for each 10s, 5min, 1h, ... instead of every sample"
-    ),
-]
-TimeoutOption = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="end the command after so long: 90s, 30min, 1h30m")
-]
-IntervalOption = Annotated[
-    str, typer.Option("--interval", metavar="TIME", help="time between two updates, at least 0.2s")
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--plot", metavar="[FILE]", help="draw into FILE (.png, .svg); without a name on this terminal"
-    ),
-]
-GpuOption = Annotated[int, typer.Option("--gpu", metavar="N", min=0, help="number of the GPU")]
-ForceOption = Annotated[bool, typer.Option("--force", help="replace a file of that name")]
+def complain(text: str) -> None:
+    """Print it on standard error as it is."""
+    typer.echo(f"wslgpud: {text}", err=True)
 
 
 def picture(plot: Path | None) -> Path | None:
@@ -108,27 +56,8 @@ def picture(plot: Path | None) -> Path | None:
 
 
 def loaded(file: Path | None) -> configuration.Loaded:
-    """Load the configuration for a command.
-
-    Raises:
-        Fault: it cannot be used.
-    """
-    try:
-        return configuration.load(file, os.environ)
-    except ConfigError as error:
-        raise Fault(cause(error)) from error
-
-
-def host_at(folder: Path | None) -> Host:
-    """Return this machine, or the one recorded in ``folder``.
-
-    Raises:
-        Fault: the folder holds no recording.
-    """
-    try:
-        return daemon.host_at(folder)
-    except daemon.NoRecording as error:
-        raise Fault(cause(error)) from error
+    """Load the configuration for a command."""
+    return configuration.load(file, os.environ)
 
 
 def state_folder(state: Path | None) -> Path:
@@ -152,17 +81,3 @@ def data_folder(state: Path | None) -> Path:
 def database_of(config: Path | None, state: Path | None) -> str:
     """Return the path or URL of the database that a command is to read."""
     return loaded(config).config.store.path or str(data_folder(state) / "wslgpud.db")
-
-
-def open_reader(config: Path | None, state: Path | None) -> Reader:
-    """Open the daemon's history.
-
-    Raises:
-        Fault: there is none, or it cannot be read.
-    """
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when asked for
-
-    try:
-        return Reader(database_of(config, state))
-    except StoreError as error:
-        raise Fault(cause(error)) from error

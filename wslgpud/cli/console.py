@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from rich import console as rich_console
+from rich import progress
 from rich.panel import Panel
 from rich.segment import Segment
+from rich.table import Table
 
-from wslgpud import output
-from wslgpud.units import printable
+from wslgpud.security import terminal
+from wslgpud.words.units import printable
 
 #: as Rich passes it to what draws itself
 RichConsole = rich_console.Console
@@ -30,12 +33,26 @@ def harmless(segments: Iterable[Segment]) -> Iterator[Segment]:
             yield segment
 
 
+def table_of(*columns: str, gap: int = 2, style: str = "dim", first: int = 0) -> Table:
+    """Return a table without lines, of columns like ``>seconds``: how it is aligned, and its heading if any.
+
+    ``<`` and ``>`` are never folded, ``~`` is between words. ``first`` is how far in the first one begins.
+    """
+    headed = any(column[1:] for column in columns)
+    table = Table(box=None, show_header=headed, header_style=style, padding=(0, gap, 0, first), pad_edge=bool(first))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column[0] == ">" else "left"
+        overflow: Literal["fold", "ellipsis"] = "fold" if headed else "ellipsis"
+        table.add_column(column[1:], no_wrap=column[0] != "~", overflow=overflow, justify=justify)
+    return table
+
+
 class Console(RichConsole):
     """The console of every command: strings are text, never markup, and foreign escapes are made harmless."""
 
     def __init__(self, *, stderr: bool = False, **options: Any) -> None:
         """Write to standard output, to standard error, or to a ``file`` given among Rich's options."""
-        file = options.setdefault("file", output.beneath(sys.stderr if stderr else sys.stdout))
+        file = options.setdefault("file", terminal.beneath(sys.stderr if stderr else sys.stdout))
         self._endless = not (file.isatty() or "width" in options or os.environ.get("COLUMNS"))
         if self._endless:
             options["width"] = ENDLESS
@@ -59,3 +76,19 @@ class Console(RichConsole):
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(1)
+
+
+@contextmanager
+def bar(what: str, *, silent: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the block runs; what it lends takes (done, total)."""
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.TaskProgressColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    shown = progress.Progress(*columns, console=console, transient=True, disable=silent or not console.is_terminal)
+    with shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)

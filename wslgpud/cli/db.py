@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -12,47 +11,30 @@ from typing import Annotated, Any
 
 import typer
 
+from wslgpud.cli import options
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import (
-    ConfigOption,
-    Fault,
-    ForceOption,
-    JsonOption,
-    StateOption,
-    database_of,
-    loaded,
-)
+from wslgpud.cli.common import Fault, database_of, loaded
+from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
-from wslgpud.cli.progress import bar
-from wslgpud.units import size
-from wslgpud.words import cause, current, t
+from wslgpud.cli.options import argument, flag
+from wslgpud.store import Reader, maintenance, shown
+from wslgpud.store.audit import audit
+from wslgpud.store.info import info as look
+from wslgpud.words import current, t
+from wslgpud.words.units import size
 
 app = App(help="Inspect, check, back up or compact the history's database.")
-_DAY = 86400.0
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    from wslgpud.store import StoreError  # noqa: PLC0415 - the database only when asked for
-
-    try:
-        yield
-    except StoreError as error:
-        raise Fault(cause(error)) from error
 
 
 @app.command()
-def info(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
+def info(config: options.Config = None, as_json: options.Json = False, state: options.State = None) -> None:
     """Show the size of the history by tier, its age, its growth and how long it is kept.
 
     Examples:
         wslgpud db info
     """
-    from wslgpud.store import Reader, shown  # noqa: PLC0415 - see above
-    from wslgpud.store.info import info as look  # noqa: PLC0415
-
     target = database_of(config, state)
-    with _explained(), Reader(target) as reader:
+    with Reader(target) as reader:
         found = look(reader)
     keep = loaded(config).config.store
     document: dict[str, Any] = {
@@ -69,57 +51,35 @@ def info(config: ConfigOption = None, as_json: JsonOption = False, state: StateO
         "minutes_since": _iso(found.oldest.minute_wall),
         "hours_since": _iso(found.oldest.hour_wall),
         "newest": _iso(found.newest_wall),
-        "keep": asdict(keep) | {"path": None},
+        "keep": {name: value for name, value in asdict(keep).items() if name != "path"},
         "set_aside": [str(path) for path in found.set_aside],
     }
-    del document["keep"]["path"]
-    if as_json:
-        print(json.dumps(document, indent=2))
-        return
-    print("\n".join(_readable(document)))
+    print(json.dumps(document, indent=2) if as_json else "\n".join(_readable(document)))
 
 
 def _readable(found: dict[str, Any]) -> Iterator[str]:
-    sizes, keep = found["size_bytes"], found["keep"]
-    yield t(
-        "{database}: schema {version}, {count} series of {hosts}",
-        database=found["database"],
-        version=found["schema"],
-        count=found["series"],
-        hosts=tuple(found["hosts"]),
-    )
+    sizes, keep, days = found["size_bytes"], found["keep"], found["keep"]["raw_days"]
+    head = {name: found[key] for name, key in {"database": "database", "version": "schema", "count": "series"}.items()}
+    yield t("{database}: schema {version}, {count} series of {hosts}", hosts=tuple(found["hosts"]), **head)
     yield _line(t("size"), t("{room_bytes} at most", room_bytes=(sizes["file"], keep["max_bytes"])))
     if sizes["log"]:
         yield _line(t("write-ahead log"), size(sizes["log"]))
     yield _line(t("free inside"), size(sizes["free inside"]))
-    if found["bytes_a_sample"] is not None:
-        samples = t(
-            "{count} at {number} bytes, blocks and index",
-            count=f"{found['samples']:,}",
-            number=f"{found['bytes_a_sample']:.2f}",
-        )
-        yield _line(t("samples"), samples)
-    if found["bytes_a_day"] is not None:
-        rate = t(
-            "{day_bytes}; {days} days take {all_bytes}",
-            day_bytes=found["bytes_a_day"],
-            days=keep["raw_days"],
-            all_bytes=found["bytes_a_day"] * keep["raw_days"],
-        )
+    if (each := found["bytes_a_sample"]) is not None:
+        count, number = f"{found['samples']:,}", f"{each:.2f}"
+        yield _line(t("samples"), t("{count} at {number} bytes, blocks and index", count=count, number=number))
+    if (day := found["bytes_a_day"]) is not None:
+        rate = t("{day_bytes}; {days} days take {all_bytes}", day_bytes=day, days=days, all_bytes=day * days)
         yield _line(t("samples a day"), rate)
     yield ""
-    for name, since, days in (
-        (t("samples since"), "samples_since", "raw_days"),
-        (t("minutes since"), "minutes_since", "minute_days"),
-        (t("hours since"), "hours_since", "hour_days"),
-    ):
-        yield _line(name, t("{when}, kept for {days} days", when=_local(found[since]), days=keep[days]))
+    for name, tier in ((t("samples since"), "raw"), (t("minutes since"), "minute"), (t("hours since"), "hour")):
+        since = found[f"{tier.replace('raw', 'sample')}s_since"]
+        yield _line(name, t("{when}, kept for {days} days", when=_local(since), days=keep[f"{tier}_days"]))
     yield _line(t("newest"), _local(found["newest"]))
     yield ""
     yield from (_line(t(tier), f"{size(taken):>8}") for tier, taken in found["tiers_bytes"].items())
     for path in found["set_aside"]:
-        text = t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
-        yield f"\n{text}"
+        yield "\n" + t("set aside because it was damaged; delete it when it is no longer needed: {path}", path=path)
 
 
 def _line(name: str, text: str) -> str:
@@ -127,7 +87,7 @@ def _line(name: str, text: str) -> str:
 
 
 @app.command()
-def check(config: ConfigOption = None, as_json: JsonOption = False, state: StateOption = None) -> None:
+def check(config: options.Config = None, as_json: options.Json = False, state: options.State = None) -> None:
     """Read every block and compare the summaries with their samples; exit status 1 if anything is wrong.
 
     The daemon may keep running; it sets a damaged file aside by itself and salvages the rest.
@@ -135,11 +95,8 @@ def check(config: ConfigOption = None, as_json: JsonOption = False, state: State
     Examples:
         wslgpud db check
     """
-    from wslgpud.store import Reader, shown  # noqa: PLC0415 - see above
-    from wslgpud.store.audit import audit  # noqa: PLC0415
-
     target = database_of(config, state)
-    with _explained(), Reader(target) as reader, bar(t("checking"), silent=as_json) as progress:
+    with Reader(target) as reader, bar(t("checking"), silent=as_json) as progress:
         findings = audit(reader, progress)
     if as_json:
         print(json.dumps({"database": shown(target), "findings": list(map(str, findings))}))
@@ -152,35 +109,31 @@ def check(config: ConfigOption = None, as_json: JsonOption = False, state: State
 
 @app.command()
 def backup(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="file of the copy; in a folder it is named after the day")
-    ],
-    force: ForceOption = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
+    file: Annotated[Path, argument("FILE", "file of the copy; in a folder it is named after the day")],
+    force: options.Force = False,
+    config: options.Config = None,
+    state: options.State = None,
 ) -> None:
     """Copy the history while the daemon runs; the copy is verified, and complete or not there at all.
 
     Examples:
         wslgpud db backup /mnt/backup  # a file named after the day
     """
-    from wslgpud.store import maintenance  # noqa: PLC0415 - see above
-
     target = database_of(config, state)
     if file.is_dir():
         file /= f"wslgpud-{datetime.now().astimezone():%Y-%m-%d}.db"
     if file.exists() and not force:
         raise Fault("{file} exists already; it is left as it is (--force replaces it)", file=str(file))
-    with _explained(), bar(t("copying")) as progress:
+    with bar(t("copying")) as progress:
         taken = maintenance.backup(target, file, progress)
     print(t("{title}: {text}", title=str(file), text=size(taken)))
 
 
 @app.command()
 def compact(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print the amount it would free")] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
+    dry_run: Annotated[bool, flag("--dry-run", "only print the amount it would free")] = False,
+    config: options.Config = None,
+    state: options.State = None,
 ) -> None:
     """Rewrite the file without its free space, while the daemon is stopped.
 
@@ -190,21 +143,13 @@ def compact(
         wslgpud db compact --dry-run  # only the amount it would free
         sudo systemctl stop wslgpud && sudo wslgpud db compact
     """
-    from wslgpud.store import maintenance  # noqa: PLC0415 - see above
-
     target = database_of(config, state)
-    with _explained():
-        if dry_run:
-            before = maintenance.would_free(target)
-            print(t("{room_bytes} can be freed", room_bytes=(before.free_bytes, before.file_bytes)))
-        else:
-            after = maintenance.compact(target)
-            told = t(
-                "{freed_bytes} freed, {left_bytes} left",
-                freed_bytes=after.free_bytes,
-                left_bytes=after.file_bytes,
-            )
-            print(told)
+    if dry_run:
+        before = maintenance.would_free(target)
+        print(t("{room_bytes} can be freed", room_bytes=(before.free_bytes, before.file_bytes)))
+    else:
+        after = maintenance.compact(target)
+        print(t("{freed_bytes} freed, {left_bytes} left", freed_bytes=after.free_bytes, left_bytes=after.file_bytes))
 
 
 def _iso(wall: float | None) -> str | None:

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from wslgpud.cli.common import ConfigOption, Fault, HostOption, JsonOption, StateOption, host_at, loaded
-from wslgpud.words import failure, t
-
-if TYPE_CHECKING:
-    from wslgpud.advise.doctor.findings import Finding
+from wslgpud.advise import doctor as doctors
+from wslgpud.advise.doctor import torches
+from wslgpud.advise.doctor.bundle import write
+from wslgpud.advise.doctor.findings import CheckResult, State
+from wslgpud.app.process import host_at
+from wslgpud.cli import options
+from wslgpud.cli.common import loaded, refused
+from wslgpud.cli.console import Console, table_of
+from wslgpud.cli.options import flag, option
+from wslgpud.stress.find_python import candidates, has_torch, home_folders
+from wslgpud.words import current, say, says, sentences, t, template
 
 
 def doctor(
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-    everything: Annotated[bool, typer.Option("--all", help="show passed checks, too")] = False,
+    config: options.Config = None,
+    as_json: options.Json = False,
+    everything: Annotated[bool, flag("--all", "show passed checks, too")] = False,
     bundle: Annotated[
-        Path | None,
-        typer.Option(
-            "--bundle", metavar="FILE", help="write a support archive (.tar.gz), secrets and names masked"
-        ),
+        Path | None, option("--bundle", "FILE", "write a support archive (.tar.gz), secrets and names masked")
     ] = None,
     python: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--python", metavar="FILE", help="check the torch of this Python instead of searching for one"
-        ),
+        list[Path] | None, option("--python", "FILE", "check the torch of this Python instead of searching for one")
     ] = None,
-    no_torch: Annotated[bool, typer.Option("--no-torch", help="do not start Python to check torch")] = False,
-    state: StateOption = None,
-    host_root: HostOption = None,
+    no_torch: Annotated[bool, flag("--no-torch", "do not start Python to check torch")] = False,
+    state: options.State = None,
+    host_root: options.HostRoot = None,
 ) -> None:
     """Check how this machine is set up; each problem comes with its fix. Exit status 1 if there are any.
 
@@ -45,50 +48,89 @@ def doctor(
         wslgpud doctor --all  # passed checks, too
         wslgpud doctor --bundle support.tar.gz  # everything that a bug report needs
     """
-    from wslgpud.advise import doctor as doctors  # noqa: PLC0415 - only this command needs it
-    from wslgpud.advise.doctor import torches  # noqa: PLC0415
-
     settings = loaded(config).config
     host = host_at(host_root)
-    facts = None
-    if host.live and not no_torch:
-        facts = torches.ask(python or _pythons(), os.environ)
+    facts = torches.ask(python or _pythons(), os.environ) if host.live and not no_torch else None
     findings = doctors.run(host, settings, facts, str(state) if state else None)
     if bundle is not None:
-        from wslgpud.advise.doctor.bundle import write  # noqa: PLC0415
-
-        try:
-            names = write(bundle, host, settings, findings)
-        except OSError as error:
-            why = failure(error)
-            raise Fault(t("cannot write {path}: {why}", path=str(bundle), why=why)) from error
-        typer.echo(
-            t(
-                "wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.",
-                path=str(bundle),
-                count=len(names),
-            ),
-            err=as_json,
-        )
-    if as_json:
-        print(json.dumps([_in_english(finding) for finding in findings], indent=2))
+        with refused("cannot write {path}: {why}", path=str(bundle)):
+            count, path = len(write(bundle, host, settings, findings)), str(bundle)
+        told = template("wrote {path}: {count} files, names and secrets masked. Look through it before sharing it.")
+        typer.echo(t(told, path=path, count=count), err=as_json)
+    if as_json:  # for programs, which read the same in every locale
+        english = [{name: str(said) for name, said in finding.document().items()} for finding in findings]
+        print(json.dumps(english, indent=2))
     elif bundle is None:
-        from wslgpud.cli.doctor_screen import print_findings  # noqa: PLC0415 - rich only for it
-
         print_findings(findings, everything=everything)
     # Of an archive it is asked whether it is there: what is wrong is why somebody makes one.
     if bundle is None and any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)
 
 
-def _in_english(finding: Finding) -> dict[str, str]:
-    """Return a finding for programs, which read the same in every locale."""
-    return {name: str(said) for name, said in finding.document().items()}
-
-
 def _pythons() -> list[Path]:
-    from wslgpud.advise.doctor.torches import pythons_with_torch  # noqa: PLC0415
-    from wslgpud.stress.find_python import candidates, has_torch, home_folders  # noqa: PLC0415
-
     found = [p for p in candidates(os.environ, home_folders()) if os.access(p, os.X_OK)]
-    return pythons_with_torch(found, {p: has_torch(p) for p in found})
+    return torches.pythons_with_torch(found, {p: has_torch(p) for p in found})
+
+
+#: mark, colour and name of each state; the last of them are not worth a line unless asked for
+MARKS: Mapping[State, tuple[str, str, str]] = {
+    "problem": ("✗", "bold red", template("problem")),
+    "note": ("!", "yellow", template("note")),
+    "good": ("✓", "green", template("good")),
+    "could not tell": ("?", "dim", template("could not tell")),
+    "not applicable": ("·", "dim", template("not applicable")),
+}
+
+
+def print_findings(
+    findings: Sequence[CheckResult], *, everything: bool = False, console: Console | None = None
+) -> None:
+    """Print the findings; ``everything`` shows the good ones in full as well."""
+    console = console or Console()
+    for state, (mark, style, name) in MARKS.items():
+        group = [finding for finding in findings if finding.state == state]
+        if state in ("problem", "note"):
+            for finding in group:
+                _print_full(console, finding)
+        elif everything:
+            for finding in group:
+                _print_line(console, finding)
+        elif group and state != "not applicable":
+            titles = current().listed(finding.title for finding in group)
+            console.print(_hanging(Text(mark, style), _titled(t(name), style, titles)))
+    problems, notes = (sum(finding.state == state for finding in findings) for state in ("problem", "note"))
+    counts = (
+        *([says("{count} problem", "{count} problems", count=problems)] if problems else ()),
+        *([says("{count} note", "{count} notes", count=notes)] if notes else ()),
+    )
+    end = t("{counts}.", counts=counts) if counts else t("Nothing to fix.")
+    end = end if everything else "\n" + current().text(sentences((end, say("--all shows everything."))))
+    console.print(Text(end, "bold"))
+
+
+def _print_full(console: Console, finding: CheckResult) -> None:
+    _print_line(console, finding)
+    console.print(_hanging(Text(" "), Text(current().text(finding.why), "dim")))
+    for line in current().text(finding.remedy).splitlines():
+        # Commands are there to be copied: they are not broken into lines.
+        console.print(Text.assemble("  ", (f"→ {line}", "cyan")), soft_wrap=True)
+    console.print()
+
+
+def _print_line(console: Console, finding: CheckResult) -> None:
+    (mark, style, _), words = MARKS[finding.state], current()
+    console.print(_hanging(Text(mark, style), _titled(words.text(finding.title), style, words.text(finding.found))))
+
+
+def _titled(title: str, style: str, text: str) -> Text:
+    """Return ``title: text``, the title in its colour."""
+    before, _, after = t("{title}: {text}").partition("{text}")
+    return Text.assemble((before.replace("{title}", title), style), text, after)
+
+
+def _hanging(mark: Text, text: Text) -> Table:
+    """Return text of which every line begins behind the mark."""
+    grid = table_of("<", "~", gap=1)
+    grid.columns[1].overflow = "fold"
+    grid.add_row(mark, text)
+    return grid

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 import typer
+from rich.text import Text
 
-from wslgpud.cli.common import (
-    ConfigOption,
-    Fault,
-    GpuOption,
-    JsonOption,
-    StateOption,
-    database_of,
-    loaded,
-)
+from wslgpud.advise.fit import estimate as estimates
+from wslgpud.advise.fit.estimate import Estimate, Mode, Optimizer, Plan, Precision, estimate, unmeasured
+from wslgpud.advise.fit.shape import Shape, of
+from wslgpud.cli import options
+from wslgpud.cli.common import Fault, database_of, loaded
+from wslgpud.cli.console import Console, table_of
+from wslgpud.cli.options import argument, flag, option
+from wslgpud.cli.rows import bar
+from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample
 from wslgpud.risk.headroom import gpu_room
-from wslgpud.risk.metrics import LEARNED
+from wslgpud.risk.risk_metrics import LEARNED
+from wslgpud.sources.gpu import GpuSource
 from wslgpud.sources.wsl import generation
-from wslgpud.units import size
+from wslgpud.store import Reader, StoreError
 from wslgpud.words import Message, Said, current, say, t, template
-
-if TYPE_CHECKING:
-    from wslgpud.advise.fit.estimate import Estimate, Plan
-    from wslgpud.advise.fit.shape import Shape
-    from wslgpud.cli.console import Console
-    from wslgpud.config import Config
-    from wslgpud.model import GpuSample
-    from wslgpud.store import Reader
+from wslgpud.words.units import size
 
 _MODES = {"inference": template("inference"), "lora": "LoRA", "training": template("training")}
 _USED = "gpu_memory_used_bytes"
@@ -48,50 +45,30 @@ class Usable(NamedTuple):
 
 
 def fit(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="7B, or a config.json, .safetensors or .gguf file, or a folder of them"
-        ),
-    ],
-    mode: Annotated[
-        str, typer.Option("--mode", "-m", metavar="inference|lora|training", help="use of the model")
-    ] = "inference",
+    model: Annotated[str, argument("MODEL", "7B, or a config.json, .safetensors or .gguf file, or a folder of them")],
+    mode: Annotated[str, option("--mode -m", "inference|lora|training", "use of the model")] = "inference",
     precision: Annotated[
         str,
-        typer.Option(
-            "--precision",
-            "-p",
-            metavar="FORMAT",
-            help="bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
+        option(
+            "--precision -p",
+            "FORMAT",
+            "bf16, fp16, fp32, mixed (autocast); int8, int4 (bitsandbytes), gptq, gptq8, awq, fp8;"
             " GGUF's q4_k_m, q5_k_m, q6_k, q8_0. As config.json says, else bf16",
         ),
     ] = "",
-    batch: Annotated[int, typer.Option("--batch", "-b", metavar="N", min=1, help="sequences at once")] = 1,
-    context: Annotated[
-        int, typer.Option("--context", metavar="N", min=1, help="tokens of each sequence")
-    ] = 4096,
+    batch: Annotated[int, option("--batch -b", "N", "sequences at once", min=1)] = 1,
+    context: Annotated[int, option("--context", "N", "tokens of each sequence", min=1)] = 4096,
     optimizer: Annotated[
-        str,
-        typer.Option(
-            "--optimizer",
-            metavar="NAME",
-            help="adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd",
-        ),
+        str, option("--optimizer", "NAME", "adamw, adamw-fused, adamw8bit, adafactor, momentum or sgd")
     ] = "adamw",
-    checkpointing: Annotated[bool, typer.Option("--checkpointing", help="gradient checkpointing")] = False,
-    rank: Annotated[int, typer.Option("--rank", metavar="N", min=1, help="rank of LoRA's matrices")] = 16,
-    all_linear: Annotated[
-        bool, typer.Option("--all-linear", help="LoRA on every matrix, not on q and v")
-    ] = False,
-    usable: Annotated[
-        str,
-        typer.Option("--usable", metavar="SIZE", help="VRAM to fit into, like 14.5GB; asked here otherwise"),
-    ] = "",
-    gpu: GpuOption = 0,
-    as_json: JsonOption = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
+    checkpointing: Annotated[bool, flag("--checkpointing", "gradient checkpointing")] = False,
+    rank: Annotated[int, option("--rank", "N", "rank of LoRA's matrices", min=1)] = 16,
+    all_linear: Annotated[bool, flag("--all-linear", "LoRA on every matrix, not on q and v")] = False,
+    usable: Annotated[str, option("--usable", "SIZE", "VRAM to fit into, like 14.5GB; asked here otherwise")] = "",
+    gpu: options.Gpu = 0,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    state: options.State = None,
 ) -> None:
     """Say whether a model fits on this card, part by part. Exit status 1 when it does not.
 
@@ -99,36 +76,21 @@ def fit(
         wslgpud fit 7B --mode lora --batch 2 --context 2048
         wslgpud fit ./model --precision int4 --usable 14.5GB
     """
-    from wslgpud.advise.fit import estimate as estimates  # noqa: PLC0415 - only this command needs them
-    from wslgpud.advise.fit.shape import ShapeError, of  # noqa: PLC0415
-
-    try:
-        shape = of(model)
-    except ShapeError as error:
-        raise Fault(current().text(error.said)) from error
+    shape = of(model)
     precision = precision or shape.stored or "bf16"
-    for name, value, known in (
-        ("mode", mode, estimates.MODES),
-        ("precision", precision, estimates.PRECISIONS),
-        ("optimizer", optimizer, estimates.OPTIMIZERS),
-    ):
-        if value not in known:
-            raise Fault(
-                t("--{option} {value}: there are {known}", option=name, value=value, known=tuple(known))
-            )
+    known = {"mode": estimates.MODES, "precision": estimates.PRECISIONS, "optimizer": estimates.OPTIMIZERS}
+    for name, value in {"mode": mode, "precision": precision, "optimizer": optimizer}.items():
+        if value not in known[name]:
+            raise Fault("--{option} {value}: there are {known}", option=name, value=value, known=tuple(known[name]))
     if mode == "training" and precision in estimates.QUANTIZED:
-        raise Fault(t("{precision} weights cannot be trained in full: use --mode lora", precision=precision))
+        raise Fault("{precision} weights cannot be trained in full: use --mode lora", precision=precision)
     if mode == "lora" and precision in estimates.GGUF:
         raise Fault(
-            t(
-                "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
-                precision=precision,
-            )
+            "no adapters can be trained on {precision}, a format of llama.cpp: take int4, gptq or awq",
+            precision=precision,
         )
-    plan = estimates.Plan(
-        cast("estimates.Mode", mode), cast("estimates.Precision", precision), batch, context,
-        cast("estimates.Optimizer", optimizer), checkpointing, rank, "all" if all_linear else "attention",
-    )  # fmt: skip
+    use, form, how = cast("Mode", mode), cast("Precision", precision), cast("Optimizer", optimizer)
+    plan = Plan(use, form, batch, context, how, checkpointing, rank, "all" if all_linear else "attention")
     found = estimates.estimate(shape, plan)
     room = _given(usable) if usable else _usable(loaded(config).config, database_of(config, state), gpu)
     help_ = estimates.knobs(shape, plan, room.bytes) if room and found.total_bytes > room.bytes else []
@@ -145,13 +107,11 @@ def _given(text: str) -> Usable:
     try:
         return Usable(int(float(number[:-1]) * scale) if scale else int(number), say("as given"))
     except (ValueError, OverflowError) as error:
-        raise Fault(t("--usable {text}: write it like 14.5GiB", text=text)) from error
+        raise Fault("--usable {text}: write it like 14.5GiB", text=text) from error
 
 
 def _usable(settings: Config, database: str, index: int) -> Usable | None:
     """Return what is really usable: by the last stress run, by history, else what is free now."""
-    from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
-
     source = GpuSource(Host(), settings)
     try:
         gpus = source.read().gpus or ()
@@ -161,12 +121,10 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
         source.close()
     card = next((g for g in gpus if g.index == index), None)
     if card is None:
-        raise Fault(t("there is no GPU {gpu}", gpu=index))
+        raise Fault("there is no GPU {gpu}", gpu=index)
     known = _from_history(database, card, time.time())
-    if known is not None:
+    if known is not None or card.free_bytes is None:
         return known
-    if card.free_bytes is None:
-        return None
     room = gpu_room(card, wsl=generation(Host()) == 2)
     left = room.headroom if room else card.free_bytes
     return Usable(left, say("free on {card} now; wslgpud stress would know it better", card=card.name))
@@ -174,19 +132,14 @@ def _usable(settings: Config, database: str, index: int) -> Usable | None:
 
 def _from_history(database: str, card: GpuSample, now: float) -> Usable | None:
     """Return what stress runs verified, else what the daemon has seen to be usable, less what is used now."""
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
-
     if "://" not in database and not Path(database).exists():
         return None
-    try:
-        with Reader(database) as reader:
-            runs = [run for _, run in reader.stress_runs() if run.uuid == card.uuid and run.complete]
-            for run in reversed(runs):
-                if "usable_bytes" in run.values:
-                    return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
-            return _from_daily_use(reader, card, now)
-    except StoreError:
-        return None
+    with contextlib.suppress(StoreError), Reader(database) as reader:
+        for _, run in reversed(reader.stress_runs()):
+            if run.uuid == card.uuid and run.complete and "usable_bytes" in run.values:
+                return Usable(int(run.values["usable_bytes"]), say("verified by the last stress run"))
+        return _from_daily_use(reader, card, now)
+    return None
 
 
 def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | None:
@@ -200,60 +153,44 @@ def _from_daily_use(reader: Reader, card: GpuSample, now: float) -> Usable | Non
             days += [b.high for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
         elif ref.metric == LEARNED.name and labels.get("resource") == f"gpu{card.index}":
             limits += [b.last for b in reader.summaries(ref, now - _HISTORY_SECONDS, now, _DAY_SECONDS)]
+    room, most = gpu_room(card, wsl=generation(Host()) == 2), max(days, default=0)
     if limits:
-        left = max(0, round(limits[-1]) - card.used_bytes)
-        how = say("above that an allocation has failed here before; less what is in use now")
-        return Usable(left, how)
-    room = gpu_room(card, wsl=generation(Host()) == 2)
-    most = round(max(days, default=0))
-    if room is not None and most > room.capacity:
+        most, how = limits[-1], say("above that an allocation has failed here before; less what is in use now")
+    elif room is not None and most > room.capacity:
         how = say("so much has been in use here before; less what is in use now")
-        return Usable(max(0, most - card.used_bytes), how)
-    return None
+    else:
+        return None
+    return Usable(max(0, round(most) - card.used_bytes), how)
 
 
 def _document(
     shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
 ) -> dict[str, object]:
-    from wslgpud.advise.fit.estimate import estimate, unmeasured  # noqa: PLC0415
-
+    text = current().text
+    knobs = [{"turn": text(turn), "total_bytes": estimate(shape, changed).total_bytes} for turn, changed in help_]
     return {
         "model": {**dataclasses.asdict(shape), "parameters": shape.size},
         "plan": dataclasses.asdict(plan),
         "parts_bytes": found.parts,
         "total_bytes": found.total_bytes,
         "usable_bytes": room.bytes if room else None,
-        "usable_by": current().text(room.how) if room else None,
+        "usable_by": text(room.how) if room else None,
         "fits": found.total_bytes <= room.bytes if room else None,
-        "unmeasured": [current().text(only) for only in unmeasured(shape, plan)],
-        "knobs": [
-            {"turn": current().text(turn), "total_bytes": estimate(shape, changed).total_bytes}
-            for turn, changed in help_
-        ],
+        "unmeasured": [text(only) for only in unmeasured(shape, plan)],
+        "knobs": knobs,
     }
 
 
-def _print(
-    shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]
-) -> None:
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    from wslgpud.advise.fit.estimate import estimate  # noqa: PLC0415
-    from wslgpud.cli.console import Console  # noqa: PLC0415 - rich only when somebody looks
-    from wslgpud.cli.rows import bar  # noqa: PLC0415
-
+def _print(shape: Shape, plan: Plan, found: Estimate, room: Usable | None, help_: list[tuple[Message, Plan]]) -> None:
     console = Console()
-    console.print(
-        Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan)))
-    )
+    console.print(Text.assemble((shape.name, "bold"), "  " * bool(shape.name), current().listed(_how(shape, plan))))
     whole = max(found.total_bytes, room.bytes if room else 0)
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 1))
+    table = table_of("<", "<", "<", first=1)
     for part, taken in found.parts.items():
         table.add_row(current().template(part), size(taken), bar(taken / whole, 24, "cyan"))
     over = room is not None and found.total_bytes > room.bytes
-    table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"),
-                  bar(found.total_bytes / whole, 24, "red" if over else "green"))  # fmt: skip
+    peak = bar(found.total_bytes / whole, 24, "red" if over else "green")
+    table.add_row(Text(t("at its peak"), "bold"), Text(size(found.total_bytes), "bold"), peak)
     if room:
         table.add_row(t("usable"), size(room.bytes), bar(room.bytes / whole, 24, "bright_black"))
     console.print(table)
@@ -261,20 +198,19 @@ def _print(
         console.print(t("No GPU answers here: say how much is usable with --usable 14.5GiB."))
         return
     left = room.bytes - found.total_bytes
-    if not over:
+    if over:
+        bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
+        console.print(Text(bad, "bold red"))
+        for turn, changed in help_:
+            console.print("  → " + t("{title}: {text}", title=turn, text=size(estimate(shape, changed).total_bytes)))
+        if not help_:
+            console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
+    else:
         good = t("It fits, with {spare_bytes} to spare ({how}).", spare_bytes=left, how=room.how)
         console.print(Text(good, "bold green"))
-        _say_how_sure(console, shape, plan)
-        return
-    bad = t("It does not fit: {excess_bytes} too much ({how}).", excess_bytes=-left, how=room.how)
-    console.print(Text(bad, "bold red"))
-    for turn, changed in help_:
-        console.print(
-            "  → " + t("{title}: {text}", title=turn, text=size(estimate(shape, changed).total_bytes))
-        )
-    if not help_:
-        console.print("  " + t("No setting brings it in: take a smaller model or a bigger card."))
-    _say_how_sure(console, shape, plan)
+    if only := unmeasured(shape, plan):
+        said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
+        console.print(said, style="dim")
 
 
 def _how(shape: Shape, plan: Plan) -> Iterator[Said]:
@@ -287,11 +223,3 @@ def _how(shape: Shape, plan: Plan) -> Iterator[Said]:
         yield plan.optimizer
     if plan.checkpointing:
         yield say("gradient checkpointing")
-
-
-def _say_how_sure(console: Console, shape: Shape, plan: Plan) -> None:
-    from wslgpud.advise.fit.estimate import unmeasured  # noqa: PLC0415
-
-    if only := unmeasured(shape, plan):
-        said = t("Only computed, never compared with a real card: {parts}.", parts=tuple(only))
-        console.print(said, style="dim")

@@ -1,7 +1,8 @@
 """Help of commands in the reader's language: usage, meaning, arguments, options, examples.
 
 A command's docstring is its help. After ``Examples:`` each line is a command and, behind two spaces and #,
-what it does. Texts are templates; ``texts`` returns those of a command for translators.
+what it does. Texts are templates; ``texts`` returns those of a command for translators. Click's own formatter
+breaks lines at spaces and takes a Chinese character for one column, so lines are broken here.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wslgpud.words import Message, current, say, t
+from rich.cells import cell_len
 
+from wslgpud.words import Message, say, t
+
+#: how many columns a terminal takes for a text
+cells = cell_len
 _MOST_COLUMNS, _LEAST_COLUMNS = 80, 40
 #: names wider than this stand on a line of their own
 _NAME_COLUMNS = 28
@@ -46,8 +50,7 @@ def doc_of(command: Any) -> Doc:
 
 def short(command: Any) -> str:
     """Return the first sentence of what a command does, in the language of this one."""
-    paragraphs = doc_of(command).paragraphs
-    found = _FIRST_SENTENCE.match(t(paragraphs[0])) if paragraphs else None
+    found = _FIRST_SENTENCE.match(t("".join(doc_of(command).paragraphs[:1])))
     return found[0] if found else ""
 
 
@@ -57,7 +60,9 @@ def texts(command: Any) -> Iterator[str]:
     yield from doc.paragraphs
     yield from (what for _, what in doc.examples if what)
     for param in command.params:
-        yield from filter(None, (param.help, _placeholder(param)))
+        yield from [param.help] * bool(param.help)
+        if not getattr(param, "is_flag", False) and "|" not in placeholder(param):
+            yield placeholder(param)  # names of choices are the same in every language
 
 
 def full(context: Any) -> str:
@@ -65,20 +70,18 @@ def full(context: Any) -> str:
     columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, shutil.get_terminal_size().columns)) - 1
     command, doc = context.command, doc_of(context.command)
     head = t("Usage: {command}", command=context.command_path) + " "
-    lines = [head + (wrapped(_usage(context), columns - cells(head), " " * cells(head))).lstrip()]
+    lines = [head + wrapped(_usage(context), columns - cells(head), " " * cells(head)).lstrip()]
     lines += [f"\n{wrapped(t(paragraph), columns - 2, '  ')}" for paragraph in doc.paragraphs]
     params = [param for param in command.get_params(context) if not getattr(param, "hidden", False)]
     groups = {kind: [p for p in params if p.param_type_name == kind] for kind in ("argument", "option")}
-    below = {name: one for name, one in getattr(command, "commands", {}).items() if not one.hidden}
+    below = command.listed() if hasattr(command, "listed") else ()
     for title, rows in (
-        (t("Arguments:"), [(t(placeholder(p)), _said(p.help)) for p in groups["argument"]]),
+        (t("Arguments:"), [(t(placeholder(p)), t(p.help or "")) for p in groups["argument"]]),
         (t("Options:"), [(_names(p), _meaning(p)) for p in groups["option"]]),
-        (t("Commands:"), [(name, short(one)) for name, one in below.items()]),
+        (t("Commands:"), [(one.name, short(one)) for one in below]),
     ):
         lines += ["", title, *_table(rows, columns)] if rows else []
-    if doc.examples:
-        lines += ["", t("Examples:"), *_examples(doc.examples, columns)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(["", t("Examples:")] if doc.examples else []), *_examples(doc.examples, columns)])
 
 
 def wrapped(text: str, columns: int, margin: str = "") -> str:
@@ -116,19 +119,14 @@ def margin_of(head: int, columns: int) -> int:
     return head if columns - head >= _LEAST_BODY else _BODY_MARGIN
 
 
-def cells(text: str) -> int:
-    """Return how many columns a terminal takes for a text."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
 def padded(text: str, columns: int) -> str:
     """Return a text with spaces behind it up to so many columns."""
-    return text + " " * max(0, columns - cells(text))
+    return text + " " * (columns - cells(text))
 
 
 def flush(text: str, columns: int) -> str:
     """Return a text with spaces before it up to so many columns."""
-    return " " * max(0, columns - cells(text)) + text
+    return " " * (columns - cells(text)) + text
 
 
 def brief(subject: str, columns: int) -> str:
@@ -142,12 +140,9 @@ def brief(subject: str, columns: int) -> str:
 def _table(rows: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
     left = min(max(cells(name) for name, _ in rows), _NAME_COLUMNS) + 4
     for name, meaning in rows:
-        body = wrapped(meaning, columns - left, " " * left) if meaning else ""
-        if cells(name) + 4 > left or not body:
-            yield f"  {name}"
-            yield from [body] * bool(body)
-        else:
-            yield f"  {name}{body[cells(name) + 2 :]}"
+        body, beside = wrapped(meaning, columns - left, " " * left), cells(name) + 4 <= left
+        yield f"  {name}{body[cells(name) + 2 :] if beside else ''}".rstrip()
+        yield from [body] * (not beside and bool(meaning))
 
 
 def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str]:
@@ -155,61 +150,41 @@ def _examples(examples: Sequence[tuple[str, str]], columns: int) -> Iterator[str
     beside = [cells(line) for line, what in examples if cells(line) + cells(t(what)) + 6 <= columns]
     left = max((one for one in beside if one + 30 <= columns), default=0)
     for line, what in examples:
-        if not what:
-            yield f"  {line}"
-        elif max(left, cells(line)) + cells(t(what)) + 6 <= columns:
-            yield f"  {padded(line, left)}  # {t(what)}"
-        else:
+        if what and max(left, cells(line)) + cells(t(what)) + 6 > columns:
             yield wrapped(f"# {t(what)}", columns - 2, "  ")
             yield f"  {line}"
+        else:
+            yield f"  {padded(line, left)}  # {t(what)}" if what else f"  {line}"
 
 
 def _usage(context: Any) -> str:
     words, command = [t("[OPTIONS]")], context.command
-    if not context.allow_interspersed_args and not hasattr(command, "commands"):
+    group = hasattr(command, "commands")
+    if not context.allow_interspersed_args and not group:
         words.append("--")  # what follows is another program's
-    for param in command.params:
-        if param.param_type_name == "argument":
-            name = t(placeholder(param))
-            words.append((name if param.required else f"[{name}]") + "..." * (param.nargs == -1))
-    if hasattr(command, "commands"):
+    for param in (param for param in command.params if param.param_type_name == "argument"):
+        name = t(placeholder(param))
+        words.append((name if param.required else f"[{name}]") + "..." * (param.nargs == -1))
+    if group:
         words += [t("COMMAND") if command.no_args_is_help else t("[COMMAND]"), "..."]
     return " ".join(words)
 
 
 def _names(param: Any) -> str:
     """Return how an option is written: ``-c, --config FILE``."""
-    names = ", ".join(sorted(param.opts, key=len))
-    if param.secondary_opts:
-        names += f", {', '.join(param.secondary_opts)}"
+    names = ", ".join([*sorted(param.opts, key=len), *param.secondary_opts])
     return names if getattr(param, "is_flag", False) else f"{names} {t(placeholder(param))}"
 
 
 def _meaning(param: Any) -> str:
     if param.name == "help":
         return t("show this and end")
-    text, default = param.help, param.default
+    text, default = param.help or "", param.default
     if isinstance(default, bool) or default in (None, "", (), []) or callable(default):
-        return _said(text)
-    said = say("default: {value}", value=str(default))
-    return t("{meaning} [{default}]", meaning=Message(text or ""), default=said)
-
-
-def _said(text: str | None) -> str:
-    return t(text) if text else ""
+        return t(text)
+    return t("{meaning} [{default}]", meaning=Message(text), default=say("default: {value}", value=str(default)))
 
 
 def placeholder(param: Any) -> str:
     """Return what stands for the value of an option or argument."""
     return param.metavar or str(param.name).upper()
-
-
-def _placeholder(param: Any) -> str:
-    """Return the same if there are words in it: names of choices are the same in every language."""
-    flag = getattr(param, "is_flag", False)
-    return "" if flag or "|" in placeholder(param) else placeholder(param)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names as an enumeration."""
-    return current().listed(list(names))

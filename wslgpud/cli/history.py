@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-import typer
+from rich.table import Table
+from rich.text import Text
 
-from wslgpud import documents
-from wslgpud.cli.common import (
-    ConfigOption,
-    Fault,
-    HostName,
-    JsonOption,
-    PlotOption,
-    SinceOption,
-    StateOption,
-    StepOption,
-    UntilOption,
-    open_reader,
-    picture,
-    warn,
-)
+from wslgpud.app.catalogue import catalogue
+from wslgpud.cli import options
+from wslgpud.cli.chart import chart
+from wslgpud.cli.common import Fault, database_of, picture, warn
+from wslgpud.cli.console import Console, table_of
 from wslgpud.cli.moments import seconds, span
-from wslgpud.words import cause, template
-
-if TYPE_CHECKING:
-    from wslgpud.curves import Curve
-    from wslgpud.export import Piece, Wanted
-    from wslgpud.store import Reader, SeriesRef
+from wslgpud.cli.options import argument, flag, option
+from wslgpud.cli.series import WORDS, amount, find, unit_of
+from wslgpud.colors import TERMINAL_LINES
+from wslgpud.security import safe_files
+from wslgpud.series import export
+from wslgpud.series.curves import Curve, curve, joined, step_for
+from wslgpud.series.export import Piece, Wanted
+from wslgpud.series.plots import plot_curves
+from wslgpud.store import Reader, SeriesRef
+from wslgpud.words import Told, cause, t, template
 
 #: values along a picture
 _PICTURE_POINTS = 700
@@ -42,31 +39,27 @@ _PICTURE_POINTS = 700
 def history(
     series: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SERIES",
-            help="ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
+        argument(
+            "SERIES",
+            "ram, vram, gpu, temperature, ...; a metric; a pattern: 'gpu_*', 'gpu_clock_hertz{gpu=0}'."
             " Without any: list all that there are",
         ),
     ] = None,
-    since: SinceOption = "24h",
-    until: UntilOption = "now",
-    step: StepOption = "",
+    since: options.Since = "24h",
+    until: options.Until = "now",
+    step: options.Step = "",
     across: Annotated[
         Literal["sum", "mean", "max", "min"] | None,
-        typer.Option("--across", metavar="sum|mean|max|min", help="all series of a metric as one"),
+        option("--across", "sum|mean|max|min", "all series of a metric as one"),
     ] = None,
-    rate: Annotated[
-        bool | None, typer.Option("--rate/--no-rate", help="counters as increase a second (as pictures do)")
-    ] = None,
-    plot: PlotOption = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="a line a moment, a column a series")] = False,
-    as_json: JsonOption = False,
-    parquet: Annotated[
-        Path | None, typer.Option("--parquet", metavar="FILE", help="write this Parquet file (needs pyarrow)")
-    ] = None,
-    host: HostName = "",
-    config: ConfigOption = None,
-    state: StateOption = None,
+    rate: Annotated[bool | None, flag("--rate/--no-rate", "counters as increase a second (as pictures do)")] = None,
+    plot: options.Plot = None,
+    as_csv: Annotated[bool, flag("--csv", "a line a moment, a column a series")] = False,
+    as_json: options.Json = False,
+    parquet: Annotated[Path | None, option("--parquet", "FILE", "write this Parquet file (needs pyarrow)")] = None,
+    host: options.HostName = "",
+    config: options.Config = None,
+    state: options.State = None,
 ) -> None:
     """Show recorded metrics: drawn on the terminal, as PNG, SVG, CSV, JSON or Parquet.
 
@@ -76,168 +69,192 @@ def history(
         wslgpud history ram --since yesterday --until 14:00 --plot ram.png
         wslgpud history vram --across sum --since 30d --step 1h --csv
     """
-    from wslgpud.cli.series import find  # noqa: PLC0415 - the database only when asked for
-    from wslgpud.export import Wanted  # noqa: PLC0415
-    from wslgpud.store import StoreError  # noqa: PLC0415
-
-    if sum((plot is not None, as_csv, as_json, parquet is not None)) > 1:
+    forms = [plot is not None, as_csv, parquet is not None]
+    if sum((*forms, as_json)) > 1:
         raise Fault("--plot, --csv, --json and --parquet exclude each other")
-    if not series and (plot is not None or as_csv or parquet is not None):
-        raise Fault(
-            "--plot, --csv and --parquet need a series, such as ram; 'wslgpud history' lists them all"
-        )
+    if not series and any(forms):
+        raise Fault("--plot, --csv and --parquet need a series, such as ram; 'wslgpud history' lists them all")
     file = picture(plot)
     now = time.time()
     start, end = span(since, until, now)
     width = seconds(step) if step else None
-    try:
-        with open_reader(config, state) as reader:
-            found = find(reader, series or (), host)
-            if not series:
-                _list(reader, found, as_json=as_json)
-                return
-            wanted = Wanted(found, start, end, width)
-            if as_csv or as_json or parquet is not None:
-                _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
-            else:
-                _draw(reader, wanted, across, rate=rate is not False, file=file)
-    except StoreError as error:
-        raise Fault(cause(error)) from error
+    with Reader(database_of(config, state)) as reader:
+        found = find(reader, series or (), host)
+        if not series:
+            _list(reader, found, as_json=as_json)
+            return
+        wanted = Wanted(found, start, end, width)
+        if as_csv or as_json or parquet is not None:
+            _print(reader, wanted, across, rate=bool(rate), csv=as_csv, file=parquet)
+        else:
+            _draw(reader, wanted, across, rate=rate is not False, file=file)
 
 
 def _list(reader: Reader, found: Mapping[SeriesRef, str], *, as_json: bool) -> None:
     """List series with units and last values."""
-    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
-
-    latest = reader.latest()
-    rows: list[dict[str, Any]] = []
+    latest, rows = reader.latest(), []
     for ref, kind in sorted(found.items()):
-        row: dict[str, Any] = {
-            "ref": ref,
-            "series": str(ref),
-            "kind": kind,
-            "unit": unit_of(ref.metric),
-            "host": ref.host,
-        }
+        row: dict[str, Any] = {"series": str(ref), "kind": kind, "unit": unit_of(ref.metric), "host": ref.host}
         if ref in latest:
             row |= {"value": latest[ref].value, "at": _iso(latest[ref].wall)}
-        rows.append(row)
+        rows.append((ref, row))
     if as_json:
-        print(json.dumps([{k: v for k, v in row.items() if k != "ref"} for row in rows], indent=2))
-        return
-    from wslgpud.cli.history_screen import print_list  # noqa: PLC0415 - see above
-
-    print_list(rows)
+        print(json.dumps([row for _, row in rows], indent=2))
+    else:
+        print_list(rows)
 
 
-def _print(
-    reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None
-) -> None:
+def _print(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, csv: bool, file: Path | None) -> None:
     """Write values for programs: every sample, or in steps."""
-    from wslgpud import export  # noqa: PLC0415 - see above
-    from wslgpud.catalogue import catalogue  # noqa: PLC0415
-
     pieces = export.by_window(reader, wanted, lambda: None)
     if across or rate:
         if wanted.step_seconds is None:
             raise Fault("--across and --rate need --step: samples of several series are not of one moment")
         curves = _curves(reader, wanted, wanted.step_seconds, across, rate=rate)
-        pieces = iter([[
-            export.Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves
-        ]])  # fmt: skip
+        pieces = iter([[export.Piece(c.ref, [p[0] for p in c.points], [p[2] for p in c.points]) for c in curves]])
     try:
         if csv:
             export.wide_csv(pieces, sys.stdout)
         elif file is not None:
-            with documents.draft(file) as draft:
+            with safe_files.draft(file) as draft:
                 export.parquet(pieces, wanted.series, catalogue(), draft)
         else:
             _print_json(pieces, wanted)
-    except (export.ExportError, OSError) as error:
-        raise Fault(cause(error)) from error
+    except OSError as error:
+        raise Told(cause(error)) from error
 
 
 def _print_json(pieces: Iterable[Sequence[Piece]], wanted: Wanted) -> None:
-    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
-
     whole: dict[SeriesRef, list[list[float]]] = {}
-    for window in pieces:
-        for piece in window:
-            whole.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
-    document = {
-        "since": _iso(wanted.start_wall),
-        "until": _iso(wanted.end_wall),
-        "step_seconds": wanted.step_seconds,
-        "series": [
-            {
-                "series": str(ref), "metric": ref.metric, "labels": dict(ref.labels), "host": ref.host,
-                "unit": unit_of(ref.metric), "points": points,
-            }
-            for ref, points in whole.items()
-        ],
-    }  # fmt: skip
-    print(json.dumps(document))
+    for piece in itertools.chain.from_iterable(pieces):
+        whole.setdefault(piece.ref, []).extend(map(list, zip(piece.times, piece.values, strict=True)))
+    series = [
+        {
+            "series": str(ref),
+            "metric": ref.metric,
+            "labels": dict(ref.labels),
+            "host": ref.host,
+            "unit": unit_of(ref.metric),
+            "points": points,
+        }
+        for ref, points in whole.items()
+    ]
+    since, until = map(_iso, (wanted.start_wall, wanted.end_wall))
+    print(json.dumps({"since": since, "until": until, "step_seconds": wanted.step_seconds, "series": series}))
 
 
 def _curves(reader: Reader, wanted: Wanted, step: float, across: str | None, *, rate: bool) -> list[Curve]:
     """Read the series in steps; ``across`` makes one of all of a metric."""
-    from wslgpud.cli.series import unit_of  # noqa: PLC0415 - see above
-    from wslgpud.curves import curve, joined  # noqa: PLC0415
-
     found: dict[str, list[Curve]] = {}
     walls = wanted.start_wall, wanted.end_wall
     for ref, kind in wanted.series.items():
-        as_rate = rate and kind == "counter"
-        one = curve(reader, ref, walls, step, unit_of(ref.metric), rate=as_rate)
+        one = curve(reader, ref, walls, step, unit_of(ref.metric), rate=rate and kind == "counter")
         if one.points:
             found.setdefault(ref.metric, []).append(one)
-    if across is not None:
-        return [joined(curves, across) for curves in found.values()]
-    return [one for curves in found.values() for one in curves]
+    return [one for curves in found.values() for one in ([joined(curves, across)] if across else curves)]
 
 
 def _draw(reader: Reader, wanted: Wanted, across: str | None, *, rate: bool, file: Path | None) -> None:
     """Draw on the terminal or into a file."""
-    from wslgpud.cli.history_screen import dots_across, print_curves, short  # noqa: PLC0415 - see above
-    from wslgpud.plots import PlotError, plot_curves  # noqa: PLC0415
-    from wslgpud.steps import step_for  # noqa: PLC0415
-
     points = dots_across() if file is None else _PICTURE_POINTS
-    step = wanted.step_seconds or step_for(wanted.end_wall - wanted.start_wall, points)
+    start, end = wanted.start_wall, wanted.end_wall
+    step = wanted.step_seconds or step_for(end - start, points)
     curves = _curves(reader, wanted, step, across, rate=rate)
     if not curves:
-        raise Fault(
-            "nothing of that was recorded between {start_wall} and {end_wall}",
-            start_wall=wanted.start_wall,
-            end_wall=wanted.end_wall,
-        )
+        raise Fault("nothing of that was recorded between {start_wall} and {end_wall}", start_wall=start, end_wall=end)
     if file is None:
-        print_curves(curves, wanted.start_wall, wanted.end_wall, step)
-        _say_tiers(reader, wanted.start_wall, step)
+        print_curves(curves, start, end, step)
+        _say_tiers(reader, start, step)
         return
-    try:
-        plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
-    except PlotError as error:
-        raise Fault(cause(error)) from error
+    plot_curves([(short(c.ref), c.unit + "/s" * c.rate, c.points) for c in curves], step, file)
 
 
 def _say_tiers(reader: Reader, start: float, step: float) -> None:
     """Say where a picture is coarser than asked, because the samples are not kept any more."""
     oldest = reader.oldest()
-    for told, kept, width in (
-        (template("samples are kept since {kept_wall}; before that it is coarser"), oldest.raw_wall, 60),
-        (template("minutes are kept since {kept_wall}; before that it is coarser"), oldest.minute_wall, 3600),
+    raw = template("samples are kept since {kept_wall}; before that it is coarser")
+    minutes = template("minutes are kept since {kept_wall}; before that it is coarser")
+    for told, kept, coarser, width in (
+        (raw, oldest.raw_wall, oldest.minute_wall, 60),
+        (minutes, oldest.minute_wall, oldest.hour_wall, 3600),
     ):
-        coarser = oldest.hour_wall if width == 3600 else oldest.minute_wall
-        if (
-            kept is not None
-            and coarser is not None
-            and step < width
-            and start < kept
-            and coarser < kept - width
-        ):
+        if kept is not None and coarser is not None and step < width and start < kept and coarser < kept - width:
             warn(told, kept_wall=kept)
 
 
 def _iso(wall: float) -> str:
     return datetime.fromtimestamp(wall).astimezone().isoformat(timespec="seconds")
+
+
+#: a value older than this shows its age
+_FRESH_SECONDS = 90.0
+#: what the labels of an axis take of the width
+_MARGIN = 14
+
+
+def dots_across() -> int:
+    """Return how many values fit beside each other into a picture on this terminal."""
+    return max(40, (Console().picture_width - _MARGIN) * 2)
+
+
+def print_list(rows: Sequence[tuple[SeriesRef, Mapping[str, Any]]]) -> None:
+    """Print each metric once, with the last values of its series."""
+    console = Console(soft_wrap=False)
+    words = {metric: word for word, metrics in WORDS.items() for metric in metrics}
+    several = len({ref.host for ref, _ in rows}) > 1
+    table = table_of("~" + t("series"), "<" + t("unit"), ">" + t("last value"), "<", *["<" + t("host")] * several)
+    table.columns[3].style = "dim"
+    for ref, row in rows:
+        metric, brace, labels = short(ref).partition("{")
+        name = Text.assemble(
+            metric, (brace + labels, "dim"), (f"  {words[metric]}" if metric in words else "", "green")
+        )
+        unit = t("{unit} total", unit=row["unit"]) if row["kind"] == "counter" else row["unit"]
+        table.add_row(name, unit, *_last(row), *[row["host"]] * several)
+    console.print(table)
+    console.print(Text(t("\n{count} series; the short names of some stand beside them in green.", count=len(rows))))
+
+
+def _last(row: Mapping[str, Any]) -> tuple[str, str]:
+    if "value" not in row:
+        return "", t("not lately")
+    age = time.time() - datetime.fromisoformat(row["at"]).timestamp()
+    return amount(row["value"], row["unit"]), t("{age_seconds} ago", age_seconds=age) if age > _FRESH_SECONDS else ""
+
+
+def print_curves(curves: Sequence[Curve], start: float, end: float, step: float) -> None:
+    """Print a picture for each unit, each with a table of its curves."""
+    console = Console()
+    kinds = list(dict.fromkeys((c.unit, c.rate) for c in curves))
+    for unit, rate in kinds:
+        of_kind = sorted(
+            (c for c in curves if (c.unit, c.rate) == (unit, rate)), key=lambda c: -max(p[3] for p in c.points)
+        )
+        drawn = of_kind[: len(TERMINAL_LINES)]
+        write = partial(amount, unit=unit, rate=rate)
+        height = 12 if len(kinds) == 1 else 8
+        for line in chart(drawn, start, end, step, write, width=console.picture_width, height=height):
+            console.print(line)
+        console.print(legend(of_kind, write))
+        if len(of_kind) > len(drawn):
+            told = t("drawn are the {count} highest; a pattern or --across narrows it", count=len(drawn))
+            console.print(told, style="dim")
+        console.print()
+
+
+def legend(curves: Sequence[Curve], write: Any) -> Table:
+    """Return a table of curves with their figures, in the colours in which they are drawn."""
+    table = table_of("<", "~" + t("series"), *(">" + one for one in (t("least"), t("mean"), t("most"), t("last"))))
+    hosts = len({c.ref.host for c in curves}) > 1
+    for number, one in enumerate(curves):
+        means = [p[2] for p in one.points]
+        least, most = min(p[1] for p in one.points), max(p[3] for p in one.points)
+        line = Text("━━", TERMINAL_LINES[number]) if number < len(TERMINAL_LINES) else ""
+        figures = (write(value) for value in (least, sum(means) / len(means), most, means[-1]))
+        table.add_row(line, f"{one.ref.host}: " * hosts + short(one.ref), *figures)
+    return table
+
+
+def short(ref: SeriesRef) -> str:
+    """Write a series without the UUID: a card's index says as much."""
+    return str(ref._replace(labels=tuple((k, v) for k, v in ref.labels if k != "uuid")))

@@ -15,19 +15,15 @@ _DAYS: Final = {"today": 0, "yesterday": 1}
 
 
 def moment(text: str, now: float) -> float:
-    """Return a moment in seconds since the epoch.
+    """Return a moment in seconds since the epoch, or raise a Fault.
 
     ``90s``, ``2h``, ``7d`` are so long before ``now``; ``14:00`` is the last one that has been; ``today``
     and ``yesterday`` are the beginning of that day unless a time of day follows; else it is a date with or
     without a time, on this machine's clock unless it says otherwise.
-
-    Raises:
-        Fault: it is none of these.
     """
     typed = text.strip().lower()
-    if typed == "now":
-        return now
-    if (ago := _length(typed.removesuffix(" ago"))) is not None:
+    ago = 0.0 if typed == "now" else _length(typed.removesuffix(" ago"))
+    if ago is not None:
         return now - ago
     try:
         return _date(typed, now).timestamp()
@@ -40,15 +36,7 @@ def moment(text: str, now: float) -> float:
 
 
 def seconds(text: str, *, zero: bool = False) -> float:
-    """Return a length of time in seconds: ``90s``, ``5min``, ``2h``, ``1h30m``, ``7d``.
-
-    Args:
-        text: as somebody has typed it.
-        zero: whether none at all (``0``) is one.
-
-    Raises:
-        Fault: it is none.
-    """
+    """Return a length of time in seconds: ``90s``, ``5min``, ``2h``, ``1h30m``, ``7d``; or ``0`` with ``zero``."""
     found = _length(text.strip().lower())
     if zero and (found == 0 or text.strip() == "0"):
         return 0.0
@@ -58,11 +46,7 @@ def seconds(text: str, *, zero: bool = False) -> float:
 
 
 def span(since: str, until: str, now: float) -> tuple[float, float]:
-    """Return the beginning and the end that ``--since`` and ``--until`` mean.
-
-    Raises:
-        Fault: one of them is no moment, or they are the wrong way round.
-    """
+    """Return the beginning and the end that ``--since`` and ``--until`` mean."""
     start, end = moment(since, now), moment(until, now)
     if start >= end:
         raise Fault("--since {since} is not before --until {until}", since=since, until=until)

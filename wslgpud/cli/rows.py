@@ -15,12 +15,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wslgpud.cli.console import table_of
 from wslgpud.cli.help import brief
 from wslgpud.cli.live.hints import hints
-from wslgpud.cli.live.looks import Look
-from wslgpud.cli.live.trail import Key, Trail
-from wslgpud.palette import TERMINAL_LEVELS, TERMINAL_VERDICTS
-from wslgpud.status import in_one_line
+from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
+from wslgpud.serve.status import in_one_line
 from wslgpud.words import Fact, current, filled, says, t, template
 from wslgpud.words.names import HEALTHS, LEVELS
 
@@ -28,6 +29,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead
 AHEAD_SECONDS = 300.0
 MOST_CGROUPS, MOST_INCIDENTS, MOST_RECENT = 3, 4, 3
+#: how far sparklines can go back
+SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 #: from this age on, what is shown is called old
 OLD_SECONDS = 5.0
 #: columns from which on there is room for bars, and for sparklines
@@ -66,13 +69,22 @@ class Shown:
         names = list(SORTS)
         return replace(self, sort=names[(names.index(self.sort or names[0]) + 1) % len(names)])
 
+    def toggled(self) -> Shown:
+        """Stand still, or go on."""
+        return replace(self, paused=not self.paused)
+
+    def longer(self, way: int) -> Shown:
+        """Let sparklines go back further, or less far."""
+        place = max(0, min(SPANS_SECONDS.index(self.span_seconds) + way, len(SPANS_SECONDS) - 1))
+        return replace(self, span_seconds=SPANS_SECONDS[place])
+
 
 @dataclass(frozen=True)
 class View:
     """What is seen, what was seen before, and into how many columns it goes; ``mono`` is now."""
 
-    look: Look
-    trail: Trail
+    look: LiveSample
+    trail: RecentSeries
     shown: Shown
     width: int
     mono: float
@@ -90,10 +102,9 @@ class View:
         return min(ending, key=lambda f: (f["resource"] != subject, f["eta_seconds"]["middle"]), default=None)
 
     @property
-    def culprit(self) -> int | None:
-        """The pid of whom the verdict names."""
-        pid: int | None = self.document["verdict"].get("pid")
-        return pid
+    def culprit(self) -> Any:
+        """The pid of whom the verdict names, if anybody."""
+        return self.document["verdict"].get("pid")
 
     @property
     def sparks(self) -> bool:
@@ -104,7 +115,7 @@ class View:
         """Draw what was seen of a share lately; nothing where there is no room."""
         if not self.sparks:
             return Text("")
-        points = self.trail.points(Key(what, which))
+        points = self.trail.points(SeriesKey(what, which))
         return Text(spark(points, self.mono, self.shown.span_seconds, width), colour)
 
 
@@ -129,9 +140,7 @@ def ink(level: str) -> str:
     return TERMINAL_LEVELS.get(level, "yellow").removeprefix("bold white on ")
 
 
-def spark(
-    points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0
-) -> str:
+def spark(points: Sequence[tuple[float, float]], end: float, span: float, width: int, top: float = 1.0) -> str:
     """Draw a curve's last ``span`` seconds; each character is the greatest of its time, a gap a blank."""
     cells: list[float] = [-1.0] * width
     for mono, value in points:
@@ -143,26 +152,15 @@ def spark(
 
 def bar(used: float, width: int, colour: str, ahead: float = 0.0) -> Text:
     """Draw a share from 0 to 1, and behind it, broken, what it is going to be."""
-    full = round(min(1.0, max(0.0, used)) * width)
-    soon = max(full, round(min(1.0, max(0.0, ahead)) * width))
-    return Text.assemble(
-        ("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), ("─" * (width - soon), "bright_black")
-    )
+    full, soon = (round(min(1.0, max(0.0, share)) * width) for share in (used, max(used, ahead)))
+    rest = ("─" * (width - soon), "bright_black")
+    return Text.assemble(("━" * full, colour), ("╍" * (soon - full), f"dim {colour}"), rest)
 
 
 def known(*templates: str, **facts: Fact | None) -> list[str]:
     """Return what can be said of some templates, as far as their facts are known."""
     found = {name: fact for name, fact in facts.items() if fact is not None}
     return [text for one in templates if (text := current().text(filled(one, found)))]
-
-
-def table_of(*columns: str) -> Table:
-    """Return a table without lines; a column is ``<``, ``>`` or ``~``, which folds between words."""
-    table = Table(box=None, show_header=False, padding=(0, 1, 0, 0), pad_edge=False)
-    for side in columns:
-        justify = "right" if side == ">" else "left"
-        table.add_column(no_wrap=side != "~", overflow="ellipsis", justify=justify)  # type: ignore[arg-type]
-    return table
 
 
 def moment(at: str, now: str) -> str:
@@ -175,18 +173,13 @@ def verdict(view: View) -> Iterator[Text]:
     """Say how things stand, and what to do about it."""
     said, look = view.document["verdict"], view.look
     age = look.age_seconds + max(0.0, view.mono - look.mono)
-    line = words(
-        (f" {t(LEVELS.get(said['level'], said['level'])).upper()} ", f"bold reverse {ink(said['level'])}"),
-        " ", (said["headline"], "bold"),
-    )  # fmt: skip
+    level = t(LEVELS.get(said["level"], said["level"])).upper()
+    line = words((f" {level} ", f"bold reverse {ink(said['level'])}"), " ", (said["headline"], "bold"))
     if view.shown.trouble or look.stale:
         badge = t("no answer") if view.shown.trouble else t("stale")
         why = view.shown.trouble or t("the daemon answers but takes no samples")
-        yield words(
-            (f" {badge.upper()} ", "bold reverse yellow"),
-            " ",
-            t("{title}: {text}", title=current().duration(age), text=why),
-        )
+        told = t("{title}: {text}", title=current().duration(age), text=why)
+        yield words((f" {badge.upper()} ", "bold reverse yellow"), " ", told)
         yield words((t("what follows is old:"), "yellow"), " ", line)
         return
     line.append(in_one_line(said).removeprefix(said["headline"]))
@@ -213,8 +206,8 @@ def seen(view: View) -> str:
 def running(view: View) -> Iterator[Text]:
     """Say what runs, with a bar for what has an end."""
     for one in view.document.get("running", ()):
-        share, elapsed, left = one.get("done_ratio"), one["elapsed_seconds"], one.get("left_seconds")
-        if share is None and left is not None:
+        share, elapsed = one.get("done_ratio"), one["elapsed_seconds"]
+        if share is None and (left := one.get("left_seconds")) is not None:
             share = elapsed / max(elapsed + left, 1e-9)
         drawn = Text("") if share is None else bar(share, 12, "cyan").append(" ")
         yield words((" ▶ ", "bold cyan"), drawn, one["headline"])
@@ -226,18 +219,16 @@ def incidents(view: View) -> Iterator[RenderableType]:
     """Say what else is open than what the verdict is about."""
     told = view.document["verdict"].get("incident")
     others = [i for i in view.document.get("incidents", ()) if i["id"] != told]
-    table = table_of("<", "<", "~")
+    table = table_of("<", "<", "~", gap=1)
     for item in others[:MOST_INCIDENTS]:
         notes = [t("acknowledged")] * bool(item.get("acknowledged"))
         if "silenced_until" in item:
             until = moment(item["silenced_until"], view.document["at"])
             notes.append(t("silenced until {moment}", moment=until))
         notes.append(t("incident {number}", number=item["id"]))
-        table.add_row(
-            Text(f" {t(LEVELS[item['level']])}", TERMINAL_LEVELS[item["level"]]),
-            _dim(moment(item["since"], view.document["at"])),
-            words(item["headline"], (f"  ({current().listed(notes)})", "bright_black")),
-        )
+        level, since = item["level"], moment(item["since"], view.document["at"])
+        told = words(item["headline"], (f"  ({current().listed(notes)})", "bright_black"))
+        table.add_row(Text(f" {t(LEVELS[level])}", TERMINAL_LEVELS[level]), _dim(since), told)
     if others:
         yield table
     if more := len(others[MOST_INCIDENTS:]):
@@ -249,12 +240,11 @@ def memory(view: View) -> Table:
     bars, sparks = min(24, view.width // 9), min(24, view.width // 10)
     # In a narrow terminal what is used is left out: what is left says the same.
     broad = view.width >= BARS
-    table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~")
+    table = table_of("<", *["<", ">"] * broad, ">", *["<"] * view.sparks, "~", gap=1)
     most = _NAME if view.width < WIDE else view.width // 5
 
     def row(name: str, key: str, left: int, whole: int, colour: str, outlook: Text, rate: float = 0) -> None:
-        used = 1 - left / whole if whole else 0.0
-        ahead = used + rate * AHEAD_SECONDS / whole if whole else 0.0
+        used, ahead = (1 - (left - more) / whole if whole else 0.0 for more in (0, rate * AHEAD_SECONDS))
         taken: list[str | Text] = [bar(used, bars, colour, ahead), t("{used_ratio} used", used_ratio=used)]
         curve = [view.curve("used", key, sparks, colour)] * view.sparks
         room = t("{room_bytes} left", room_bytes=(left, whole))
@@ -264,9 +254,8 @@ def memory(view: View) -> Table:
     for forecast in _worth_a_line(view.document["forecasts"]):
         resource, end = forecast["resource"], forecast.get("eta_seconds")
         name = forecast.get("name") or current().resource(resource)  # an older daemon tells no names
-        age = forecast.get("age_seconds", 0.0)
         outlook = words((forecast.get("outlook", ""), "bold" if end else "bright_black"))
-        if age > OLD_SECONDS:
+        if (age := forecast.get("age_seconds", 0.0)) > OLD_SECONDS:
             outlook = words((t("{age_seconds} old", age_seconds=age), "yellow"))
         if forecast.get("who"):
             outlook.append(f" · {forecast['who']}")
@@ -278,7 +267,7 @@ def memory(view: View) -> Table:
         gpu, whole = f"gpu{card['index']}", card["total_bytes"]
         row(current().resource(gpu), gpu, whole - card["used_bytes"], whole, "cyan", why)
     if swap["total"]:
-        back = view.trail.mean(Key("swap in"), 10) or 0.0
+        back = view.trail.mean(SeriesKey("swap in"), 10) or 0.0
         reads = t("reads back {back_bytes} a second", back_bytes=back) if back > 1 << 20 else ""
         row(t("swap"), "swap", swap["free"], swap["total"], "cyan", words((reads, "yellow")))
     return table
@@ -293,33 +282,25 @@ def _worth_a_line(forecasts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 def _not_forecast(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the cards that a stress run fills: what it takes it gives back, so nobody forecasts them."""
+    if not any(work["kind"] == "stress" for work in document.get("running", ())):
+        return []
     forecast = {f["resource"] for f in document["forecasts"]}
-    return [
-        card for card in document["gpus"]
-        if f"gpu{card['index']}" not in forecast and {"used_bytes", "total_bytes"} <= card.keys()
-        and any(work["kind"] == "stress" for work in document.get("running", ()))
-    ]  # fmt: skip
+    known = (card for card in document["gpus"] if {"used_bytes", "total_bytes"} <= card.keys())
+    return [card for card in known if f"gpu{card['index']}" not in forecast]
 
 
 def below(view: View) -> Iterator[RenderableType]:
     """Say what is worth doing, what became worse lately, how stress runs ended, and what is not seen."""
     document, text = view.document, current().text
-    table = table_of("<", "~")
+    table = table_of("<", "~", gap=1)
     for hint in hints(view.look, view.trail):
         mark = Text(" ➜", "bold yellow") if hint.act else Text(" ✓", "green")
         evidence = f"  ({text(hint.evidence)})" * bool(hint.evidence)
         table.add_row(mark, words(text(hint.text), (evidence, "bright_black")))
     for source in document["sources"]:
         if source["health"] in ("failed", "late"):
-            table.add_row(
-                " !",
-                t(
-                    "{title}: {text}",
-                    title=source["name"],
-                    text=source.get("error") or t(HEALTHS[source["health"]]),
-                ),
-                style="yellow",
-            )
+            why = source.get("error") or t(HEALTHS[source["health"]])
+            table.add_row(" !", t("{title}: {text}", title=source["name"], text=why), style="yellow")
     order, recent = list(LEVELS), document.get("recent", ())
     worse = [i for i in recent if order.index(i["level"]) > order.index(i["previous_level"])]
     for item in worse[:MOST_RECENT]:

@@ -9,10 +9,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wslgpud.cli.live.trail import Key, vram
-from wslgpud.cli.rows import BARS, SORTS, View, ink, known, table_of, words
-from wslgpud.units import size
+from wslgpud.cli.console import table_of
+from wslgpud.cli.live.recent_series import SeriesKey, vram
+from wslgpud.cli.rows import BARS, SORTS, View, ink, known, words
 from wslgpud.words import Message, current, say, t, template
+from wslgpud.words.units import size
 
 #: a process below this, with no role and no growth, is not worth a line
 SMALL_BYTES = 32 << 20
@@ -20,37 +21,48 @@ SMALL_BYTES = 32 << 20
 _NOISE_BYTES_PER_SECOND = (1 << 20) / 60
 #: what holds the clocks down for a reason worth a word
 _BRAKES = {
-    "sw_power_cap": template("power cap"), "hw_slowdown": template("slowed by hardware"),
-    "sw_thermal_slowdown": template("too hot"), "hw_thermal_slowdown": template("far too hot"),
+    "sw_power_cap": template("power cap"),
+    "hw_slowdown": template("slowed by hardware"),
+    "sw_thermal_slowdown": template("too hot"),
+    "hw_thermal_slowdown": template("far too hot"),
     "hw_power_brake_slowdown": template("power brake"),
-}  # fmt: skip
+}
 _ROLES = {"gpu": template("GPU"), "training": template("training"), "build": template("build")}
 #: what a card does, what Windows has left and what of it WSL holds, as far as that is known
 _CARD = ("{watts}[/{limit}] W", "{celsius} °C", template("fan {speed_ratio}"), "{clock} GHz", "P{state}")
 _WINDOWS = (
-    template("{room_bytes} RAM left"), template("{promised_bytes} committed"),
-    template("WSL holds {held_bytes}"), template("{free_bytes} of it free in here"),
-)  # fmt: skip
+    template("{room_bytes} RAM left"),
+    template("{promised_bytes} committed"),
+    template("WSL holds {held_bytes}"),
+    template("{free_bytes} of it free in here"),
+)
+_FLOWS = (
+    template("disk read {read_bytes}/s, written {written_bytes}/s"),
+    template("network in {received_bytes}/s, out {sent_bytes}/s"),
+)
+_PROCESSOR = template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]")
 _WAITS = {"memory": template("memory"), "cpu": template("CPU"), "io": template("I/O")}
 
 
 def gpus(view: View) -> Table:
     """Show what each card does."""
-    table, look = table_of("<", ">", "<", "~"), view.look
+    table, look = table_of("<", ">", "<", "~", gap=1), view.look
     for card in view.document["gpus"]:
         gpu = str(card["index"])
         busy = known(template("busy {busy_ratio}"), busy_ratio=card.get("utilization_ratio"))
-        hertz, state = (
-            look.value("gpu_clock_hertz", gpu=gpu, clock="sm"),
-            look.value("gpu_performance_state", gpu=gpu),
-        )
+        hertz = look.value("gpu_clock_hertz", gpu=gpu, clock="sm")
+        rounded = {
+            "watts": card.get("power_watts"),
+            "limit": look.value("gpu_power_limit_watts", gpu=gpu),
+            "celsius": card.get("temperature_celsius"),
+            "state": look.value("gpu_performance_state", gpu=gpu),
+        }
         facts = known(
             *_CARD,
-            watts=_round(card.get("power_watts")), limit=_round(look.value("gpu_power_limit_watts", gpu=gpu)),
-            celsius=_round(card.get("temperature_celsius")),
             speed_ratio=look.value("gpu_fan_speed_ratio", gpu=gpu),
-            clock=None if hertz is None else f"{hertz / 1e9:.2f}", state=_round(state),
-        )  # fmt: skip
+            clock=None if hertz is None else f"{hertz / 1e9:.2f}",
+            **{name: None if value is None else round(value) for name, value in rounded.items()},
+        )
         active = (labels["reason"] for labels, on in look.series("gpu_throttle_reason", gpu=gpu) if on)
         brakes = current().listed(t(_BRAKES[reason]) for reason in active if reason in _BRAKES)
         name = card["name"].removeprefix("NVIDIA ").removeprefix("GeForce ")
@@ -60,64 +72,49 @@ def gpus(view: View) -> Table:
     return table
 
 
-def _round(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
 def machine(view: View) -> Iterator[RenderableType]:
     """Say how the rest of the machine is, and Windows below it."""
     yield from (line for line in (_processor(view), _flows(view)) if line)
     if facts := view.document.get("windows"):
-        table = table_of("<", "~")
+        table = table_of("<", "~", gap=1)
         table.add_row(Text(t("Windows"), "bold"), words(" · ".join(_windows(facts))))
         yield table
 
 
 def _processor(view: View) -> Text:
-    busy, cpus = view.trail.last(Key("cpu")), view.look.value("cpus")
+    busy, cpus = view.trail.last(SeriesKey("cpu")), view.look.value("cpus")
+    number = None if cpus is None else round(cpus)
     told = known(
-        template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]"),
-        busy_ratio=busy, number=_round(cpus),
-    )  # fmt: skip
+        template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]"), busy_ratio=busy, number=number
+    )
     if not told:
         return Text("")
     line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
         line.append(" " + t("load {load}", load=f"{load:.1f}"))
-    parts = {what: view.trail.last(Key("waiting", what)) or 0.0 for what in _WAITS}
-    waits = [
-        say("{what} {share_ratio}", what=Message(_WAITS[what]), share_ratio=part)
-        for what, part in parts.items()
-        if part >= 0.01
-    ]
-    if waits:
-        line.append("  " + t("waits for") + " ", "bold").append(current().listed(waits))
+    parts = {name: view.trail.last(SeriesKey("waiting", what)) or 0.0 for what, name in _WAITS.items()}
+    if waits := {name: part for name, part in parts.items() if part >= 0.01}:
+        shares = (say("{what} {share_ratio}", what=Message(name), share_ratio=part) for name, part in waits.items())
+        line.append("  " + t("waits for") + " ", "bold").append(current().listed(shares))
     return line
 
 
 def _flows(view: View) -> Text:
     keys = {"read": "disk read", "written": "disk write", "received": "received", "sent": "sent"}
-    rates = {f"{name}_bytes": view.trail.last(Key(what)) for name, what in keys.items()}
-    told = known(
-        template("disk read {read_bytes}/s, written {written_bytes}/s"),
-        template("network in {received_bytes}/s, out {sent_bytes}/s"), **rates,
-    )  # fmt: skip
+    rates = {f"{name}_bytes": view.trail.last(SeriesKey(what)) for name, what in keys.items()}
+    told = known(*_FLOWS, **rates)
     room = sorted((labels["mountpoint"], left) for labels, left in view.look.series("filesystem_avail_bytes"))
     told += [t("{place} {left_bytes} free", place=place, left_bytes=left) for place, left in room]
     return words(" · ".join(told))
 
 
 def _windows(facts: Mapping[str, Any]) -> list[str]:
-    def of(part: str, whole: str) -> tuple[float, float] | None:
-        return (facts[part], facts[whole]) if {part, whole} <= facts.keys() else None
-
-    told = known(
-        *_WINDOWS,
-        room_bytes=of("memory_available_bytes", "memory_total_bytes"),
-        promised_bytes=of("committed_bytes", "commit_limit_bytes"),
-        held_bytes=facts.get("vm_bytes"),
-        free_bytes=facts.get("vm_unreturned_bytes"),
-    )
+    parts = {
+        "room_bytes": ("memory_available_bytes", "memory_total_bytes"),
+        "promised_bytes": ("committed_bytes", "commit_limit_bytes"),
+    }
+    pairs = {name: tuple(facts[one] for one in pair) for name, pair in parts.items() if facts.keys() >= {*pair}}
+    told = known(*_WINDOWS, held_bytes=facts.get("vm_bytes"), free_bytes=facts.get("vm_unreturned_bytes"), **pairs)
     for gpu in facts.get("gpus", ()):
         if "NVIDIA" in gpu["adapter"]:  # an integrated GPU lives in shared memory
             told += known(template("{adapter}: {shared_bytes} in shared memory"), **gpu)
@@ -130,14 +127,18 @@ def processes(view: View) -> tuple[list[dict[str, Any]], str]:
     wanted, growth = view.shown.filter.lower(), view.trail.growth
     rows = [
         {
-            "pid": p["pid"], "ram": p["rss_bytes"], "swap": p["swap_bytes"], "vram": held.get(p["pid"]),
+            "pid": p["pid"],
+            "ram": p["rss_bytes"],
+            "swap": p["swap_bytes"],
+            "vram": held.get(p["pid"]),
             "holds": p["pid"] in held or "gpu" in p["roles"],
             "does": current().listed(t(_ROLES[role]) for role in p["roles"]),
-            "growth": growth(Key("rss", str(p["pid"]))), "vram growth": growth(Key("vram", str(p["pid"]))),
+            "growth": growth(SeriesKey("rss", str(p["pid"]))),
+            "vram growth": growth(SeriesKey("vram", str(p["pid"]))),
             "program": p["command"] or p["name"],
         }
         for p in view.document["processes"]
-    ]  # fmt: skip
+    ]
     sort = view.shown.sort or (template("RAM") if view.growing is None else template("growth"))
     found = [r for r in rows if wanted in f"{r['pid']} {r['does']} {r['program']}".lower()]
     # Whom the verdict names comes first, unless somebody has chosen another order.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from rich.console import ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 
 from wslgpud.cli import rows, rows_machine
 from wslgpud.cli.console import ENDLESS, RichConsole
-from wslgpud.cli.live.looks import Look
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
 from wslgpud.cli.rows import Shown, View
-from wslgpud.units import size
 from wslgpud.words import t
+from wslgpud.words.units import size
 
 #: wider is no rule, and no bar; and where lines have no end
 _WIDEST, _USUAL = 200, 120
@@ -24,58 +26,51 @@ _MOST_PROGRAMS, _LEAST_PROGRAMS = 8, 3
 _CURVE_LINES = (7, 13)
 
 
+@dataclass(frozen=True)
 class Screen:
-    """A look as lines of text; ``height`` None is as many as it takes."""
+    """A look at ``mono`` as lines of text, the way somebody wants it; ``height`` None is as many as it takes."""
 
-    def __init__(
-        self,
-        look: Look,
-        trail: Trail,
-        shown: Shown | None = None,
-        *,
-        mono: float | None = None,
-        height: int | None = None,
-    ) -> None:
-        """Take what was seen, how somebody wants to see it, and the monotonic time of now."""
-        self._parts = look, trail, shown or Shown(), look.mono if mono is None else mono
-        self._height = height
+    look: LiveSample
+    trail: RecentSeries
+    shown: Shown | None = None
+    mono: float | None = None
+    height: int | None = None
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
-        """Draw into the width that there is."""
-        look, trail, shown, mono = self._parts
         width = min(options.max_width, _WIDEST) if options.max_width < ENDLESS else _USUAL
-        view = View(look, trail, shown, width, mono)
+        mono = self.look.mono if self.mono is None else self.mono
+        view = View(self.look, self.trail, self.shown or Shown(), width, mono)
 
         def lines(parts: Iterable[RenderableType]) -> list[list[Segment]]:
             free = options.update(height=None)
             return [line for part in parts for line in console.render_lines(part, free, pad=False)]
 
         drawn, rest = lines(_above(view)), lines(rows.below(view))
-        room = self._height - len(drawn) if self._height else len(rest) + _MOST_PROGRAMS + 2
+        room = self.height - len(drawn) if self.height else len(rest) + _MOST_PROGRAMS + 2
         rest = rest[: max(0, room - _LEAST_PROGRAMS - 2)]
         room -= len(rest) + 2
         if room > 0:
             found, order = rows_machine.processes(view)
             wanted = max(_LEAST_PROGRAMS, sum(map(rows_machine.worth_a_line, found)))
             least, most = _CURVE_LINES
-            tall = min(most, max(room - wanted, room // 2)) if self._height and view.growing else 0
+            tall = min(most, max(room - wanted, room // 2)) if self.height else 0
             tall -= (tall + 1) % 2  # an odd number has a line in its middle, which is half of the whole
-            if tall >= least:
-                drawn += lines(_forecast(view, tall))
+            if tall >= least and view.growing:
+                drawn += lines(_forecast(view, view.growing, tall))
                 room -= tall
-            elif not self._height:
+            elif not self.height:
                 found = [row for row in found if rows_machine.worth_a_line(row)]
             if found:
                 title = rows.rule(t("processes"), view.width, order)
                 drawn += lines([title, rows_machine.process_table(view, found[:room])])
-        for line in (drawn + rest)[: self._height]:
+        for line in (drawn + rest)[: self.height]:
             yield from line
             yield Segment.line()
 
 
-def once(look: Look) -> Screen:
+def once(look: LiveSample) -> Screen:
     """Return all that one look has brought."""
-    return Screen(look, Trail(), Shown(span_seconds=0.0))
+    return Screen(look, RecentSeries(), Shown(span_seconds=0.0))
 
 
 def _above(view: View) -> Iterator[RenderableType]:
@@ -92,34 +87,29 @@ def _above(view: View) -> Iterator[RenderableType]:
         yield from machine
 
 
-def _forecast(view: View, height: int) -> Iterator[RenderableType]:
+def _forecast(view: View, forecast: Mapping[str, Any], height: int) -> Iterator[RenderableType]:
     """Draw how a memory filled, and between what it is going to until it is full."""
-    from wslgpud.cli.chart import chart  # noqa: PLC0415 - with the curves comes the database
-    from wslgpud.curves import Curve  # noqa: PLC0415
-    from wslgpud.store import SeriesRef  # noqa: PLC0415
+    from wslgpud.cli.chart import chart  # with the curves comes the database
+    from wslgpud.series.curves import Curve
+    from wslgpud.store import SeriesRef
 
-    forecast = view.growing
-    assert forecast is not None  # noqa: S101 - for mypy; asked only where something grows
-    now = datetime.fromisoformat(view.document["at"]).timestamp()
+    now, mono = datetime.fromisoformat(view.document["at"]).timestamp(), view.look.mono
     whole, eta = float(forecast["capacity_bytes"]), forecast["eta_seconds"]
     used = whole - forecast["headroom_bytes"]
-    ends = sorted((eta.get("early", eta["middle"]), eta["middle"], eta.get("late", eta["middle"])))
+    ends = sorted(eta.get(which, eta["middle"]) for which in ("early", "middle", "late"))
     span = max(ends[-1], 1.0)
-    seen = [
-        (now + mono - view.look.mono, share * whole)
-        for mono, share in view.trail.points(Key("used", forecast["resource"]))
-        if mono >= view.look.mono - max(span, view.shown.span_seconds)
-    ]
+    points = view.trail.points(SeriesKey("used", forecast["resource"]))
+    shown = mono - max(span, view.shown.span_seconds)
+    seen = [(now + at - mono, share * whole) for at, share in points if at >= shown]
     start = min([now - span / 4, *(wall for wall, _ in seen)])
     # As long as between two looks at least: loose dots are no line.
     step = max((now + span - start) / (2 * view.width), (now - start) / (len(seen) or 1))
-    past = [(wall, value, value, value) for wall, value in [*seen, (now, used)]]
-    ahead: list[tuple[float, float, float, float]] = []
-    for seconds in (step * n for n in range(1, int(span / step) + 1)):
-        early, middle, late = (min(whole, used + (whole - used) * seconds / max(end, step)) for end in ends)
-        ahead.append((now + seconds, late, middle, early))
+    ahead = [
+        (now + step * n, *(min(whole, used + (whole - used) * step * n / max(end, step)) for end in reversed(ends)))
+        for n in range(1, int(span / step) + 1)
+    ]
     curves = [
-        Curve(SeriesRef("used"), "bytes", rate=False, points=past),
+        Curve(SeriesRef("used"), "bytes", rate=False, points=[(wall, v, v, v) for wall, v in [*seen, (now, used)]]),
         Curve(SeriesRef("ahead"), "bytes", rate=False, points=ahead),
     ]
     yield rows.rule(t("{resource} used, and its forecast", resource=forecast["resource"]), view.width)

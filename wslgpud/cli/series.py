@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from wslgpud.catalogue import catalogue
+from wslgpud.app.catalogue import catalogue
 from wslgpud.cli.common import Fault, warn
 from wslgpud.store import Reader, SeriesRef
-from wslgpud.units import size
 from wslgpud.words import say
+from wslgpud.words.units import size
 
 #: a word for what people look at most; each stands for metrics of the catalogue
 WORDS: Mapping[str, tuple[str, ...]] = {
@@ -33,10 +33,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 def find(reader: Reader, asked: Sequence[str], host: str = "") -> dict[SeriesRef, str]:
     """Return the series that these words and patterns mean (without any: all), with their metrics' kinds.
 
-    A word of which this machine has nothing (``vram`` without a card) is told on standard error.
-
-    Raises:
-        Fault: all of them are such words, or one is none and means no series.
+    A word of which this machine has nothing (``vram`` without a card) is told on standard error; a Fault where
+    all are such words, or one is none and means no series.
     """
     kinds = reader.kinds(host=host)
     if not kinds:

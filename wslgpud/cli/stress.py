@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,27 +15,25 @@ from typing import Annotated, Any
 import typer
 
 from wslgpud import config as configuration
+from wslgpud.cli import options
 from wslgpud.cli.commands import App
-from wslgpud.cli.common import (
-    ConfigOption,
-    Fault,
-    GpuOption,
-    JsonOption,
-    PlotOption,
-    SinceOption,
-    StateOption,
-    UntilOption,
-    database_of,
-    loaded,
-    picture,
-    state_folder,
-)
+from wslgpud.cli.common import Fault, database_of, loaded, picture, state_folder, warn
 from wslgpud.cli.moments import moment, span
+from wslgpud.cli.options import argument, flag, option
+from wslgpud.cli.stress_screen import Progress, print_curves, print_differences, print_history, print_run
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
-from wslgpud.stress.look import Recent
+from wslgpud.series.plots import plot_stress
+from wslgpud.sources.gpu import GpuSource
+from wslgpud.store import LockedError, Reader, Store, StoreError
+from wslgpud.store.stress_rows import to_json
+from wslgpud.stress import unit
+from wslgpud.stress.comparison import by_key, differences
+from wslgpud.stress.conditions import Recent
 from wslgpud.stress.plan import Mode
-from wslgpud.words import Said, cause, current, t
+from wslgpud.stress.run import Runner
+from wslgpud.stress.schedule import leave
+from wslgpud.words import Said, Told, cause, current, t
 
 app = App(no_args_is_help=False)
 
@@ -47,12 +46,12 @@ STATUS = {"passed": 0, "findings": 1, "skipped": 3, "left": 3, "failed": 4}
 @app.callback(invoke_without_command=True)
 def stress(
     context: typer.Context,
-    gpu: GpuOption = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="sizes, speed and addresses only")] = False,
-    full: Annotated[bool, typer.Option("--full", help="more patterns, a longer pause, a soak")] = False,
-    as_json: JsonOption = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
+    gpu: options.Gpu = 0,
+    quick: Annotated[bool, flag("--quick", "sizes, speed and addresses only")] = False,
+    full: Annotated[bool, flag("--full", "more patterns, a longer pause, a soak")] = False,
+    as_json: options.Json = False,
+    config: options.Config = None,
+    state: options.State = None,
 ) -> None:
     """Test the GPU's memory now if it is idle: sizes, speed, spill, data.
 
@@ -67,134 +66,101 @@ def stress(
         return
     if quick and full:
         raise Fault("--quick and --full exclude each other")
-    mode: Mode = "quick" if quick else "full" if full else "nightly"
-    settings, folder = loaded(config).config, state_folder(state)
-    database = database_of(config, state)
-    result = _run(settings, folder, gpu, mode, silent=as_json, database=database, patience=SETTLE_SECONDS)
-    _keep(result, settings, folder, database)
+    by_hand = _ByHand(config, state, SETTLE_SECONDS, silent=as_json)
+    result = by_hand.run(gpu, "quick" if quick else "full" if full else "nightly")
+    _keep(result, by_hand.settings, by_hand.folder, by_hand.database)
     if as_json:
-        from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
-
-        print(json.dumps(to_json(result, current().text), indent=2, ensure_ascii=False))
+        _print_json(to_json(result, current().text))
     else:
-        from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415 - rich only when somebody looks
-
         print_run(result)
     raise typer.Exit(STATUS[result.verdict])
 
 
 @app.command(hidden=True)
-def answer(config: ConfigOption = None, state: StateOption = None) -> None:
+def answer(config: options.Config = None, state: options.State = None) -> None:
     """Do the run that the daemon asks for, as wslgpud-stress.service.
 
     Examples:
         wslgpud stress answer
     """
-    from wslgpud import stress_unit  # noqa: PLC0415 - only here
-
-    settings, folder, database = loaded(config).config, state_folder(state), database_of(config, state)
-    patience = settings.stress.settle_seconds
-    try:
-        stress_unit.answer(
-            folder,
-            lambda gpu, mode: _run(
-                settings, folder, gpu, mode, silent=True, database=database, patience=patience
-            ),
-        )
-    except stress_unit.NoRequestError as error:
-        raise Fault(cause(error)) from error
+    by_hand = _ByHand(config, state, loaded(config).config.stress.settle_seconds, silent=True)
+    unit.answer(by_hand.folder, by_hand.run)
 
 
-def _run(
-    settings: configuration.Config, folder: Path, gpu: int, mode: Mode, *,
-    silent: bool, database: str, patience: float,
-) -> StressResult:  # fmt: skip
-    from wslgpud.cli.stress_screen import Progress  # noqa: PLC0415
-    from wslgpud.sources.gpu import GpuSource  # noqa: PLC0415
-    from wslgpud.stress.run import Runner  # noqa: PLC0415
+class _ByHand:
+    """A run outside the daemon: it looks at the GPU itself, in a thread, as the daemon does between runs."""
 
-    host, recent, done = Host(), Recent(), threading.Event()
-    source = GpuSource(host, settings)
+    def __init__(self, config: Path | None, state: Path | None, patience: float, *, silent: bool) -> None:
+        self.settings, self.folder = loaded(config).config, state_folder(state)
+        self.database = database_of(config, state)
+        self._settle = min(self.settings.stress.settle_seconds, patience)
+        self._silent = silent
+        self._host, self._recent, self._done = Host(), Recent(), threading.Event()
+        self._source = GpuSource(self._host, self.settings)
+        self._watcher = threading.Thread(target=self._go_on_looking, daemon=True)
 
-    def look() -> Said:
+    def run(self, gpu: int, mode: Mode) -> StressResult:
         try:
-            sample = source.read()
+            sample = self._gpu(gpu)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            settings = replace(self.settings.stress, settle_seconds=self._settle)
+            runner = Runner(self._host, settings, self.folder, self._recent, self._earlier, renew=self._renew)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: runner.stop.set())
+            self._watcher.start()
+            with Progress(silent=self._silent) as progress:
+                progress.tell(t("waiting for the GPU to settle"))
+                runner.stop.wait(self._settle)
+                return runner.run(sample, mode, progress.line)
+        finally:
+            self._stop_looking()
+
+    def _look(self) -> Said:
+        try:
+            sample = self._source.read()
         except (NoData, SourceError) as error:
             return cause(error)
-        recent.note(host.clock.mono(), sample.gpus or (), sample.readings)
+        self._recent.note(self._host.clock.mono(), sample.gpus or (), sample.readings)
         return ""
 
-    def go_on_looking() -> None:
-        while not done.wait(0.5):
-            look()
+    def _go_on_looking(self) -> None:
+        while not self._done.wait(0.5):
+            self._look()
 
-    def renew() -> None:
-        nonlocal source
-        done.set()
-        watcher.join(2)
-        source.close()  # a new one asks for everything, also what is asked for once a minute
-        source = GpuSource(host, settings)
-        look()
+    def _stop_looking(self) -> None:
+        self._done.set()
+        if self._watcher.is_alive():
+            self._watcher.join(2)
+        self._source.close()
 
-    watcher = threading.Thread(target=go_on_looking, daemon=True)
-    try:
-        sample = _gpu(recent, gpu, look())
-        folder.mkdir(parents=True, exist_ok=True)
-        settle = min(settings.stress.settle_seconds, patience)
-        runner = Runner(
-            host, replace(settings.stress, settle_seconds=settle), folder, recent, lambda: _earlier(database),
-            renew=renew,
-        )  # fmt: skip
-        signal.signal(signal.SIGINT, lambda *_: runner.stop.set())
-        signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
-        watcher.start()
-        with Progress(silent=silent) as progress:
-            progress.tell(t("waiting for the GPU to settle"))
-            runner.stop.wait(settle)
-            result = runner.run(sample, mode, progress.line)
-    finally:
-        done.set()
-        if watcher.is_alive():
-            watcher.join(2)
-        source.close()
-    return result
+    def _renew(self) -> None:
+        self._stop_looking()
+        self._source = GpuSource(self._host, self.settings)  # asks for everything, also what is rarely asked for
+        self._look()
+
+    def _gpu(self, index: int) -> GpuSample:
+        if error := self._look():
+            raise Told(error)
+        known = {sample.index: sample for sample in self._recent.gpus()}
+        if index in known:
+            return known[index]
+        if not known:
+            raise Fault("there is no GPU {gpu}, and no other", gpu=index)
+        raise Fault("there is no GPU {gpu}; there is {known}", gpu=index, known=tuple(f"GPU {one}" for one in known))
+
+    def _earlier(self) -> list[StressResult]:
+        with contextlib.suppress(StoreError):
+            return [run for _, run in _runs(self.database)]
+        return []
 
 
-def _gpu(recent: Recent, index: int, error: Said) -> GpuSample:
-    if error:
-        raise Fault(current().text(error))
-    known = {sample.index: sample for sample in recent.gpus()}
-    if index not in known:
-        names = tuple(f"GPU {one}" for one in known)
-        raise Fault(
-            t("there is no GPU {gpu}; there is {known}", gpu=index, known=names)
-            if names
-            else t("there is no GPU {gpu}, and no other", gpu=index)
-        )
-    return known[index]
-
-
-def _earlier(database: str) -> list[StressResult]:
-    return [run for _, run in _runs(database, missing_ok=True)]
-
-
-def _runs(database: str, *, missing_ok: bool = False) -> list[tuple[int, StressResult]]:
-    from wslgpud.store import Reader, StoreError  # noqa: PLC0415 - the database only when it is asked
-
-    try:
-        with Reader(database) as reader:
-            return reader.stress_runs()
-    except StoreError as error:
-        if missing_ok:
-            return []
-        raise Fault(cause(error)) from error
+def _runs(database: str) -> list[tuple[int, StressResult]]:
+    with Reader(database) as reader:
+        return reader.stress_runs()
 
 
 def _keep(result: StressResult, settings: configuration.Config, folder: Path, database: str) -> None:
     """Write the run into the database, or leave it for the daemon that owns it."""
-    from wslgpud.jobs import leave  # noqa: PLC0415
-    from wslgpud.store import LockedError, Store, StoreError  # noqa: PLC0415
-
     try:
         if _anothers(folder):
             leave(folder, result)
@@ -204,7 +170,7 @@ def _keep(result: StressResult, settings: configuration.Config, folder: Path, da
     except LockedError:
         leave(folder, result)
     except (StoreError, OSError) as error:
-        typer.echo("wslgpud: " + t("the run was not kept: {why}", why=cause(error)), err=True)
+        warn("the run was not kept: {why}", why=cause(error))
 
 
 def _anothers(folder: Path) -> bool:
@@ -216,15 +182,19 @@ def _anothers(folder: Path) -> bool:
     return os.geteuid() == 0 and folder.stat().st_uid != 0
 
 
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
 @app.command()
 def history(
-    config: ConfigOption = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", help="how many runs, the newest", min=1)] = 30,
-    since: SinceOption = "",
-    until: UntilOption = "now",
-    plot: PlotOption = None,
+    config: options.Config = None,
+    state: options.State = None,
+    as_json: options.Json = False,
+    limit: Annotated[int, option("--limit", "N", "how many runs, the newest", min=1)] = 30,
+    since: options.Since = "",
+    until: options.Until = "now",
+    plot: options.Plot = None,
 ) -> None:
     """Show the runs so far, one a line.
 
@@ -235,37 +205,23 @@ def history(
     start, end = span(since, until, time.time()) if since else (0.0, moment(until, time.time()))
     runs = [(n, run) for n, run in _runs(database_of(config, state)) if start <= run.wall <= end][-limit:]
     if (file := picture(plot)) is not None:
-        from wslgpud.plots import PlotError, plot_stress  # noqa: PLC0415
-
-        try:
-            plot_stress([run for _, run in runs], file)
-        except PlotError as error:
-            raise Fault(cause(error)) from error
+        plot_stress([run for _, run in runs], file)
         typer.echo(t("drawn: {path}", path=str(file)), err=True)
     if as_json:
-        print(json.dumps([_summary(*one) for one in runs], indent=2, ensure_ascii=False))
+        told = [{"id": number, **to_json(run, current().text)} for number, run in runs]
+        _print_json([{name: fact for name, fact in one.items() if name != "detail"} for one in told])
         return
-    from wslgpud.cli.stress_screen import print_curves, print_history  # noqa: PLC0415
-
     if plot is not None and file is None:
         print_curves([run for _, run in runs])
     print_history(runs)
 
 
-def _summary(number: int, run: StressResult) -> dict[str, Any]:
-    from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
-
-    document = to_json(run, current().text)
-    del document["detail"]
-    return {"id": number, **document}
-
-
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(metavar="ID", help="number of the run, see history")],
-    config: ConfigOption = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    number: Annotated[int, argument("ID", "number of the run, see history")],
+    config: options.Config = None,
+    state: options.State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Show one run with all its rows.
 
@@ -274,32 +230,25 @@ def show(
     """
     run = _one(_runs(database_of(config, state)), number)
     if as_json:
-        from wslgpud.store.stress_rows import to_json  # noqa: PLC0415
-
-        document = {"id": number, **to_json(run, current().text)}
-        print(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    from wslgpud.cli.stress_screen import print_run  # noqa: PLC0415
-
-    print_run(run, rows=True)
+        _print_json({"id": number, **to_json(run, current().text)})
+    else:
+        print_run(run, rows=True)
 
 
 def _one(runs: list[tuple[int, StressResult]], number: int) -> StressResult:
     found = next((run for known, run in runs if known == number), None)
     if found is None:
-        raise Fault(t("there is no stress run {number}; wslgpud stress history lists them", number=number))
+        raise Fault("there is no stress run {number}; wslgpud stress history lists them", number=number)
     return found
 
 
 @app.command()
 def compare(
-    one: Annotated[
-        int | None, typer.Argument(metavar="ID", help="number of a run; without any: driver by driver")
-    ] = None,
-    other: Annotated[int | None, typer.Argument(metavar="ID", help="number of another run")] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    as_json: JsonOption = False,
+    one: Annotated[int | None, argument("ID", "number of a run; without any: driver by driver")] = None,
+    other: Annotated[int | None, argument("ID", "number of another run")] = None,
+    config: options.Config = None,
+    state: options.State = None,
+    as_json: options.Json = False,
 ) -> None:
     """Compare two runs, or the medians of each driver and torch.
 
@@ -307,19 +256,14 @@ def compare(
         wslgpud stress compare 11 12
         wslgpud stress compare  # driver by driver
     """
-    from wslgpud.stress.history import by_key, differences  # noqa: PLC0415
-
     runs = _runs(database_of(config, state))
-    if one is not None:
-        if other is None:
-            raise Fault("two runs are needed, or none for driver by driver")
+    if one is not None and other is None:
+        raise Fault("two runs are needed, or none for driver by driver")
+    columns = by_key([run for _, run in runs])
+    if one is not None and other is not None:
         columns = {str(number): [_one(runs, number)] for number in (one, other)}
-    else:
-        columns = by_key([run for _, run in runs])
     table = differences(columns)
     if as_json:
         print(json.dumps({"columns": list(columns), "rows": table}, indent=2))
-        return
-    from wslgpud.cli.stress_screen import print_differences  # noqa: PLC0415
-
-    print_differences(list(columns), table)
+    else:
+        print_differences(list(columns), table)

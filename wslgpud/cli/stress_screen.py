@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich import progress as bars
 from rich.cells import cell_len
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from wslgpud.active_runs.headline import phase
 from wslgpud.cli.chart import chart
-from wslgpud.cli.console import Console
+from wslgpud.cli.console import Console, table_of
+from wslgpud.colors import TERMINAL_LINES, TERMINAL_VERDICTS
 from wslgpud.model import StressResult
-from wslgpud.palette import TERMINAL_LINES, TERMINAL_VERDICTS
-from wslgpud.running.headline import phase
-from wslgpud.stress.history import VERDICTS, named
+from wslgpud.series.curves import Curve
+from wslgpud.store import SeriesRef
+from wslgpud.stress.comparison import VERDICTS, named
 from wslgpud.words import Message, Said, current, say, says, t, template
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 LAYERS = (
-    ("spec", template("the card is sold with")), ("total", template("the driver manages")),
-    ("reserved", template("of it the driver keeps")), ("visible", template("visible to CUDA")),
-    ("foreign", template("in use by others")), ("context", template("taken by any CUDA program")),
-    ("free", template("free for its tensors")), ("allocated", template("taken by the test")),
-    ("verified", template("verified")), ("usable", template("usable at full speed")),
+    ("spec", template("the card is sold with")),
+    ("total", template("the driver manages")),
+    ("reserved", template("of it the driver keeps")),
+    ("visible", template("visible to CUDA")),
+    ("foreign", template("in use by others")),
+    ("context", template("taken by any CUDA program")),
+    ("free", template("free for its tensors")),
+    ("allocated", template("taken by the test")),
+    ("verified", template("verified")),
+    ("usable", template("usable at full speed")),
     ("spilled", template("spilled into shared memory")),
     ("spill_start", template("taken before the first that spilled")),
-)  # fmt: skip
-MODES = {
-    "quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run"),
-}  # fmt: skip
+)
+MODES = {"quick": template("quick run"), "nightly": template("nightly run"), "full": template("full run")}
 SPEEDS = (("write", template("write"), 1), ("change", template("change"), 2), ("read", template("read"), 1))
-#: words in the rows of a run: patterns, what became of a tensor, where a chunk lies, kinds of errors
-ROWS = (
-    template("solid"), template("checkerboard"), template("walking"), template("address"), template("random"),
-    template("move"), template("modulo"), template("retention"), template("soak"),
-    template("ok"), template("too large"), template("refused"),
-    template("dedicated"), template("degraded"), template("spilled"), template("contended"),
-    template("cell"), template("stuck"), template("inversion"), template("constant"), template("unexamined"),
-)  # fmt: skip
 
 
 def _word(text: str) -> str:
@@ -53,53 +45,41 @@ def _word(text: str) -> str:
     return current().template(text)
 
 
-class Progress:
+class Progress(bars.Progress):
     """A bar while the run goes on; nothing when ``silent`` or without a terminal."""
 
     def __init__(self, *, silent: bool) -> None:
-        """Show nothing yet."""
         columns = (
-            bars.SpinnerColumn(), bars.TextColumn("{task.description}", markup=False), bars.BarColumn(),
-            bars.TextColumn("{task.fields[note]}"), bars.TimeElapsedColumn(),
-        )  # fmt: skip
-        self._bars = bars.Progress(*columns, console=Console(stderr=True), transient=True, disable=silent)
-        self._task = self._bars.add_task("", total=None, note="")
-
-    def __enter__(self) -> Self:
-        """Begin to draw."""
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bar away."""
-        self._bars.stop()
+            bars.SpinnerColumn(),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(),
+            bars.TextColumn("{task.fields[note]}"),
+            bars.TimeElapsedColumn(),
+        )
+        super().__init__(*columns, console=Console(stderr=True), transient=True, disable=silent)
+        self._task = self.add_task("", total=None, note="")
 
     def tell(self, text: str) -> None:
         """Show what is waited for."""
-        self._bars.update(self._task, description=text)
+        self.update(self._task, description=text)
 
     def line(self, line: Mapping[str, Any]) -> None:
         """Take a line of the worker."""
         if line["event"] == "beat":
-            verified, now = line.get("verified", 0), phase(line.get("phase", ""))
-            done, left = line.get("done_ratio"), line.get("left_seconds")
-            checked = t("{checked_bytes} checked", checked_bytes=verified) if verified else ""
-            left_of_it = "" if left is None else t("about {left_seconds} left", left_seconds=left)
-            self._bars.update(
-                self._task, description=current().text(now),
-                note=" · ".join(filter(None, [checked, left_of_it])),
-                total=None if done is None else 1.0, completed=done or 0.0,
-            )  # fmt: skip
+            verified, done, left = line.get("verified", 0), line.get("done_ratio"), line.get("left_seconds")
+            notes = [t("{checked_bytes} checked", checked_bytes=verified)] * bool(verified)
+            notes += [] if left is None else [t("about {left_seconds} left", left_seconds=left)]
+            self.update(
+                self._task,
+                description=current().text(phase(line.get("phase", ""))),
+                note=" · ".join(notes),
+                total=None if done is None else 1.0,
+                completed=done or 0.0,
+            )
         elif line["event"] == "bad":
             pattern = _word(line["pattern"])
             wrong = t("wrong words in chunk {chunk} ({pattern})", chunk=line["chunk"], pattern=pattern)
-            self._bars.console.print(wrong, style="red")
-
-
-def _when(run: StressResult) -> str:
-    return datetime.fromtimestamp(run.wall).astimezone().strftime("%Y-%m-%d %H:%M")
+            self.console.print(wrong, style="red")
 
 
 def _gib(value: float | None) -> str:
@@ -112,25 +92,20 @@ def _gbs(value: float | None) -> str:
 
 def print_run(run: StressResult, *, rows: bool = False, console: Console | None = None) -> None:
     """Print the verdict, the layers of memory and the speeds; with ``rows`` what they come from."""
-    out = console or Console()
-    said = "\n".join(_said(run))
+    out, values, colour = console or Console(), run.values, TERMINAL_VERDICTS[run.verdict]
     title = Text(t("{title}: {text}", title=f"GPU {run.gpu} {run.name}", text=_word(VERDICTS[run.verdict])))
-    colour = TERMINAL_VERDICTS[run.verdict]
-    out.print(Panel(said or t("every byte kept what was written"), title=title, border_style=colour))
-    values = run.values
-    layers = _table("", "", "")
-    for name, text in LAYERS:
-        if f"{name}_bytes" in values:
-            size, spec = values[f"{name}_bytes"], values.get("spec_bytes")
-            layers.add_row(_word(text), _gib(size), f"{size / spec:.1%}" if spec else "")
-    speeds = _table("GB/s", t("median of all chunks"), t("slowest"), t("of peak"))
+    said = "\n".join(_said(run)) or t("every byte kept what was written")
+    out.print(Panel(said, title=title, border_style=colour))
+    spec, peak = values.get("spec_bytes"), values.get("peak_bandwidth")
+    sizes = ((text, values[f"{name}_bytes"]) for name, text in LAYERS if f"{name}_bytes" in values)
+    layers = [(_word(text), _gib(size), f"{size / spec:.1%}" if spec else "") for text, size in sizes]
+    speeds = []
     for kind, text, _ in SPEEDS:
-        middle, least, peak = (values.get(n) for n in (f"{kind}_median", f"{kind}_min", "peak_bandwidth"))
-        if middle is not None:
-            speeds.add_row(_word(text), _gbs(middle), _gbs(least), f"{middle / peak:.0%}" if peak else "")
-    for table in (layers, speeds):
-        if table.row_count:
-            out.print(table)
+        if (middle := values.get(f"{kind}_median")) is not None:
+            share = f"{middle / peak:.0%}" if peak else ""
+            speeds.append((_word(text), _gbs(middle), _gbs(values.get(f"{kind}_min")), share))
+    _print_table(out, ("", "", ""), layers)
+    _print_table(out, ("GB/s", t("median of all chunks"), t("slowest"), t("of peak")), speeds)
     if course := current().listed(_course(values)):
         out.print(f" {course}")
     if rows:
@@ -154,51 +129,43 @@ def _course(values: Mapping[str, float]) -> Iterator[Said]:
     if (count := values.get("ecc_corrected")) is not None:
         yield says("ECC corrected {count} error", "ECC corrected {count} errors", count=int(count))
     if (count := values.get("ecc_uncorrected")) is not None:
-        yield says(
-            "{count} error could not be corrected", "{count} errors could not be corrected", count=int(count)
-        )
+        yield says("{count} error could not be corrected", "{count} errors could not be corrected", count=int(count))
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=None, header_style="dim", show_header=any(headings), padding=(0, 2, 0, 1))
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
+def _print_table(out: Console, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = table_of(*(("<" if number == 0 else ">") + text for number, text in enumerate(headings)), first=1)
+    for row in rows:
+        table.add_row(*row)
+    if rows:
+        out.print(table)
 
 
 def _print_rows(run: StressResult, out: Console) -> None:
-    ladder = _table(t("single tensor"), t("allocated in"), t("written at"), "")
+    ladder, errors, slow, shown = [], [], [], set()
     for rung in run.detail.get("ladder", ()):
-        seconds = rung.get("allocate_seconds")
-        rate = rung["actual"] / rung["write_seconds"] / 1e9 if rung.get("write_seconds") else None
-        ladder.add_row(
-            _gib(rung["target"]), "" if seconds is None else f"{seconds * 1000:.1f} ms",
-            "" if rate is None else f"{rate:.0f} GB/s", _word(rung["outcome"]),
-        )  # fmt: skip
-    patterns = _table(t("pattern"), t("seconds"), t("checked"), t("wrong words"))
-    for row in run.detail.get("patterns", ()):
-        patterns.add_row(
-            _word(row["name"]), f"{row['seconds']:.2f}", _gib(row["verified"]), str(row["bad_words"])
-        )
-    errors = _table(t("chunk"), t("pattern"), t("class"), t("words"), t("first at"), t("bits"))
-    shown = set()
+        took, wrote = rung.get("allocate_seconds"), rung.get("write_seconds")
+        rate = f"{rung['actual'] / wrote / 1e9:.0f} GB/s" if wrote else ""
+        allocated = "" if took is None else f"{took * 1000:.1f} ms"
+        ladder.append((_gib(rung["target"]), allocated, rate, _word(rung["outcome"])))
+    patterns = [
+        (_word(row["name"]), f"{row['seconds']:.2f}", _gib(row["verified"]), str(row["bad_words"]))
+        for row in run.detail.get("patterns", ())
+    ]
     for row in run.detail.get("errors", ()):
         if "words" in row and (row["samples"] or row["chunk"] not in shown):
             shown.add(row["chunk"])
-            first = (row["samples"] or [{}])[0]
-            errors.add_row(
-                str(row["chunk"]), _word(row["pattern"]), _word(row["class"]),
-                f"{row['words']:,}" if row["words"] else t("gone"),
-                f"0x{8 * first['word']:08x}" if first else "", _bits(row["bits"]),
-            )  # fmt: skip
-    slow = _table(t("chunk"), t("class"), *(_word(text) for _, text, _ in SPEEDS), "GB/s")
+            first = f"0x{8 * row['samples'][0]['word']:08x}" if row["samples"] else ""
+            words = f"{row['words']:,}" if row["words"] else t("gone")
+            what = _word(row["pattern"]), _word(row["class"])
+            errors.append((str(row["chunk"]), *what, words, first, _bits(row["bits"])))
     for row in run.detail.get("chunks", ()):
         if row["class"] != "dedicated":
             rates = [_gbs(row["bytes"] * moved / row[kind]) for kind, _, moved in SPEEDS]
-            slow.add_row(str(row["index"]), _word(row["class"]), *rates)
-    for table in (ladder, patterns, errors, slow):
-        if table.row_count:
-            out.print(table)
+            slow.append((str(row["index"]), _word(row["class"]), *rates))
+    _print_table(out, (t("single tensor"), t("allocated in"), t("written at"), ""), ladder)
+    _print_table(out, (t("pattern"), t("seconds"), t("checked"), t("wrong words")), patterns)
+    _print_table(out, (t("chunk"), t("pattern"), t("class"), t("words"), t("first at"), t("bits")), errors)
+    _print_table(out, (t("chunk"), t("class"), *(_word(text) for _, text, _ in SPEEDS), "GB/s"), slow)
     phases = (
         say("{phase} {seconds} s", phase=phase(name), seconds=f"{seconds:.2f}")
         for name, seconds in run.detail.get("phases", {}).items()
@@ -223,10 +190,17 @@ def _made_with(key: Mapping[str, str]) -> Iterator[Said]:
 
 #: heading, unit and width of what one run shows in its line
 COLUMNS = (
-    (template("id"), "", 4), (template("when"), "", 16), ("GPU", "", 3), (template("verdict"), "", 8),
-    (template("usable"), "GiB", 6), (template("verified"), "", 8), (template("write"), "GB/s", 5),
-    (template("change"), "GB/s", 6), (template("read"), "GB/s", 5), (template("driver"), "", 10),
-)  # fmt: skip
+    (template("id"), "", 4),
+    (template("when"), "", 16),
+    ("GPU", "", 3),
+    (template("verdict"), "", 8),
+    (template("usable"), "GiB", 6),
+    (template("verified"), "", 8),
+    (template("write"), "GB/s", 5),
+    (template("change"), "GB/s", 6),
+    (template("read"), "GB/s", 5),
+    (template("driver"), "", 10),
+)
 
 
 def _bits(counts: Mapping[str, int]) -> str:
@@ -244,15 +218,14 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
         out.print(_line(headings), style="dim")
     for number, run in runs:
         v = run.values
-        free, verified = v.get("free_bytes"), v.get("verified_bytes")
-        usable = v.get("usable_bytes")
+        free, verified, usable = (v.get(f"{name}_bytes") for name in ("free", "verified", "usable"))
         cells = [
-            str(number), _when(run), str(run.gpu), _word(VERDICTS[run.verdict]),
-            "" if usable is None else f"{usable / 2**30:.2f}",
+            *(str(number), f"{datetime.fromtimestamp(run.wall).astimezone():%Y-%m-%d %H:%M}", str(run.gpu)),
+            *(_word(VERDICTS[run.verdict]), "" if usable is None else f"{usable / 2**30:.2f}"),
             f"{verified / free:.2%}" if free and verified is not None else "",
-            *(_gbs(v.get(f"{kind}_median")) for kind in ("write", "change", "read")),
+            *(_gbs(v.get(f"{kind}_median")) for kind, _, _ in SPEEDS),
             run.key.get("driver", ""),
-        ]  # fmt: skip
+        ]
         out.print(_line(cells, style=TERMINAL_VERDICTS[run.verdict]))
         for said in _said(run):
             out.print(Padding(said, (0, 0, 0, 6)), style="dim")
@@ -260,9 +233,6 @@ def print_history(runs: Sequence[tuple[int, StressResult]], console: Console | N
 
 def print_curves(runs: Sequence[StressResult], console: Console | None = None) -> None:
     """Draw usable VRAM and bandwidth of the complete runs over time, for each card."""
-    from wslgpud.curves import Curve  # noqa: PLC0415 - with them comes the database
-    from wslgpud.store import SeriesRef  # noqa: PLC0415
-
     out = console or Console()
     done = [run for run in runs if run.complete]
     drawn: tuple[tuple[str, Sequence[str], str], ...] = (
@@ -271,15 +241,11 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
     )
     for uuid, (title, names, unit) in ((u, d) for u in dict.fromkeys(r.uuid for r in done) for d in drawn):
         mine = [run for run in done if run.uuid == uuid]
-        known = ((name, [(r.wall, r.values[name]) for r in mine if name in r.values]) for name in names)
-        curves = {
-            name: Curve(SeriesRef(name), unit, rate=False, points=[(w, v, v, v) for w, v in points])
-            for name, points in known
-            if points
-        }
+        known = ((name, [(r.wall, *3 * (r.values[name],)) for r in mine if name in r.values]) for name in names)
+        curves = [Curve(SeriesRef(name), unit, rate=False, points=points) for name, points in known if points]
         if len(mine) < 2 or not curves:
             continue
-        words = [_word(name.partition("_")[0]) for name in curves]
+        words = [_word(curve.ref.metric.partition("_")[0]) for curve in curves]
         head = Text(" " + t("{title}: {text}", title=f"GPU {mine[0].gpu} {mine[0].name}", text=title) + "  ")
         for word, colour in zip(words, TERMINAL_LINES, strict=False):
             head.append(f"━ {word}  " * (len(words) > 1), colour)
@@ -287,9 +253,7 @@ def print_curves(runs: Sequence[StressResult], console: Console | None = None) -
         write = _gib if unit else _gbs
         start, end = mine[0].wall, mine[-1].wall
         step = max(1.0, (end - start) / (len(mine) - 1))
-        for line in chart(
-            list(curves.values()), start, end + step, step, write, width=out.picture_width, height=8
-        ):
+        for line in chart(curves, start, end + step, step, write, width=out.picture_width, height=8):
             out.print(line)
 
 
@@ -313,11 +277,12 @@ def print_differences(
     if len(columns) < 2:
         out.print(t("nothing to compare: all runs are of one driver and torch"))
     # "gpu0 576.88 torch 2.13.0" is wide; the same words on two lines are not.
-    table = _table("", *(name.replace(" torch", "\ntorch") for name in columns), t("difference"))
+    headings = ("", *(name.replace(" torch", "\ntorch") for name in columns), t("difference"))
+    shown = []
     for row in rows:
-        shown = [_gib(x) if row["unit"] == "bytes" else f"{_gbs(x)} GB/s" if x else "" for x in row["values"]]
-        table.add_row(_word(row["name"]), *shown, _change(row))
-    out.print(table)
+        cells = (_gib(x) if row["unit"] == "bytes" else f"{_gbs(x)} GB/s" if x else "" for x in row["values"])
+        shown.append((_word(row["name"]), *cells, _change(row)))
+    _print_table(out, headings, shown)
 
 
 def _change(row: Mapping[str, Any]) -> str:

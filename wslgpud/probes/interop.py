@@ -41,12 +41,8 @@ def works(host: Host) -> bool:
 
 def automount_root(host: Host) -> str:
     """Return where WSL mounts the drives of Windows: ``/mnt/`` unless wsl.conf says something else."""
-    try:
-        text = host.read("/etc/wsl.conf")
-    except (NoData, SourceError):
-        return "/mnt/"
     section = ""
-    for line in text.splitlines():
+    for line in host.read_optional("/etc/wsl.conf").splitlines():
         words = line.split("#", 1)[0].strip()
         if words.startswith("["):
             section = words.strip("[] ").lower()
@@ -80,10 +76,8 @@ def powershell_command(host: Host, script: str) -> list[str]:
     in words and not in XML. Windows takes 32,767 characters of command line; a script of 8,000 makes 22,000.
     """
     encoded = base64.b64encode(script.encode("utf-16-le")).decode()
-    return [
-        host.path(powershell(host)), "-NoLogo", "-NoProfile", "-NonInteractive", "-InputFormat", "None",
-        "-OutputFormat", "Text", "-EncodedCommand", encoded,
-    ]  # fmt: skip
+    options = "-NoLogo -NoProfile -NonInteractive -InputFormat None -OutputFormat Text -EncodedCommand"
+    return [host.path(powershell(host)), *options.split(), encoded]
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

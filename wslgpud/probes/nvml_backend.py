@@ -1,7 +1,7 @@
 """Who answers the probe's calls: NVIDIA's library through pynvml, or a recording of one.
 
-Both have ``api`` (functions by pynvml's names), ``Error`` (with the code in ``value``), ``library`` (where it
-was loaded from) and ``begin_sample``.
+Both have ``api`` (functions by pynvml's names), ``Error`` (with the code in ``value``) and ``library`` (where it
+was loaded from).
 
 A recording (``nvml.json``) holds ``system`` and ``gpus`` (a list), each a mapping from a call, written
 ``nvmlDeviceGetClockInfo(2)``, to its answer or to ``{"error": "NOT_SUPPORTED"}``; what is not there is not
@@ -18,9 +18,8 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from types import SimpleNamespace
-
-from wslgpud.probes.nvml_calls import CODES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +29,16 @@ if TYPE_CHECKING:
 WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
 
 
-class LibraryMissing(Exception):  # noqa: N818 - a state of the machine
+class LibraryMissing(Exception):  # a state of the machine
     """The library cannot be loaded; the message is the loader's."""
+
+
+def error_names() -> dict[int, str]:
+    """Return NVML's errors by code, without NVML_ERROR_: by these they are counted and named."""
+    import pynvml  # 4 MiB: only once there is something to ask
+
+    prefix = "NVML_ERROR_"
+    return {code: name[len(prefix) :] for name, code in vars(pynvml).items() if name.startswith(prefix)}
 
 
 class Live:
@@ -42,11 +49,8 @@ class Live:
 
         WSL's comes first: a distribution's libnvidia-ml in front of it answers DRIVER_NOT_LOADED
         (Syllo/nvtop#441, ollama/ollama#1888).
-
-        Raises:
-            LibraryMissing: there is none, or it cannot be loaded.
         """
-        import pynvml  # noqa: PLC0415 - 4 MiB that a replayed recording does not need
+        import pynvml
 
         name = library or (WSL_LIBRARY if os.access(WSL_LIBRARY, os.R_OK) else "libnvidia-ml.so.1")
         try:
@@ -56,9 +60,6 @@ class Live:
         self.api: Any = pynvml
         self.Error: type[Exception] = pynvml.NVMLError
         self.library = name if "/" in name else _where_mapped(name)
-
-    def begin_sample(self) -> None:
-        """Do nothing: the machine moves on by itself."""
 
 
 def _where_mapped(name: str) -> str:
@@ -72,19 +73,17 @@ def _where_mapped(name: str) -> str:
 
 
 class RecordedError(Exception):
-    """An error that NVML had returned."""
+    """An error that NVML had returned, with its code as in pynvml's NVMLError."""
 
-    def __init__(self, value: int) -> None:
-        """``value`` is the code, as in pynvml's NVMLError."""
-        super().__init__(value)
-        self.value = value
+    def __init__(self, error: str) -> None:
+        super().__init__(error)
+        self.value = next(code for code, name in error_names().items() if name == error)
 
 
 class Recorded:
     """A recording in place of the library."""
 
     def __init__(self, path: str) -> None:
-        """Read the recording at ``path``."""
         with open(path, encoding="utf-8") as stream:  # noqa: PTH123 - pathlib would stay resident
             recording = json.load(stream)
         self.api: Any = self
@@ -108,34 +107,21 @@ class Recorded:
         elif step.get("do") == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
 
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
-        """Return how many GPUs were recorded."""
-        return len(self._gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802 - NVML's name
-        """Return the index as handle, unless the whole GPU was recorded as failing."""
-        if "*" in self._gpus[index]:
-            _answer(self._gpus[index]["*"])
-        return index
-
-    def nvmlSystemGetProcessName(self, pid: int) -> Any:  # noqa: N802 - NVML's name
-        """Return the recorded name of a process."""
-        return _answer(self._system.get(f"nvmlSystemGetProcessName({pid})", {"error": "NOT_FOUND"}))
-
     def __getattr__(self, function: str) -> Callable[..., Any]:
-        """Return any other function: what it answered is looked up when it is called."""
         if not function.startswith("nvml"):
             raise AttributeError(function)
+        return partial(self._call, function)
 
-        def call(*arguments: int) -> Any:
-            if function.startswith("nvmlDevice"):
-                answers = self._gpus[arguments[0]]
-                answer = answers.get("*") or answers.get(written(function, *arguments[1:]), _ABSENT)
-            else:
-                answer = self._system.get(written(function, *arguments), _ABSENT)
-            return _answer(answer)
-
-        return call
+    def _call(self, function: str, *arguments: int) -> Any:
+        if function == "nvmlDeviceGetCount":
+            return len(self._gpus)
+        if not function.startswith("nvmlDevice"):
+            nothing = {"error": "NOT_FOUND"} if function == "nvmlSystemGetProcessName" else _ABSENT
+            return _answer(self._system.get(written(function, *arguments), nothing))
+        answers = self._gpus[arguments[0]]
+        if function == "nvmlDeviceGetHandleByIndex":  # the index is the handle, unless the whole GPU was failing
+            answers = {function: arguments[0], **answers}
+        return _answer(answers.get("*") or answers.get(written(function, *arguments[1:]), _ABSENT))
 
 
 _ABSENT = {"error": "NOT_SUPPORTED"}
@@ -150,7 +136,7 @@ def _answer(recorded: Any) -> Any:
     """Return a recorded answer as pynvml would: structs have attributes, errors are raised."""
     if isinstance(recorded, dict):
         if "error" in recorded:
-            raise RecordedError(CODES[recorded["error"]])
+            raise RecordedError(recorded["error"])
         return SimpleNamespace(**recorded)
     if isinstance(recorded, list):
         return [_answer(item) for item in recorded]

@@ -25,18 +25,8 @@ import signal
 import sys
 import time
 
-from wslgpud.probes.nvml_backend import LibraryMissing, Live, Recorded
-from wslgpud.probes.nvml_calls import (
-    BROKEN,
-    CALLS,
-    ERRORS,
-    GPU_IDENTITY,
-    LOST,
-    RARELY,
-    SYSTEM_IDENTITY,
-    UNSUPPORTED,
-    Call,
-)
+from wslgpud.probes.nvml_backend import LibraryMissing, Live, Recorded, error_names
+from wslgpud.probes.nvml_calls import BROKEN, CALLS, GPU_IDENTITY, LOST, RARELY, SYSTEM_IDENTITY, UNSUPPORTED, Call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,35 +42,38 @@ SILENCE_SECONDS = 10
 ALARM_SECONDS = 120
 
 
-class Failed(Exception):  # noqa: N818 - carries NVML's own error
-    """A call returned an error."""
+class Failed(Exception):  # carries NVML's own error
+    """A call returned an error after which nothing works; ``error`` is its name without NVML_ERROR_."""
 
     def __init__(self, error: str, call: str) -> None:
-        """``error`` is the name of NVML's code without NVML_ERROR_."""
         super().__init__(error, call)
         self.error = error
         self.call = call
 
 
+class Refused(Failed):
+    """Only this call failed."""
+
+
+class Lost(Failed):
+    """This GPU is gone."""
+
+
 class Question:
     """One call for one GPU, and what has been learned about it."""
 
-    __slots__ = ("call", "due", "failures", "form", "supported")
-
     def __init__(self, call: Call) -> None:
-        """Nothing is known yet."""
         self.call = call
-        self.form: tuple[str, tuple[int, ...]] | None = None
+        self.form: tuple[str, tuple[Any, ...]] | None = None
         self.supported: bool | None = None
         self.failures = 0
         self.due = 0.0
 
 
 class Gpu:
-    """One GPU of this session."""
+    """One GPU of this session; everything is asked at the next sample."""
 
     def __init__(self, index: int, handle: Any, identity: dict[str, str], now: float) -> None:
-        """Ask everything at the next sample."""
         self.index = index
         self.handle = handle
         self.identity = identity
@@ -94,13 +87,9 @@ class Session:
     """NVML from its initialisation on: who is there, what they support."""
 
     def __init__(self, backend: Live | Recorded, now: float) -> None:
-        """Initialise NVML and find the GPUs.
-
-        Raises:
-            Failed: NVML cannot be used at all.
-        """
+        """Initialise NVML and find the GPUs; ``Failed`` where it cannot be used at all."""
         self.backend = backend
-        self.api = backend.api
+        self.error_names = error_names()
         self.errors: dict[str, int] = {}
         self.support_changed = True
         self.count_due = now + RARELY
@@ -112,48 +101,37 @@ class Session:
             try:
                 handle = self.ask("nvmlDeviceGetHandleByIndex", index)
                 gpu = Gpu(index, handle, self._identity(GPU_IDENTITY, handle), now)
-            except Failed as failed:
-                if failed.error in BROKEN:
-                    raise
+            except (Refused, Lost) as failed:
                 gpu = Gpu(index, None, {}, now)
                 gpu.lost = failed.error
             self.gpus.append(gpu)
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """Make one call.
-
-        Raises:
-            Failed: with the error's name, which is counted.
-        """
+        """Make one call; an error is counted and raised, as ``Refused`` or ``Lost`` where other calls may work."""
         # This pynvml may be older or newer than the function.
-        ask = getattr(self.api, function, None)
+        ask = getattr(self.backend.api, function, None)
         try:
             if ask is not None:
                 return ask(*arguments)
             name = "FUNCTION_NOT_FOUND"
         except self.backend.Error as error:
             code = error.value  # type: ignore[attr-defined]  # both kinds of error have it
-            name = ERRORS.get(code, str(code))
+            name = self.error_names.get(code, str(code))
         except UnicodeDecodeError:  # a process may be called anything; pynvml expects UTF-8
             name = "NOT_FOUND"
         self.errors[name] = self.errors.get(name, 0) + 1
-        raise Failed(name, function)
+        raise (Failed if name in BROKEN else Lost if name in LOST else Refused)(name, function)
 
     def close(self) -> None:
         """Let NVML go; an error no longer matters to anybody."""
         with contextlib.suppress(Failed):
             self.ask("nvmlShutdown")
 
-    def _identity(
-        self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any
-    ) -> dict[str, str]:
+    def _identity(self, table: tuple[tuple[str, str, Callable[[Any], str]], ...], *handle: Any) -> dict[str, str]:
         found = {}
         for label, function, text in table:
-            try:
+            with contextlib.suppress(Refused):
                 found[label] = text(self.ask(function, *handle))
-            except Failed as failed:
-                if failed.error in BROKEN or failed.error in LOST:
-                    raise
         return found
 
     def describe(self) -> dict[str, Any]:
@@ -164,20 +142,13 @@ class Session:
     def support(self) -> list[dict[str, Any]]:
         """Return which calls each GPU is known to support or not to support."""
         return [
-            {
-                "uuid": gpu.uuid,
-                "calls": {q.call.name: q.supported for q in gpu.questions if q.supported is not None},
-            }
+            {"uuid": gpu.uuid, "calls": {q.call.name: q.supported for q in gpu.questions if q.supported is not None}}
             for gpu in self.gpus
             if gpu.identity
         ]
 
     def sample(self, now: float) -> dict[str, Any]:
-        """Ask what is due and return the answer for the daemon.
-
-        Raises:
-            Failed: NVML cannot be used any more.
-        """
+        """Ask what is due and return the answer for the daemon; ``Failed`` where NVML cannot be used any more."""
         reply: dict[str, Any] = {"gpus": [self._sample_gpu(gpu, now) for gpu in self.gpus]}
         there = [gpu for gpu in self.gpus if not gpu.lost]
         if self.gpus and not there:
@@ -195,62 +166,42 @@ class Session:
         return reply
 
     def _count_changed(self) -> bool:
-        try:
+        with contextlib.suppress(Refused, Lost):
             return bool(self.ask("nvmlDeviceGetCount") != len(self.gpus))
-        except Failed as failed:
-            if failed.error in BROKEN:
-                raise
-            return False
+        return False
 
     def _sample_gpu(self, gpu: Gpu, now: float) -> dict[str, Any]:
         values: dict[str, Any] = {}
         if not gpu.lost:
-            for question in gpu.questions:
-                if now < question.due or question.supported is False:
-                    continue
-                try:
-                    self._put(gpu, question, now, values)
-                except Failed as failed:
-                    if failed.error in BROKEN:
-                        raise
-                    if failed.error in LOST:
-                        gpu.lost = failed.error
-                        break
+            try:
+                for question in gpu.questions:
+                    if now >= question.due and question.supported is not False:
+                        self._put(gpu, question, now, values)
+            except Lost as failed:
+                gpu.lost = failed.error
         if gpu.lost:
             return {"index": gpu.index, "uuid": gpu.uuid if gpu.identity else "", "lost": gpu.lost}
         return {"index": gpu.index, "uuid": gpu.uuid, "values": values}
 
     def _put(self, gpu: Gpu, question: Question, now: float, values: dict[str, Any]) -> None:
-        """Ask ``question`` and put its outputs into ``values``; None for each that is not known now.
-
-        Raises:
-            Failed: the GPU or the whole session is lost.
-        """
+        """Ask ``question`` and put its outputs into ``values``; None for each that is not known now."""
         call = question.call
         try:
             answer = self._answer(gpu.handle, question)
-        except Failed as failed:
-            if failed.error in BROKEN or failed.error in LOST:
-                raise
+        except Refused as failed:
             if failed.error in UNSUPPORTED:
                 question.supported = False
                 self.support_changed = True
             question.failures += 1
-            question.due = now + max(
-                call.every_seconds, min(2 ** min(question.failures - 1, 9), LONGEST_RETRY_SECONDS)
-            )
-            for output in call.outputs:
-                values[output.metric] = None
-            if not call.outputs:
-                values[call.name] = None
+            question.due = now + max(call.every_seconds, min(2 ** min(question.failures - 1, 9), LONGEST_RETRY_SECONDS))
+            values.update(dict.fromkeys((output.metric for output in call.outputs) if call.outputs else [call.name]))
             return
         gpu.answered = now
         question.failures = 0
         if call.every_seconds:
             question.due = now + call.every_seconds
         if not question.supported:
-            question.supported = True
-            self.support_changed = True
+            question.supported = self.support_changed = True
         for output in call.outputs:
             values[output.metric] = output.of(answer)
         if not call.outputs:
@@ -263,18 +214,14 @@ class Session:
 
         Changing forms later would mix their meanings: memory v1 counts the reserve as used, v2 does not.
         """
-        if question.form:
-            return self.ask(question.form[0], handle, *question.form[1])
         failures = []
-        for form in question.call.forms:
+        for function, arguments in [question.form] if question.form else question.call.forms:
             try:
-                answer = self.ask(form[0], handle, *form[1])
-            except Failed as failed:
-                if failed.error in BROKEN or failed.error in LOST:
-                    raise
+                answer = self.ask(function, handle, *arguments)
+            except Refused as failed:
                 failures.append(failed)
             else:
-                question.form = form
+                question.form = function, arguments
                 return answer
         # One form that might work later makes the whole call worth another try.
         raise next((f for f in failures if f.error not in UNSUPPORTED), failures[-1])
@@ -285,26 +232,15 @@ class Session:
             return None
         try:
             name = self.ask("nvmlSystemGetProcessName", pid)
-        except Failed as failed:
-            if failed.error in BROKEN:
-                raise
+        except (Refused, Lost) as failed:
             # Of one process: that it is refused, or has ended, says nothing of the others.
             self.names_supported = failed.error not in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND")
             return None
         return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
-def failure(error: str, call: str, text: str = "") -> dict[str, str]:
-    """Return the answer that says that NVML cannot be used."""
-    return {"error": error, "call": call, "text": text}
-
-
 def open_backend(library: str, recording: str) -> Live | Recorded:
-    """Return who answers the calls.
-
-    Raises:
-        LibraryMissing: there is no NVML here.
-    """
+    """Return who answers the calls; LibraryMissing where there is no NVML."""
     return Recorded(recording) if recording else Live(library)
 
 
@@ -316,7 +252,8 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, ALARM_SECONDS)
         try:
             backend = backend or open_backend(library, recording)
-            backend.begin_sample()
+            if isinstance(backend, Recorded):
+                backend.begin_sample()
             now = time.monotonic()
             first = session is None
             session = session or Session(backend, now)
@@ -324,9 +261,9 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
             if first:
                 reply["session"] = session.describe()
         except LibraryMissing as missing:
-            reply = failure("LIBRARY_NOT_FOUND", "dlopen", str(missing))
+            reply = {"error": "LIBRARY_NOT_FOUND", "call": "dlopen", "text": str(missing)}
         except Failed as failed:
-            reply = failure(failed.error, failed.call)
+            reply = {"error": failed.error, "call": failed.call, "text": ""}
         signal.setitimer(signal.ITIMER_REAL, 0)
         os.write(answers, json.dumps(reply, separators=(",", ":")).encode() + b"\n")
         if "error" in reply:
@@ -337,7 +274,7 @@ def serve(library: str, recording: str, requests: int, answers: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the probe; ``arguments`` as on the command line, without the program."""
+    """Run the probe."""
     options = {"--library": "", "--recording": ""}
     todo = ""
     rest = iter(arguments)
@@ -349,15 +286,14 @@ def main(arguments: list[str]) -> int:
         else:
             print(f"nvml_probe: unknown argument {word}; see the top of {__file__}", file=sys.stderr)
             return 2
-    library, recording = options["--library"], options["--recording"]
     if todo:
-        from wslgpud.probes import nvml_capture  # noqa: PLC0415 - only these two need it
+        from wslgpud.probes import nvml_recording  # only these two need it
 
-        return nvml_capture.run(todo, library, recording)
+        return nvml_recording.run(todo, *options.values())
     # NVIDIA's library may print; what it prints must not land between our answers.
     answers = os.dup(1)
     os.dup2(2, 1)
-    serve(library, recording, 0, answers)
+    serve(options["--library"], options["--recording"], 0, answers)
     return 0
 
 

@@ -50,10 +50,7 @@ REMEDIES = {
     ),
     "LIBRARY_NOT_FOUND": (
         template("NVIDIA's libnvidia-ml.so.1 cannot be loaded"),
-        template(
-            "install the driver's user-space part (libnvidia-compute, nvidia-utils) or set "
-            "sampling.nvml_library"
-        ),
+        template("install the driver's user-space part (libnvidia-compute, nvidia-utils) or set sampling.nvml_library"),
         template("install the NVIDIA driver in Windows, then run 'wsl --shutdown' there"),
     ),
     "UNKNOWN": (

@@ -7,6 +7,7 @@ a second for the child to die, and nothing is left behind: no zombie, no open fi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -16,12 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from wslgpud import documents
-from wslgpud.units import one_line
+from wslgpud.security import safe_files
 from wslgpud.words import Message, Said, Told, failure, say
+from wslgpud.words.units import one_line
 
 LONGEST_DELAY_SECONDS = 60.0
 #: A child that lived so long was well: the next restart is quick again.
@@ -50,46 +52,29 @@ def clean_environment() -> dict[str, str]:
     return {**kept, "LANG": "C.UTF-8", "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
+@dataclass(eq=False)
 class Supervisor:
-    """One child at a time. ``ask`` is for one thread; ``close`` may come from any."""
+    """One child at a time. ``ask`` is for one thread; ``close`` may come from any.
 
-    def __init__(  # noqa: PLR0913 - what to run and its limits
-        self,
-        name: Said,
-        command: Sequence[str],
-        *,
-        timeout_seconds: float,
-        start_timeout_seconds: float,
-        environment: Mapping[str, str] | None = None,
-        cwd: str = "/",
-        mono: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start nothing yet.
+    ``name`` is what messages call the child, ``start_timeout_seconds`` the time for the first answer of a child
+    with its start. ``mono`` times restarts; waiting for answers always goes by the real clock.
+    """
 
-        Args:
-            name: what messages call the child ("NVML probe").
-            command: the program and its arguments.
-            timeout_seconds: time for an answer.
-            start_timeout_seconds: time for the first answer of a child, its start included.
-            environment: all of the child's environment; by default ``clean_environment()``.
-            cwd: folder in which the child starts.
-            mono: clock for the time between restarts. Waiting for answers goes by the real clock always.
-        """
-        self.name = name
-        self.starts_total = 0
-        self.hangs_total = 0
-        self.crashes_total = 0
-        self._command = list(command)
-        self._timeout = timeout_seconds
-        self._start_timeout = start_timeout_seconds
-        self._environment = dict(clean_environment() if environment is None else environment)
-        self._cwd = cwd
-        self._mono = mono
+    name: Said
+    command: Sequence[str]
+    _: KW_ONLY
+    timeout_seconds: float
+    start_timeout_seconds: float
+    environment: Mapping[str, str] = field(default_factory=clean_environment)
+    cwd: str = "/"
+    mono: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.starts_total = self.hangs_total = self.crashes_total = 0
         self._child: _Child | None = None
-        self._born: float | None = None
+        self._born, self._not_before = float("inf"), float("-inf")
         self._undead: list[_Child] = []
         self._failures = 0
-        self._not_before: float | None = None
         self._reason: Said = ""
         self._epitaph = Message("")
         self._closed = False
@@ -99,29 +84,23 @@ class Supervisor:
     def pid(self) -> int | None:
         """Process id of the child, if one runs."""
         child = self._child
-        return None if child is None else child.process.pid
+        return child.process.pid if child else None
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send ``request`` and return the answer, starting a child where none runs.
-
-        Raises:
-            ProbeDown: the child hung, crashed, answered nonsense, or waits for its next start.
-        """
+        """Send ``request`` and return the answer, starting a child where none runs; else raise ProbeDown."""
         with self._lock:
             if self._closed:
                 raise ProbeDown(say("{probe} is closed", probe=self.name))
-            limit = self._timeout
+            limit = self.timeout_seconds
             if self._child is None:
                 self._child = self._start()
-                limit = self._start_timeout
+                limit = self.start_timeout_seconds
             try:
                 return self._child.ask(request, limit, lambda: self._closed)
             except _Hung:
                 self.hangs_total += 1
                 reason = say(
-                    "{probe} did not answer within {limit_seconds} and was killed",
-                    probe=self.name,
-                    limit_seconds=limit,
+                    "{probe} did not answer within {limit_seconds} and was killed", probe=self.name, limit_seconds=limit
                 )
             except _Gone as gone:
                 if self._closed:
@@ -151,7 +130,7 @@ class Supervisor:
             self._end()
 
     def _start(self) -> _Child:
-        if self._not_before is not None and self._mono() < self._not_before:
+        if self.mono() < self._not_before:
             raise ProbeDown(self._reason)
         self._undead = [child for child in self._undead if not child.reap()]
         if self._undead:
@@ -161,20 +140,20 @@ class Supervisor:
                 say("{probe} (pid {pid}) hangs in the driver and cannot be killed", probe=self.name, pid=pid)
             )
         try:
-            child = _Child(self._command, self._environment, self._cwd)
+            child = _Child(self.command, self.environment, self.cwd)
         except OSError as error:
             reason = say("cannot start {program}: {why}", program=self.name, why=failure(error))
             self._failed(reason)
             raise ProbeDown(reason) from error
         self.starts_total += 1
-        self._born = self._mono()
+        self._born = self.mono()
         return child
 
     def _failed(self, reason: Said) -> None:
-        now = self._mono()
-        if self._born is not None and now - self._born >= HEALTHY_SECONDS:
+        now = self.mono()
+        if now - self._born >= HEALTHY_SECONDS:
             self._failures = 0
-        self._born = None
+        self._born = float("inf")
         self._end(kill=True)
         self._not_before = now + min(2.0**self._failures, LONGEST_DELAY_SECONDS)
         self._failures = min(self._failures + 1, 10)
@@ -190,29 +169,22 @@ class Supervisor:
         self._epitaph = child.epitaph(self.name)
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # one of the real-time signals has no name
-        return f"signal {number}"
-
-
-class _Hung(Exception):  # noqa: N818
+class _Hung(Exception):
     """No answer in time."""
 
 
-class _Gone(Exception):  # noqa: N818
+class _Gone(Exception):
     """The child ended, or speaks nonsense (then the message says so)."""
 
 
 class _Child:
     """A running process with its three pipes."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], cwd: str) -> None:
-        errors, errors_of_child = os.pipe()
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: str) -> None:
         # The child must never wait for us to read its complaints: beyond the pipe's 64 KiB they are lost.
+        self._errors, errors_of_child = os.pipe()
         os.set_blocking(errors_of_child, False)
-        os.set_blocking(errors, False)
+        os.set_blocking(self._errors, False)
         try:
             self.process = subprocess.Popen(
                 command,
@@ -225,13 +197,12 @@ class _Child:
                 start_new_session=True,  # Ctrl-C in a terminal is for the daemon alone
             )
         except OSError:
-            os.close(errors)
+            os.close(self._errors)
             raise
         finally:
             os.close(errors_of_child)
-        assert self.process.stdin is not None  # noqa: S101 - for mypy; asked for above
-        assert self.process.stdout is not None  # noqa: S101
-        self._requests, self._answers, self._errors = self.process.stdin, self.process.stdout, errors
+        self._requests = cast("IO[bytes]", self.process.stdin)
+        self._answers = cast("IO[bytes]", self.process.stdout)
         self._poll = select.poll()
         self._poll.register(self._answers, select.POLLIN)
         self._complaint = ""
@@ -259,27 +230,25 @@ class _Child:
             if len(received) > LARGEST_ANSWER:
                 raise _Gone(say("it answered more than {most_bytes}", most_bytes=LARGEST_ANSWER))
         try:
-            return documents.parsed(received)
+            return safe_files.parsed(received)
         except ValueError as error:
-            raise _Gone(
-                say("its answer is not a JSON object: {answer}", answer=repr(received[:80]))
-            ) from error
+            raise _Gone(say("its answer is not a JSON object: {answer}", answer=repr(received[:80]))) from error
 
     def end(self, *, kill: bool) -> bool:
         """End the process: its input ends, then SIGTERM, then SIGKILL. Tell whether it is gone."""
         self._requests.close()
         # A child that reads ends by itself; one whose pipe has just broken is ending already.
-        steps = [(signal.SIGTERM, 0.2), (signal.SIGKILL, 1.0)]
-        gone = self._wait(0.05 if kill else 0.5)
-        for number, patience in steps:
-            if gone:
-                break
+        for number, patience in ((0, 0.05 if kill else 0.5), (signal.SIGTERM, 0.2), (signal.SIGKILL, 1.0)):
             self.process.send_signal(number)
-            gone = self._wait(patience)
-        self._complaint = self._last_words()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(patience)
+                break
+        with contextlib.suppress(BlockingIOError):
+            said = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
+            self._complaint = one_line(said.splitlines()[-1], 300) if said else ""
         self._answers.close()
         os.close(self._errors)
-        return gone
+        return self.reap()
 
     def reap(self) -> bool:
         """Take note of the process's end, if it has come."""
@@ -291,21 +260,8 @@ class _Child:
         if code is None:
             how = say("{probe} does not end", probe=name)
         elif code < 0:
-            how = say("{probe} was killed by {signal}", probe=name, signal=_signal_name(-code))
+            names = {number.value: number.name for number in signal.Signals}  # most real-time signals have none
+            how = say("{probe} was killed by {signal}", probe=name, signal=names.get(-code, f"signal {-code}"))
         else:
             how = say("{probe} ended with status {status}", probe=name, status=code)
         return say("{end}: {complaint}", end=how, complaint=self._complaint) if self._complaint else how
-
-    def _wait(self, seconds: float) -> bool:
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def _last_words(self) -> str:
-        try:
-            said = os.read(self._errors, 1 << 16).decode("utf-8", "replace").strip()
-        except BlockingIOError:
-            return ""
-        return one_line(said.splitlines()[-1], 300) if said else ""

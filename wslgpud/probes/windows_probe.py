@@ -20,9 +20,6 @@ Written from these facts; nobody has run it on every Windows. What it cannot do 
 
 from __future__ import annotations
 
-from wslgpud.host import Host
-from wslgpud.probes.interop import powershell_command
-
 SCRIPT = r"""
 $ErrorActionPreference = 'Stop'
 $ProgressPreference = 'SilentlyContinue'
@@ -81,8 +78,3 @@ while ($null -ne [Console]::In.ReadLine()) {
     $out.Flush()
 }
 """
-
-
-def command(host: Host) -> list[str]:
-    """Return the command that starts the probe."""
-    return powershell_command(host, SCRIPT)

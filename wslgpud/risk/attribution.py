@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from wslgpud.model import GpuSample, Observation, ProcessSample
+from wslgpud.risk.headroom import Room, gpu_key
+from wslgpud.risk.settings import RiskSettings
 from wslgpud.words import Message, Said, say, template
 
 MOST_SNAPSHOTS = 40
@@ -17,17 +20,13 @@ CULPRIT_SHARE = 0.5
 
 
 class Culprit(NamedTuple):
-    """Who grew: as people know it, ``rate`` in bytes a second, ``share`` of what was lost, 0 to 1.
-
-    ``pid`` is None of what is no single process, or has its number elsewhere.
-    ``kind`` tells what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained.
-    """
+    """Who grew."""
 
     who: Said
-    kind: str
-    rate: float = 0.0
-    share: float = 0.0
-    pid: int | None = None
+    kind: str  # what can be done: a process can be stopped, a tmpfs cleaned, the rest only explained
+    rate: float = 0.0  # bytes per second
+    share: float = 0.0  # of what was lost, 0 to 1
+    pid: int | None = None  # None of what is no single process, or has its number elsewhere
 
     @property
     def likely(self) -> Culprit:
@@ -47,17 +46,12 @@ class _Snapshot(NamedTuple):
 def short_name(process: ProcessSample) -> str:
     """Name a process by its program and the script it runs: ``python train.py``."""
     words = process.command.split()
-    if not words:
-        return process.name
-    program = words[0].rsplit("/", 1)[-1]
-    for word in words[1:]:
-        if not word.startswith("-"):
-            return f"{program} {word.rsplit('/', 1)[-1]}"[:40]
-    return program[:40]
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    return " ".join(word.rsplit("/", 1)[-1] for word in (*words[:1], script) if word)[:40] or process.name
 
 
 def full_name(name: str, pid: int) -> str:
-    """Name a process so that it can be found: ``python train.py (pid 4121)``; the same in every language."""
+    """Name a process with its pid, as in ``python train.py (pid 4121)``; the same in every language."""
     return f"{name} (pid {pid})" if name else f"pid {pid}"
 
 
@@ -84,13 +78,7 @@ def group_name(who: Said) -> str:
 
 def _pools(observation: Observation) -> dict[str, int]:
     ram = observation.ram
-    if ram is None:
-        return {}
-    known = {
-        "tmpfs": ram.shmem,
-        "kernel": ram.slab_unreclaimable,
-        "huge pages": ram.hugepages,
-    }
+    known = {"tmpfs": ram.shmem, "kernel": ram.slab_unreclaimable, "huge pages": ram.hugepages} if ram else {}
     return {name: value for name, value in known.items() if value is not None}
 
 
@@ -107,97 +95,80 @@ SHORT_NAME = 20
 
 def _dispensable(times: list[float]) -> int:
     """Return the index of the time that is missed least: its neighbours are near for its age."""
-    now = times[-1]
-    return min(
-        range(1, len(times) - NEWEST_KEPT),
-        key=lambda i: (times[i + 1] - times[i - 1]) / max(1e-9, now - times[i]),
-    )
+
+    def worth(i: int) -> float:
+        return (times[i + 1] - times[i - 1]) / max(1e-9, times[-1] - times[i])
+
+    return min(range(1, len(times) - NEWEST_KEPT), key=worth)
 
 
 class Attribution:
     """Remembers who held what, ever more coarsely the longer ago."""
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
         self._snapshots: list[_Snapshot] = []
 
     def push(self, observation: Observation) -> None:
         """Remember who holds what now, at most every other second."""
-        snapshots = self._snapshots
-        if snapshots and observation.t - snapshots[-1].t < SNAPSHOT_SECONDS:
+        snapshots, t = self._snapshots, observation.t
+        if snapshots and t - snapshots[-1].t < SNAPSHOT_SECONDS:
             return
         if not observation.processes and observation.ram is None:
             return
-        snapshots.append(
-            _Snapshot(
-                observation.t,
-                {p.key: p.rss_bytes + p.swap_bytes for p in observation.processes},
-                _pools(observation),
-            )
-        )
+        held = {p.key: p.rss_bytes + p.swap_bytes for p in observation.processes}
+        snapshots.append(_Snapshot(t, held, _pools(observation)))
         if len(snapshots) > MOST_SNAPSHOTS:
             del snapshots[_dispensable([snapshot.t for snapshot in snapshots])]
-            if observation.t - snapshots[0].t > LONGEST_SECONDS:
+            if t - snapshots[0].t > LONGEST_SECONDS:
                 del snapshots[0]
 
     def ram_culprit(self, now: Observation, window: float, lost_rate: float) -> Culprit:
-        """Return who took what RAM and swap lost (bytes a second) over the last ``window`` seconds."""
+        """Return who took the RAM and swap that were lost (bytes a second) over the last ``window`` seconds."""
         before = self._before(now.t - max(window, 5.0))
         if before is None or lost_rate <= 0:
             return NOBODY
         seconds = max(now.t - before.t, 1e-3)
-        lost_bytes = lost_rate * seconds
-        groups: Counter[str] = Counter()
-        members: dict[str, list[tuple[int, ProcessSample]]] = {}
+        lost = lost_rate * seconds
+        groups: dict[str, list[tuple[int, ProcessSample]]] = {}
         for process in now.processes:
             grown = process.rss_bytes + process.swap_bytes - before.held.get(process.key, 0)
             if grown > 0:
-                name = short_name(process)
-                groups[name] += grown
-                members.setdefault(name, []).append((grown, process))
-        if groups:
-            name, grown = groups.most_common(1)[0]
-            share = grown / lost_bytes
-            if share >= CULPRIT_SHARE:
-                most, process = max(members[name], key=lambda item: item[0])
-                if len(members[name]) == 1 or most >= 0.7 * grown:
-                    who = full_name(name, process.pid)
-                    return Culprit(who, "process", most / seconds, min(1.0, share), process.pid)
-                said = Message(GROUP, {"count": len(members[name]), "name": name})
-                return Culprit(said, "group", grown / seconds, min(1.0, share))
-        pools = {
-            pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools
-        }
+                groups.setdefault(short_name(process), []).append((grown, process))
+        sums = Counter({name: sum(grown for grown, _ in members) for name, members in groups.items()})
+        for name, grown in sums.most_common(1):
+            if grown / lost >= CULPRIT_SHARE:
+                share = min(1.0, grown / lost)
+                most, process = max(groups[name], key=lambda item: item[0])
+                if len(groups[name]) == 1 or most >= 0.7 * grown:
+                    return Culprit(full_name(name, process.pid), "process", most / seconds, share, process.pid)
+                said = Message(GROUP, {"count": len(groups[name]), "name": name})
+                return Culprit(said, "group", grown / seconds, share)
+        pools = {pool: value - before.pools[pool] for pool, value in _pools(now).items() if pool in before.pools}
         pool, grown = max(pools.items(), key=lambda item: item[1], default=("", 0))
-        if grown >= CULPRIT_SHARE * lost_bytes:
-            return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost_bytes))
-        if sum(groups.values()) >= CULPRIT_SHARE * lost_bytes:
+        if grown >= CULPRIT_SHARE * lost:
+            return Culprit(Message(_POOLS[pool]), pool, grown / seconds, min(1.0, grown / lost))
+        if sums.total() >= CULPRIT_SHARE * lost:
             parts = tuple(
-                say("{name} {share_ratio}", name=name, share_ratio=round(grown / lost_bytes, 2))
-                for name, grown in groups.most_common(2)
+                say("{name} {share_ratio}", name=name, share_ratio=round(grown / lost, 2))
+                for name, grown in sums.most_common(2)
             )
-            share = min(1.0, sum(groups.values()) / lost_bytes)
             said = Message(SEVERAL, {"parts": parts})
-            return Culprit(said, "group", sum(groups.values()) / seconds, share)
+            return Culprit(said, "group", sums.total() / seconds, min(1.0, sums.total() / lost))
         return Culprit(say("no watched process"), "unknown") if now.processes else NOBODY
 
     def _before(self, t: float) -> _Snapshot | None:
-        found = None
-        for snapshot in self._snapshots:
-            if snapshot.t > t:
-                break
-            found = snapshot
-        return found or (self._snapshots[0] if len(self._snapshots) > 1 else None)
+        earlier = [snapshot for snapshot in self._snapshots if snapshot.t <= t]
+        return earlier[-1] if earlier else self._snapshots[0] if len(self._snapshots) > 1 else None
 
 
 _Holder = tuple[int, str]
 
 
 def _holders(gpu: GpuSample) -> dict[_Holder, int | None]:
-    """Return the VRAM of each program in bytes, None where the driver does not tell.
+    """Return the VRAM of each program in bytes, None where the driver does not report it.
 
     Those of other namespaces have no pid here (0): all of one name count as one, or each would be compared
-    with what another one held before.
+    with an earlier value of another one.
     """
     held: dict[_Holder, int | None] = {}
     for process in gpu.processes:
@@ -219,7 +190,6 @@ class GpuAttribution:
     """Remembers what each process held on one GPU, where the driver tells, and which are there at all."""
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
         self._held: dict[_Holder, list[tuple[float, int]]] = {}
         self._since: dict[_Holder, float] = {}
 
@@ -240,20 +210,17 @@ class GpuAttribution:
                     del history[_dispensable([when for when, _ in history])]
 
     def culprit(self, now: Observation, gpu: GpuSample, window: float, lost_rate: float) -> Culprit:
-        """Return who took what this GPU lost (bytes a second) over ``window`` seconds, as far as known."""
-        t = now.t
+        """Return who took the memory that this GPU lost (bytes a second) over ``window`` seconds, if that is known."""
+        t, start = now.t, now.t - window
         names = {p.pid: short_name(p) for p in now.processes}  # the driver knows no scripts
         present = _holders(gpu)
         best, most, seconds = None, 0.0, 1.0
         for holder, used in present.items():
             if used is None:
                 continue
-            then_t, then = t - window, 0
-            for then_t, then in self._held.get(holder, ()):  # noqa: B007
-                if then_t >= t - window:
-                    break
-            if self._since.get(holder, t) > t - window:
-                then, then_t = 0, t - window
+            then_t, then = start, 0
+            if self._since.get(holder, t) <= start and (history := self._held.get(holder)):
+                then_t, then = next((point for point in history if point[0] >= start), history[-1])
             if used - then > most:
                 best, most, seconds = holder, float(used - then), max(t - then_t, 1e-3)
         rate = most / seconds
@@ -276,3 +243,35 @@ class GpuAttribution:
         most = max(held, key=lambda holder: held[holder])
         names = {p.pid: short_name(p) for p in now.processes}
         return Culprit(_called(most, names), "process", pid=most[0] or None)
+
+
+class Suspect:
+    """Who grew last on one resource, and has ended: the likely victim of a kill."""
+
+    def __init__(self) -> None:
+        self._culprit = NOBODY
+        self._gone_t = math.inf
+
+    def note(self, culprit: Culprit) -> None:
+        """Take note of who grows now; what is no process cannot end."""
+        if culprit.pid:
+            self._culprit, self._gone_t = culprit, math.inf
+
+    def just_ended(self, room: Room, observation: Observation, settings: RiskSettings) -> bool:
+        """Tell whether who grew has ended since the last sample; False where nobody can know."""
+        card = next((gpu for gpu in observation.gpus if gpu_key(gpu) == room.key), None)
+        if self._culprit is NOBODY:
+            # A driver that shows no programs: what gave back nearly all of a card has ended.
+            return card is not None and not card.processes and room.share >= settings.recovered_headroom
+        if card is None and not observation.processes:
+            return False
+        if any(p.pid == self._culprit.pid for p in (observation.processes if card is None else card.processes)):
+            self._gone_t = math.inf
+            return False
+        first = self._gone_t == math.inf
+        self._gone_t = min(self._gone_t, observation.t)
+        return first
+
+    def ended(self, t: float, settings: RiskSettings) -> Culprit:
+        """Return who ended about then, and so was killed, or gave its memory back."""
+        return self._culprit if abs(self._gone_t - t) <= settings.ending_seconds else NOBODY

@@ -17,11 +17,8 @@ FALL_SECONDS = 10.0
 """A program that ran out of memory is gone, or has given it back, within this."""
 
 
-class Ceiling(NamedTuple):
-    """The most that a card has given, in bytes; ``probable`` where the failure itself was not seen."""
-
-    used_bytes: int
-    certainty: Literal["seen", "probable"]
+Certainty = Literal["", "seen", "probable"]
+"""How the most that a card has given is known: "probable" where the failure itself was not seen."""
 
 
 class Failure(NamedTuple):
@@ -44,48 +41,38 @@ class _Card:
 
 
 class Ceilings:
-    """What was learned of each card, by what it is remembered by."""
+    """What was learned of each card, by its key: ``bytes_by_key`` are the most that it has given."""
 
     def __init__(self, settings: RiskSettings) -> None:
-        """Start with nothing known."""
         self._settings = settings
-        self._known: dict[str, Ceiling] = {}
+        self.bytes_by_key: dict[str, int] = {}
+        self._certainty: dict[str, Certainty] = {}
         self._cards: dict[str, _Card] = {}
 
-    @property
-    def bytes_by_key(self) -> dict[str, int]:
-        """The learned ceilings in bytes."""
-        return {key: ceiling.used_bytes for key, ceiling in self._known.items()}
-
-    def certainty(self, key: str) -> Literal["", "seen", "probable"]:
+    def certainty(self, key: str) -> Certainty:
         """Tell how a card's ceiling is known: "" where it is not learned."""
-        ceiling = self._known.get(key)
-        return ceiling.certainty if ceiling else ""
+        return self._certainty.get(key, "")
 
     def failed(self, key: str, used: int, total: int) -> None:
         """Learn from an allocation that failed with so much in use."""
         if used >= (1.0 - self._settings.learn_ceiling_below) * total:
-            self._known[key] = Ceiling(used, "seen")
+            self.bytes_by_key[key], self._certainty[key] = used, "seen"
 
     def look(self, t: float, gpu: GpuSample, limit: int, *, usual: bool) -> Failure | None:
-        """Take a sample; drop a ceiling that was passed after all; tell of an allocation that has failed.
+        """Take a sample; drop a ceiling that was passed after all; return an allocation that has failed.
 
-        On native Linux nothing tells of a CUDA out-of-memory error. What can be seen of one: use grows until
+        On native Linux nothing reports a CUDA out-of-memory error. What can be seen of one: use grows until
         next to nothing is left, and within seconds a program on the card ends and much of it is free again.
         Where the driver shows no programs, a fall is enough the first time: what comes back is a saw.
-
-        Args:
-            t: now, in seconds.
-            gpu: the sample.
-            limit: bytes that can be used, as far as known so far.
-            usual: use came this far before and went back, without harm.
+        ``limit`` is the usable size in bytes, learned or assumed; ``usual`` says that use has been this high before
+        and fell again without harm.
         """
         key, used = gpu_key(gpu), gpu_used(gpu)
         if used is None:
             return None
-        known = self._known.get(key)
-        if known is not None and used > known.used_bytes:
-            del self._known[key]
+        known = self.bytes_by_key.get(key)
+        if known is not None and used > known:
+            del self.bytes_by_key[key], self._certainty[key]
         card = self._cards.setdefault(key, _Card())
         programs = {process.pid: process.name for process in gpu.processes if process.pid}
         ended = [name for pid, name in card.programs.items() if pid not in programs]
@@ -105,7 +92,8 @@ class Ceilings:
         if not gone and (usual or programs or known is not None):
             return None
         self._cards[key] = _Card(programs=programs)
-        self._known.setdefault(key, Ceiling(top, "probable"))
+        self.bytes_by_key.setdefault(key, top)
+        self._certainty.setdefault(key, "probable")
         return Failure(f"gpu{gpu.index}", gpu.uuid, top, gone)
 
     @staticmethod
@@ -119,12 +107,12 @@ class Ceilings:
         seen.append((t, used))
 
     def document(self, key: str) -> dict[str, Any]:
-        """Return what is known of a card, to be kept over a restart."""
-        known = self._known.get(key)
-        return {} if known is None else {"ceiling_bytes": known.used_bytes, "ceiling": known.certainty}
+        """Return the ceiling of a card as it is kept across restarts."""
+        used = self.bytes_by_key.get(key)
+        return {} if used is None else {"ceiling_bytes": used, "ceiling": self._certainty[key]}
 
     def recall(self, key: str, document: Mapping[str, Any]) -> None:
-        """Take what an earlier run has learned; what is no such thing is left out."""
+        """Take what an earlier run has learned; anything else is left out."""
         used, certainty = document.get("ceiling_bytes"), document.get("ceiling")
         if isinstance(used, int) and certainty in ("seen", "probable"):
-            self._known[key] = Ceiling(used, certainty)
+            self.bytes_by_key[key], self._certainty[key] = used, certainty

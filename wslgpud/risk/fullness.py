@@ -1,5 +1,9 @@
 """Full cards: at their ceiling, though nothing grows. What comes next fails, or lies in Windows' RAM.
 
+Windows pages VRAM out instead of refusing it, under WSL2 whatever its policy says
+(https://github.com/microsoft/WSL/issues/11050). Shared memory alone is normal: pinned buffers and the desktop
+use it as well, so only what grows while the card is full counts.
+
 A server that took its share at once and stays there is not full, and neither warned of: vLLM with
 ``gpu_memory_utilization=0.97``, JAX, a model that llama.cpp has loaded. It came there fast, right after its
 program appeared, and breathes little; no allocation has failed, and nothing was moved into Windows' RAM.
@@ -9,16 +13,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from wslgpud.model import GpuSample
+from wslgpud.model import GpuSample, StressResult
 from wslgpud.risk.growth import ADVANCE
-from wslgpud.risk.headroom import gpu_used
+from wslgpud.risk.headroom import Room, gpu_used
 from wslgpud.risk.settings import RiskSettings
-from wslgpud.risk.spill import Spill, may_spill
 
+NEAR_BYTES = 256 << 20
+"""So near to where a stress run saw the card end, it is full: one chunk of that run."""
+FULL_SHARE = 0.9
+"""A card with more of its memory in use may spill: WSL2 itself takes 6 to 9 %, which no program ever gets."""
+DIP_SECONDS = 60.0
+"""A card that was full so recently is so still: what programs give back between two steps they take again."""
 START_SECONDS = 300.0
 """A server loads and takes its share within this."""
 FAST = 0.02
@@ -35,23 +44,75 @@ ARRIVAL_SECONDS = 3.0
 _SAMPLE_SECONDS = 1.0
 
 
-class Full(NamedTuple):
-    """A card is full for so long; what was moved into Windows' RAM, and whether that is so much for long.
+def card_ends(runs: Iterable[StressResult]) -> dict[str, float]:
+    """Return, by UUID, how much of each card was in use when its memory began to lie in RAM.
 
-    ``flat_seconds`` is for how long its use has not risen.
+    Only runs that saw it happen tell: the others ended before. The newest complete one of each card counts.
     """
+    found: dict[str, float] = {}
+    for run in runs:
+        if not run.complete:
+            continue
+        found.pop(run.uuid, None)
+        parts = [run.values.get(name) for name in ("foreign_bytes", "context_bytes", "usable_bytes")]
+        known = [float(part) for part in parts if part is not None]
+        if run.values.get("spilled_bytes") and len(known) == len(parts):
+            found[run.uuid] = sum(known)
+    return found
 
-    seconds: float
-    spilled_bytes: int = 0
-    critical: bool = False
-    flat_seconds: float = 0.0
+
+def may_spill(gpu: GpuSample, end_bytes: float | None) -> bool:
+    """Tell whether a card is so full that Windows may move its memory; ``end_bytes`` as a stress run saw."""
+    used, total = gpu.used_bytes, gpu.total_bytes
+    if used is not None and end_bytes is not None and used >= end_bytes - NEAR_BYTES:
+        return True
+    share = used / total if used is not None and total else 0.0
+    return max(share, gpu.windows_ratio or 0.0) >= FULL_SHARE
+
+
+class Spill:
+    """Growth of the shared memory of one card since it was full."""
+
+    def __init__(self) -> None:
+        self.resume(-math.inf, None, 0.0)
+
+    @property
+    def before_bytes(self) -> float | None:
+        """The bytes that were shared before the card was full; None while nothing was moved."""
+        return self._before if self._grown else None
+
+    def resume(self, t: float, before_bytes: float | None, grown_bytes: float) -> None:
+        """Take over what an earlier run knew; one look at the machine does not show it again."""
+        self._before, self._full_t, self._grown = before_bytes, t, grown_bytes
+
+    def look(self, t: float, shared: float, *, full: bool) -> float:
+        """Take what is shared now, in bytes; return how much of it was moved there."""
+        # Already full at the first look: what was there then is all that can be compared with.
+        before = shared if self._before is None else self._before
+        least = min(before, shared)
+        dips = t - self._full_t <= DIP_SECONDS
+        self._before = least if full else max(least, shared - self._grown) if dips else shared
+        grown = shared - self._before
+        if full:
+            self._full_t, self._grown = t, grown
+        elif not dips:
+            self._grown = 0.0
+        return grown
+
+
+class Full(NamedTuple):
+    """How full a card is."""
+
+    seconds: float  # for how long it has been
+    spilled_bytes: int = 0  # moved into Windows' RAM
+    critical: bool = False  # that is so much, for long
+    flat_seconds: float = 0.0  # for how long its use has not risen
 
 
 class _Since:
     """Since when something holds."""
 
-    def __init__(self) -> None:
-        self.t = math.inf
+    t = math.inf
 
     def see(self, t: float, *, holds: bool) -> float:
         """Return for how long it holds by now; -1 when it does not."""
@@ -63,7 +124,6 @@ class Fullness:
     """Tells whether one card is full, a sample at a time. Shares are of the capacity."""
 
     def __init__(self, settings: RiskSettings) -> None:
-        """Start with nothing seen."""
         self._settings = settings
         self._seen: deque[tuple[float, float]] = deque(maxlen=int(START_SECONDS / _SAMPLE_SECONDS) + 2)
         self._programs: dict[int, float] = {}
@@ -85,40 +145,28 @@ class Fullness:
         self._seen.clear()
 
     def document(self) -> dict[str, Any]:
-        """Return what is worth keeping over a restart."""
+        """Return the facts that are kept across restarts."""
         before = self._spill.before_bytes
         found: dict[str, Any] = {} if before is None else {"shared_before_bytes": int(before)}
         return found | ({"reserved_ratio": round(self._reserved, 4)} if self._reserved else {})
 
     def recall(self, document: Mapping[str, Any]) -> None:
-        """Take what an earlier run has kept; what is no such thing is left out."""
+        """Take over what an earlier run has kept; anything else is left out."""
         reserved, before = document.get("reserved_ratio"), document.get("shared_before_bytes")
         if isinstance(reserved, float):
             self._reserved = reserved
         if isinstance(before, int):
             self._spill.resume(-math.inf, float(before), 0.0)
 
-    def look(  # noqa: PLR0913 - a sample and what is known of its card
-        self,
-        t: float,
-        gpu: GpuSample,
-        share: float,
-        capacity: int,
-        end_bytes: float | None,
-        *,
-        alarmed: bool = False,
+    def look(
+        self, t: float, gpu: GpuSample, room: Room, end_bytes: float | None, *, alarmed: bool = False
     ) -> Full | None:
         """Take a sample; return how full the card is, None where it is not.
 
-        Args:
-            t: now, in seconds.
-            gpu: the sample.
-            share: headroom as a share of the capacity.
-            capacity: in bytes.
-            end_bytes: how much was in use when a stress run saw its memory come to lie in RAM, if one did.
-            alarmed: whether it is warned of already: what is moved then at the ceiling is what was warned of.
+        ``end_bytes`` were in use when a stress run saw its memory come to lie in RAM, if one did; ``alarmed``
+        that it is warned of already: memory that is moved then at the ceiling is what was warned of.
         """
-        used = (gpu_used(gpu) or 0) / capacity
+        used, share = (gpu_used(gpu) or 0) / room.capacity, room.share
         if self._seen and t - self._seen[0][0] < 0.0:
             self._seen.clear()
         at_once = alarmed and share < self._settings.full_headroom
@@ -127,20 +175,13 @@ class Fullness:
         if self._full_t in (None, t) or used > self._top[1] + ADVANCE:
             self._top = t, used
         flat = t - self._top[0]
-        self._remember(t, gpu, used)
-        if moved is not None:
-            self._reserved = 0.0
-            return moved._replace(seconds=max(moved.seconds, full or 0.0), flat_seconds=flat)
-        return (
-            Full(full, flat_seconds=flat)
-            if full is not None and full >= self._settings.full_seconds
-            else None
-        )
-
-    def _remember(self, t: float, gpu: GpuSample, used: float) -> None:
         self._programs = {p.pid: self._programs.get(p.pid, t) for p in gpu.processes if p.pid}
         if not self._seen or t - self._seen[-1][0] >= _SAMPLE_SECONDS:
             self._seen.append((t, used))
+        if moved is not None:
+            self._reserved = 0.0
+            return moved._replace(seconds=max(moved.seconds, full or 0.0), flat_seconds=flat)
+        return Full(full, flat_seconds=flat) if full is not None and full >= self._settings.full_seconds else None
 
     def _moved(self, t: float, gpu: GpuSample, end_bytes: float | None, *, patience: float) -> Full | None:
         """Return what was moved into Windows' RAM, once it is much enough for long enough."""
@@ -182,7 +223,7 @@ class Fullness:
         if not seen:
             return False  # full at the first look: nobody knows
         start, base = min(seen, key=lambda point: (point[1], -point[0]))
-        path = [(when, value) for when, value in seen if when >= start] + [(t, used)]
+        path = [point for point in seen if point[0] >= start] + [(t, used)]
         fast = 0.0
         for (t0, before), (t1, after) in pairwise(path):
             # A step within one sample is a step, however long ago the sample before was.

@@ -28,32 +28,24 @@ ADVANCE = 0.004
 
 
 class Growth(NamedTuple):
-    """A growth that is going on: ``gain`` and ``rate`` (a second) are shares of the capacity.
-
-    ``height`` is the used share it has come to. ``probability`` is that of its going on to the end; ``pace``
-    how fast it goes now against its mean.
-    """
+    """A growth that is going on; ``gain``, ``rate`` and ``height`` are shares of the capacity."""
 
     window_seconds: float
     gain: float
-    rate: float
-    pace: float
-    height: float
-    probability: float = 0.0
+    rate: float  # a second
+    pace: float  # how fast it goes now against its mean
+    height: float  # the used share that it has reached
+    probability: float = 0.0  # that it goes on to the end
     eta_seconds: float = 0.0
 
 
 class Scale:
     """The last blocks of one time scale: maxima of the used share, and when each block ended."""
 
-    __slots__ = ("current", "ends", "maxima", "parts")
-
     def __init__(self) -> None:
-        """Start empty; ``parts`` counts the halves that the current block has."""
         self.maxima: deque[float] = deque(maxlen=BLOCKS - 1)
         self.ends: deque[float] = deque(maxlen=BLOCKS - 1)
-        self.current = 0.0
-        self.parts = 0
+        self.current, self.parts = 0.0, 0  # the block that is being filled, and how many halves it has
 
     def growth(self, t: float, used: float, noise: float) -> Growth | None:
         """Return the growth that this scale sees, or None where it sees none that is alive and steady."""
@@ -95,9 +87,8 @@ class Scale:
 
     def flatten(self) -> None:
         """Forget that anything grew."""
-        height = self.maxima[-1]
-        self.maxima = deque((height for _ in self.maxima), maxlen=BLOCKS - 1)
-        self.current = height
+        self.current = self.maxima[-1]
+        self.maxima = deque([self.current] * len(self.maxima), maxlen=BLOCKS - 1)
 
 
 class Envelope:
@@ -110,11 +101,8 @@ class Envelope:
         self._scales = [Scale() for _ in range(SCALES)]
         self._seen: list[Growth | None] = [None] * SCALES
         self._asked = False
-        self._t = 0.0
-        self._block_t = 0.0
-        self._mark = 0.0
-        self._mark_t = -1.0
-        self._marked_before = -1.0
+        self._t = self._block_t = self._mark = 0.0
+        self._mark_t = self._marked_before = -1.0
         self.rolled: list[tuple[int, float, float]] = []
 
     @property
@@ -200,22 +188,16 @@ class Envelope:
         fresh = {index for index, _, _ in self.rolled}
         every = resumed or not self._asked
         self._asked = True
-        found = []
         for index, scale in enumerate(self._scales):
             if len(scale.maxima) < FEWEST_RISES - 1:
                 self._seen[index] = None
-                continue
-            if every or index < 2 or index in fresh or index - 2 in fresh:
+            elif every or index < 2 or index in fresh or index - 2 in fresh:
                 self._seen[index] = scale.growth(t, used, self._noise)
-            growth = self._seen[index]
-            if growth is not None:
-                found.append(self._weigh(growth, t, headroom))
-        return found
 
-    def _weigh(self, growth: Growth, t: float, headroom: float) -> Growth:
-        """Give a growth its probability: Lindy's rule for its size, and again for its pause if it pauses."""
-        alive = max(0.0, 1.0 - (t - self._mark_t) / growth.window_seconds)
-        return growth._replace(
-            probability=alive * alive * growth.gain / (growth.gain + headroom),
-            eta_seconds=headroom / growth.rate,
-        )
+        def weighed(growth: Growth) -> Growth:
+            # Lindy's rule for its size, and again for its pause if it pauses.
+            alive = max(0.0, 1.0 - (t - self._mark_t) / growth.window_seconds)
+            likely = alive * alive * growth.gain / (growth.gain + headroom)
+            return growth._replace(probability=likely, eta_seconds=headroom / growth.rate)
+
+        return [weighed(growth) for growth in self._seen if growth is not None]

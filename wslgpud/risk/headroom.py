@@ -1,4 +1,4 @@
-"""What is left of each resource, against a ceiling that is honest."""
+"""Headroom of each resource below its real ceiling."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ with 2 GB free; ollama#18201: 0.6 GiB of a 96 GB card never usable). Used until 
 
 
 class Room(NamedTuple):
-    """Headroom and capacity of one resource in bytes; ``capacity`` changes when the machine does.
-
-    ``key`` is what it is remembered by: of a card its UUID, as cards may swap places. ``swap`` says that swap
-    is part of it, so that a growth gets slower before the end.
-    """
+    """Headroom and capacity of one resource in bytes."""
 
     resource: str
-    key: str
+    key: str  # identity across samples: of a card its UUID, as cards may swap places
     headroom: int
-    capacity: int
-    swap: bool = False
+    capacity: int  # changes when the machine does
+    swap: bool = False  # swap is part of it, so a growth gets slower before the end
 
     @property
     def share(self) -> float:
@@ -37,15 +33,12 @@ def ram_room(observation: Observation) -> Room | None:
     ram, swap = observation.ram, observation.swap
     if ram is None or ram.total <= 0:
         return None
-    headroom, capacity = ram.available, ram.total
-    if swap is not None:
-        headroom += swap.free
-        capacity += swap.total
-    return Room("ram", "ram", max(0, headroom), capacity, capacity > ram.total)
+    free, more = (swap.free, swap.total) if swap is not None else (0, 0)
+    return Room("ram", "ram", max(0, ram.available + free), ram.total + more, more > 0)
 
 
 def gpu_key(gpu: GpuSample) -> str:
-    """Return what a card is remembered by; recordings may lack the UUID."""
+    """Return the key of a card; recordings may lack the UUID."""
     return gpu.uuid or f"gpu{gpu.index}"
 
 
@@ -73,7 +66,7 @@ def gpu_room(gpu: GpuSample, *, wsl: bool, learned_ceiling: int | None = None) -
 
 
 def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
-    """A limit less what cannot be reclaimed; swap counts only as far as a limit on it is known.
+    """A limit less what cannot be reclaimed; swap counts only where its own limit is known.
 
     All file pages are reclaimable, as in the kernel's own MemAvailable (mm/show_mem.c): a group whose page
     cache fills its limit is healthy.
@@ -93,15 +86,10 @@ def cgroup_room(group: CgroupState, swap_free: int | None) -> Room | None:
 
 def rooms(observation: Observation, learned_ceilings: Mapping[str, int]) -> Iterator[Room]:
     """Every resource that the observation knows; ceilings in bytes by :func:`gpu_key`."""
-    ram = ram_room(observation)
-    if ram is not None:
-        yield ram
-    for gpu in observation.gpus:
-        room = gpu_room(gpu, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(gpu_key(gpu)))
-        if room is not None and room.capacity > 0:
-            yield room
     swap_free = observation.swap.free if observation.swap else None
-    for group in observation.cgroups:
-        room = cgroup_room(group, swap_free)
-        if room is not None:
-            yield room
+    found = [
+        ram_room(observation),
+        *(gpu_room(g, wsl=observation.wsl, learned_ceiling=learned_ceilings.get(gpu_key(g))) for g in observation.gpus),
+        *(cgroup_room(group, swap_free) for group in observation.cgroups),
+    ]
+    return (room for room in found if room is not None and room.capacity > 0)

@@ -11,20 +11,17 @@ RESUMED = 0.02
 FALLEN = 0.5
 """Share of a jump that, once given back, shows that what jumped has gone."""
 REMEMBERED = 64
-"""Blocks for which a jump, and the top it came to, is news: after that it is a plateau."""
+"""Blocks for which a jump and its top are news: after that it is a plateau."""
 AFTER = 0.1
 """Fall below a jump's top that shows that what jumped has gone."""
 
 
 class Shift(NamedTuple):
-    """By how much the past is to be raised, so that no time scale takes a jump for growth.
-
-    ``fresh`` is True where a jump begins, ``began_before`` where it began in the block before.
-    """
+    """By how much the past is to be raised, so that no time scale takes a jump for growth."""
 
     by: float
-    fresh: bool = False
-    began_before: bool = False
+    fresh: bool = False  # a jump begins
+    began_before: bool = False  # it began in the block before
 
 
 NONE = Shift(0.0)
@@ -37,17 +34,11 @@ class Jumps:
         """Take the smallest rise that can be a jump, as a share of the capacity."""
         self._least = least
         self._last: float | None = None
-        self._block_from = 0.0
-        self._anchor = 0.0
+        self._block_from = self._anchor = self._crest = self._resumed_above = 0.0
+        self._height = self._lifted = self._tallest = 0.0
         self._rises = (0.0, 0.0)
-        self._blocks_since = 9
-        self._height = 0.0
-        self._lifted = 0.0
-        self._tallest = 0.0
+        self._blocks_since, self._crest_age = 9, REMEMBERED
         self._falling = False
-        self._crest = 0.0
-        self._crest_age = REMEMBERED
-        self._resumed_above = 0.0
 
     def see(self, used: float, *, new_block: bool) -> Shift:
         """Take the next sample; return what it means for the past."""

@@ -1,23 +1,25 @@
-"""From what is seen to a level, and from levels to few changes: severity and hysteresis."""
+"""From evidence to a level, and from levels to few changes: severity and hysteresis."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from wslgpud.model import Level
+from wslgpud.model import Forecast, Level
 from wslgpud.risk.settings import RiskSettings
+from wslgpud.words import Fact
 
-Cause = Literal["growth", "steps", "pressure", "stall", "limit", "oom", "expected", "full", "paused",
-                "killed", "refused", "freed"]  # fmt: skip
+Cause = Literal[
+    "growth", "steps", "pressure", "stall", "limit", "oom", "expected", "full", "paused", "killed", "refused", "freed"
+]
 ENDINGS: frozenset[Cause] = frozenset({"killed", "refused", "freed"})
 """How a room came back: causes that explain why nothing is wrong any more."""
-
-
+COUNTDOWNS: frozenset[Cause] = frozenset({"growth", "steps"})
+"""Causes told by how long it takes until nothing is left."""
 SECONDS_LONG = 16.0
 """What ends within this is a matter of seconds."""
-
 FEWEST_SAMPLES = 10
 """Samples that must show that an alarm is over: of one in half a minute, two or three are chance."""
 
@@ -25,66 +27,54 @@ FEWEST_SAMPLES = 10
 class Danger(NamedTuple):
     """One thing that points to exhaustion.
 
-    A ``probability`` of 0.9 makes a cause other than growth and steps critical.
-    ``eta_seconds`` is the middle estimate; ``early_seconds`` the shortest that any scale believes in.
-    ``window_seconds`` is how long it has been seen, ``still_seconds`` how long it may pause and yet go on,
-    ``pace`` how fast it goes now against its mean (1 = as fast).
-    ``next_step``, ``last_step`` and the ``headroom`` they meet are for staircases alone. What is "paused" has
-    not grown for ``window_seconds``, and only explains an alarm that still holds. What has ended (one of
-    ``ENDINGS``) did so ``window_seconds`` ago. ``spilled_bytes`` lie in Windows' RAM because a card is full.
+    "paused" means no growth for ``window_seconds``, and only explains an alarm that still holds; one of
+    ``ENDINGS`` happened ``window_seconds`` ago.
     """
 
     cause: Cause
-    probability: float
-    eta_seconds: float
-    window_seconds: float
-    early_seconds: float = math.inf
-    still_seconds: float = 0.0
+    probability: float  # 0.9 makes a cause other than growth and steps critical
+    eta_seconds: float  # the middle estimate
+    window_seconds: float  # how long it has been seen
+    early_seconds: float = math.inf  # the shortest time that any scale believes in
+    still_seconds: float = 0.0  # how long it may pause and yet go on
     rate: float = 0.0
-    pace: float = 1.0
-    next_step: float = 0.0
+    pace: float = 1.0  # how fast it goes now against its mean
+    next_step: float = 0.0  # of a staircase
     last_step: float = 0.0
-    headroom: float = 0.0
-    spilled_bytes: int = 0
+    spilled_bytes: int = 0  # in Windows' RAM because a card is full
 
 
 def headroom_for_warning(eta: float, s: RiskSettings) -> float:
     """Return the share of headroom under which a danger so many seconds away warns."""
-    if eta > s.slow_eta_seconds:
-        return 0.0
     if eta > s.warn_eta_seconds:
-        return s.slow_headroom
-    before_eta, before = s.warn_points[0]
-    for point_eta, headroom in s.warn_points:
+        return s.slow_headroom if eta <= s.slow_eta_seconds else 0.0
+    for (before_eta, before), (point_eta, headroom) in pairwise((s.warn_points[0], *s.warn_points)):
         if eta <= point_eta:
             span = point_eta - before_eta
             return headroom if span <= 0 else before + (headroom - before) * (eta - before_eta) / span
-        before_eta, before = point_eta, headroom
-    return before
+    return s.warn_points[-1][1]
 
 
 def wanted(danger: Danger, share: float, until_next: float, s: RiskSettings, *, margin: float = 0.0) -> Level:
-    """Return the level that a danger deserves at this moment.
+    """Return the level that a danger deserves at this moment with this ``share`` of headroom.
 
-    Args:
-        danger: what points to exhaustion.
-        share: headroom as a share of the capacity.
-        until_next: seconds by which the next sample comes too late to be a first one (0 at fast sampling).
-        s: the thresholds.
-        margin: share of headroom added to what a growth of seconds needs.
+    ``until_next`` are the seconds by which the next sample comes too late to be a first one (0 at fast
+    sampling), ``margin`` is added to the headroom that a growth of seconds needs.
     """
     if danger.cause == "expected":
         return Level.WARNING if danger.probability >= s.warn_probability else Level.INFO
-    if danger.cause not in {"growth", "steps"}:
+    if danger.cause not in COUNTDOWNS:
         return Level.CRITICAL if danger.probability >= 0.9 else Level.WARNING
     if danger.probability < s.warn_probability or danger.eta_seconds > s.slow_eta_seconds:
         return Level.OK
     least = headroom_for_warning(danger.early_seconds, s)
     least += margin if danger.early_seconds <= SECONDS_LONG else 0.0
     near = share - danger.rate * until_next < least
-    if danger.cause == "steps":
-        return Level.WARNING if near or not _step_fits(danger, share, s) else Level.INFO
-    return _growth_level(danger, share, s) if near else Level.INFO
+    if danger.cause == "growth":
+        return _growth_level(danger, share, s) if near else Level.INFO
+    # Will the step that follows fit? One beyond twice the last is too bold a guess.
+    fits = danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
+    return Level.INFO if fits and not near else Level.WARNING
 
 
 def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
@@ -103,39 +93,24 @@ def _growth_level(danger: Danger, share: float, s: RiskSettings) -> Level:
     return Level.CRITICAL
 
 
-def _step_fits(danger: Danger, share: float, s: RiskSettings) -> bool:
-    """Tell whether the step that follows will fit; one beyond twice the last is too bold a guess."""
-    return (
-        danger.next_step < share or danger.last_step < 0.5 * share or danger.eta_seconds > s.warn_eta_seconds
-    )
-
-
 @dataclass(slots=True)
 class Hysteresis:
-    """The level of one resource: up at once, down only when the reason is really gone.
-
-    ``interval`` is how many seconds lie between two samples; ``warned_share`` the headroom at which the alarm
-    began, ``raised_share`` the one at which its level was raised last.
-    """
+    """The level of one resource: up at once, down only when the reason is really gone."""
 
     settings: RiskSettings
     level: Level = Level.OK
-    raised_share: float = 1.0
-    warned_share: float = 1.0
+    raised_share: float = 1.0  # headroom at which the level was raised last
+    warned_share: float = 1.0  # headroom at which the alarm began
     wanted_t: float = 0.0
     still_needed: float = 0.0
     better_since: float | None = None
-    interval: float = 0.0
+    interval: float = 0.0  # seconds between two samples
 
     def step(self, t: float, want: Level, share: float, still_needed: float, period: float) -> Level:
-        """Take what is wanted now; return the level that holds.
+        """Take the level that the evidence deserves at ``t`` with this share of headroom; return the one that holds.
 
-        Args:
-            t: now, in seconds.
-            want: the level that the evidence deserves at this moment.
-            share: headroom as a share of the capacity.
-            still_needed: seconds without evidence after which the alarm may end.
-            period: usual seconds from peak to peak where use saws up and down, else 0.
+        The alarm may end after ``still_needed`` seconds without evidence. ``period`` are the usual seconds from
+        peak to peak where use saws up and down, else 0.
         """
         s = self.settings
         if want >= self.level:
@@ -143,22 +118,19 @@ class Hysteresis:
                 self.raised_share = share
                 self.warned_share = share if self.level < Level.WARNING else self.warned_share
             self.level, self.wanted_t, self.better_since = want, t, None
-            least = max(s.still_seconds, FEWEST_SAMPLES * self.interval) if want >= Level.WARNING else 0.0
-            self.still_needed = max(still_needed, least)
+            self.still_needed = max(still_needed, self._least_still() if want >= Level.WARNING else 0.0)
             return self.level
         if self.level <= Level.INFO:
             if t - self.wanted_t >= max(s.info_seconds, min(0.5 * self.still_needed, s.still_seconds)):
                 self.level = want
             return self.level
-        better = share >= min(self.raised_share + s.recovery, s.recovered_headroom)
-        if not better:
+        if share < min(self.raised_share + s.recovery, s.recovered_headroom):
             self.better_since = None
         elif self.better_since is None:
             self.better_since = t
         # Nothing stays red over free memory, not even for the next tooth of a saw.
         teeth = 1.5 * period if share < s.recovered_headroom else 0.0
-        patience = max(s.recovery_seconds, teeth, FEWEST_SAMPLES * self.interval)
-        patience = min(patience, s.warn_eta_seconds)
+        patience = min(max(s.recovery_seconds, teeth, FEWEST_SAMPLES * self.interval), s.warn_eta_seconds)
         recovered = self.better_since is not None and t - self.better_since >= patience
         still = t - self.wanted_t >= min(self.still_needed, s.warn_eta_seconds)
         if recovered or still:
@@ -175,17 +147,35 @@ class Hysteresis:
         return min(max(began, s.kill_headroom), s.recovered_headroom)
 
     def end(self, t: float, want: Level, share: float) -> Level:
-        """End the alarm at once: what it was about is over. What is wanted holds."""
+        """End the alarm at once: its reason is gone, and ``want`` holds."""
         self.level, self.raised_share, self.wanted_t, self.better_since = want, share, t, None
         return self.level
 
     def settle(self) -> None:
         """Wait no longer than for any growth: what is full cannot go on growing, however long it has."""
-        least = max(self.settings.still_seconds, FEWEST_SAMPLES * self.interval)
-        self.still_needed = min(self.still_needed, least)
+        self.still_needed = min(self.still_needed, self._least_still())
+
+    def _least_still(self) -> float:
+        return max(self.settings.still_seconds, FEWEST_SAMPLES * self.interval)
 
     def forgive(self, seconds: float) -> None:
         """Leave out time in which nothing could be seen (a suspended machine)."""
         self.wanted_t += seconds
         if self.better_since is not None:
             self.better_since += seconds
+
+
+def ending_facts(forecast: Forecast, wall: float) -> dict[str, Fact]:
+    """Return the facts of how a room came back, for the row of the change that ends an alarm.
+
+    ``ending`` is the cause, ``ended_wall`` when it was, and ``victim`` who was killed, where that is known.
+    """
+    if forecast.cause not in ENDINGS:
+        return {}
+    facts: dict[str, Fact] = {
+        "ending": forecast.cause,
+        "ended_wall": wall - (forecast.window_seconds or 0.0),
+        "free_bytes": forecast.headroom_bytes,
+        "capacity_bytes": forecast.capacity_bytes,
+    }
+    return facts | ({"victim": forecast.who} if forecast.cause == "killed" and forecast.who else {})

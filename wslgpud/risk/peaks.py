@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -13,9 +14,8 @@ class Peaks:
 
     def __init__(self, swing: float, memory_seconds: float) -> None:
         """Take the fall that ends an excursion and how long its peak is remembered."""
-        self._swing = swing
-        self._memory = memory_seconds
-        self._peaks: list[tuple[float, float]] = []
+        self._swing, self._memory = swing, memory_seconds
+        self._peaks: deque[tuple[float, float]] = deque(maxlen=MOST_PEAKS)
         self._high: float | None = None
         self._low = 0.0
         self._rising = True
@@ -28,14 +28,13 @@ class Peaks:
             self._high = max(self._high, used)
             if used <= self._high - self._swing:
                 self._peaks.append((t, self._high))
-                del self._peaks[:-MOST_PEAKS]
                 self._rising, self._low = False, used
         else:
             self._low = min(self._low, used)
             if used >= self._low + self._swing:
                 self._rising, self._high = True, used
         while self._peaks and t - self._peaks[0][0] > self._memory:
-            del self._peaks[0]
+            self._peaks.popleft()
 
     def clear(self) -> None:
         """Forget all peaks, the present one too: it did harm."""
@@ -49,7 +48,7 @@ class Peaks:
     def recall(self, t: float, peaks: Iterable[tuple[float, float]]) -> None:
         """Take over peaks of so many seconds ago from an earlier run."""
         earlier = sorted((t - age, peak) for age, peak in peaks if age <= self._memory)
-        self._peaks = [*earlier, *self._peaks][-MOST_PEAKS:]
+        self._peaks = deque([*earlier, *self._peaks], maxlen=MOST_PEAKS)
 
     def reached(self, share: float, before: float) -> bool:
         """Tell whether a peak before some moment was this high."""
@@ -58,22 +57,18 @@ class Peaks:
     @property
     def period_seconds(self) -> float:
         """The usual time from peak to peak; 0 while fewer than two are known."""
-        times = [t for t, _ in self._peaks[-6:]]
-        gaps = sorted(b - a for a, b in pairwise(times))
+        gaps = sorted(b - a for (a, _), (b, _) in pairwise([*self._peaks][-6:]))
         return gaps[len(gaps) // 2] if gaps else 0.0
 
     def doubt(self, height: float, since: float) -> float:
-        """Return how many excursions came about this far and went back; nearby peaks count in part.
+        """Return how many excursions came as far as ``height`` and went back; nearby peaks count in part.
 
-        Args:
-            height: the used share that a growth has come to.
-            since: when it began; the last peak since then is its own top, not one of before.
+        The last peak after ``since``, when a growth began, is its own top, not one of before.
         """
-        peaks = self._peaks[:-1] if self._peaks and self._peaks[-1][0] >= since else self._peaks
-        total = 0.0
-        for _, peak in peaks:
-            if height <= peak:
-                total += 1.0
-            else:
-                total += max(0.0, 1.0 - (height - peak) / (0.15 * (1.0 - peak) + 1e-9))
+        peaks = [*self._peaks]
+        if peaks and peaks[-1][0] >= since:
+            peaks.pop()
+        total = 0.0  # by hand: since Python 3.12 sum() rounds otherwise
+        for _, peak in peaks:  # from 1 at the peak itself down to 0 at 15 % of the way from there to the end
+            total += max(0.0, 1.0 - max(0.0, height - peak) / (0.15 * (1.0 - peak) + 1e-9))
         return total

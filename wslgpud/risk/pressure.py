@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from wslgpud.model import Observation
+from wslgpud.model import Observation, VmState
 
 WINDOW_SECONDS = 10.0
 STALL_SECONDS = 0.004
@@ -20,7 +20,7 @@ Android lmkd's (workingset_refault against what was reclaimed), the figure is ou
 
 
 class Pressure(NamedTuple):
-    """``full`` is the share of the last 10 s lost by all tasks, 0 to 1; ``stalled`` tells of the last gap."""
+    """``full`` is the share of the last 10 s lost by all tasks, 0 to 1; ``stalled`` is about the last gap."""
 
     full: float = 0.0
     stalled: bool = False
@@ -29,44 +29,30 @@ class Pressure(NamedTuple):
 class _Counters(NamedTuple):
     t: float
     full_us: int | None
-    stalls: int | None
-    faults: int | None
-    scans: int | None
-    refaults: int | None
-    steals: int | None
+    vm: VmState
 
-
-def _rate(new: int | None, old: int | None, seconds: float) -> float:
-    """Rate of a counter; one that fell was reset, and says nothing."""
-    if new is None or old is None or new < old or seconds <= 0:
-        return 0.0
-    return (new - old) / seconds
+    def rate(self, name: str, old: _Counters, seconds: float) -> float:
+        """Rate of a counter; one that fell was reset, and says nothing."""
+        new, before = (self.full_us, old.full_us) if name == "full_us" else (getattr(c.vm, name) for c in (self, old))
+        if new is None or before is None or new < before or seconds <= 0:
+            return 0.0
+        return float((new - before) / seconds)
 
 
 class PressureMeter:
     """Turns the counters of successive observations into a :class:`Pressure`."""
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
         self._seen: deque[_Counters] = deque(maxlen=64)
 
     def push(self, observation: Observation) -> Pressure:
         """Add an observation; return the pressure over the last 10 s."""
+        seen, memory = self._seen, observation.psi.get("memory")
         if observation.gap_expected:
-            self._seen.clear()
-        memory, vm = observation.psi.get("memory"), observation.vm
-        if memory is None and vm is None:
+            seen.clear()
+        if memory is None and observation.vm is None:
             return Pressure()  # nobody has counted: the next counters are compared with the last ones
-        now = _Counters(
-            observation.t,
-            memory.full_total_us if memory else None,
-            vm.alloc_stalls_total if vm else None,
-            vm.major_faults_total if vm else None,
-            vm.direct_scan_pages_total if vm else None,
-            vm.refault_pages_total if vm else None,
-            vm.steal_pages_total if vm else None,
-        )
-        seen = self._seen
+        now = _Counters(observation.t, memory.full_total_us if memory else None, observation.vm or VmState())
         while len(seen) > 1 and now.t - seen[1].t >= WINDOW_SECONDS:
             seen.popleft()
         if not seen:
@@ -77,20 +63,18 @@ class PressureMeter:
             seen.append(now)
         # A look back of a second is divided by several: one bad sample is not ten bad seconds.
         seconds = max(now.t - old.t, WINDOW_SECONDS / 2)
-        stalled = _rate(now.full_us, before.full_us, now.t - before.t) > 0.1e6 or (
+        stalled = now.rate("full_us", before, now.t - before.t) > 0.1e6 or (
             now.full_us is None
-            and _rate(now.stalls, before.stalls, 1.0) + _rate(now.scans, before.scans, 1.0) > 0.0
+            and any(now.rate(name, before, 1.0) > 0.0 for name in ("alloc_stalls_total", "direct_scan_pages_total"))
         )
         if now.full_us is not None and old.full_us is not None:
-            return Pressure(min(1.0, _rate(now.full_us, old.full_us, seconds) / 1e6), stalled)
+            return Pressure(min(1.0, now.rate("full_us", old, seconds) / 1e6), stalled)
         if memory is not None and memory.full_avg10 is not None:
             return Pressure(min(1.0, memory.full_avg10 / 100.0), stalled)
-        full = (
-            _rate(now.stalls, old.stalls, seconds) * STALL_SECONDS
-            + _rate(now.faults, old.faults, seconds) * FAULT_SECONDS
-        )
-        stolen = _rate(now.steals, old.steals, seconds)
-        refaulted = _rate(now.refaults, old.refaults, seconds)
+        full = now.rate("alloc_stalls_total", old, seconds) * STALL_SECONDS
+        full += now.rate("major_faults_total", old, seconds) * FAULT_SECONDS
+        stolen = now.rate("steal_pages_total", old, seconds)
+        refaulted = now.rate("refault_pages_total", old, seconds)
         if stolen >= REFAULT_PAGES_PER_SECOND and refaulted >= REFAULT_RATIO * stolen:
             full = max(full, REFAULT_RATIO)
         return Pressure(min(1.0, full), stalled)

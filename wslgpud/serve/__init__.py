@@ -6,13 +6,4 @@ from wslgpud.serve.pages import routes
 from wslgpud.serve.publisher import Publisher
 from wslgpud.serve.server import ServeError, Server
 
-__all__ = [
-    "LocalApi",
-    "Publisher",
-    "Request",
-    "Response",
-    "Route",
-    "ServeError",
-    "Server",
-    "routes",
-]
+__all__ = ["LocalApi", "Publisher", "Request", "Response", "Route", "ServeError", "Server", "routes"]

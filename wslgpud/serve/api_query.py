@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from urllib.parse import parse_qsl
 
-from wslgpud.patterns import shell_pattern
+from wslgpud.security.patterns import shell_pattern
 from wslgpud.serve.http import Problem, Request
 from wslgpud.words import LANGUAGES
 
@@ -24,7 +24,7 @@ def language_of(request: Request) -> str:
     """Return the language that a request asks for with ``lang``; English unless it names one.
 
     Raises:
-        Problem: it names one that there is not.
+        Problem: that language is not available.
     """
     return Query(request.query, ("lang",)).language()
 
@@ -33,11 +33,7 @@ class Query:
     """The parameters of one request."""
 
     def __init__(self, text: str, known: Sequence[str]) -> None:
-        """Take a query apart.
-
-        Raises:
-            Problem: it cannot be understood, or holds a parameter that is not ``known``.
-        """
+        """Take a query apart. Raises Problem: it cannot be understood, or holds a parameter that is not ``known``."""
         try:
             pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS, errors="strict")
         except ValueError as error:
@@ -55,11 +51,7 @@ class Query:
         return self._values.get(name, [])
 
     def text(self, name: str) -> str | None:
-        """Return a parameter that may be given once; None when it is absent.
-
-        Raises:
-            Problem: it was given twice.
-        """
+        """Return a parameter that may be given once; None when it is absent. Raises Problem: it was given twice."""
         values = self._values.get(name, [])
         if len(values) > 1:
             raise Problem(400, f"{name} may be given only once")

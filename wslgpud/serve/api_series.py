@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from wslgpud.metrics import PREFIX, MetricSpec
 from wslgpud.model import Number
+from wslgpud.series.curves import name_of, step_for
 from wslgpud.serve.http import Problem
-from wslgpud.steps import step_for
+from wslgpud.store import Bucket, SeriesRef
 
 #: points of one series, and of all series of an answer; a screen has fewer columns
 MOST_POINTS = 4000
@@ -24,59 +25,13 @@ RAW_SECONDS = 300.0
 _TIER_SECONDS = {"samples": 1.0, "minutes": 60.0, "hours": math.inf}
 
 
-class Ref(Protocol):
-    """Names a series in the store: a bare metric and its labels."""
-
-    @property
-    def metric(self) -> str:
-        """Name as declared."""
-
-    @property
-    def labels(self) -> tuple[tuple[str, str], ...]:
-        """Names and values."""
-
-
-class Summary(Protocol):
-    """What is known of a series over one step."""
-
-    @property
-    def wall(self) -> float:
-        """When the step begins."""
-
-    @property
-    def low(self) -> Number:
-        """The least value."""
-
-    @property
-    def high(self) -> Number:
-        """The greatest value."""
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-
-    @property
-    def last(self) -> Number:
-        """The last value."""
-
-
-def name_of(sample: str, labels: Iterable[tuple[str, str]]) -> str:
-    """Write a series as Prometheus does: ``wslgpud_memory_free_bytes``, ``wslgpud_gpu_up{gpu="0"}``."""
-    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{sample}{{{inside}}}" if inside else sample
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def full_name(ref: Ref, catalogue: Mapping[str, MetricSpec]) -> str:
+def full_name(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> str:
     """Return the name of a series; that of a metric of another version lacks the suffix."""
     spec = catalogue.get(ref.metric)
     return name_of(spec.sample if spec else PREFIX + ref.metric, ref.labels)
 
 
-def described(ref: Ref, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
+def described(ref: SeriesRef, catalogue: Mapping[str, MetricSpec]) -> dict[str, Any]:
     """Return what the API says of a series; a metric of another version has neither unit nor help."""
     spec = catalogue.get(ref.metric)
     facts: dict[str, Any] = {
@@ -106,25 +61,19 @@ def check_size(span_seconds: float, step: int, series: int) -> None:
     if step == 0 and span_seconds > RAW_SECONDS:
         raise Problem(400, f"step=0 (every sample) is given for at most {RAW_SECONDS:g} s")
     points = span_seconds / step if step else RAW_SECONDS * 10
-    most = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series))
+    most, tier = min(MOST_POINTS, MOST_POINTS_IN_ALL // max(1, series)), tier_of(step)
+    wrong = ""
     if points > most:
+        wrong = f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
+        wrong += f"{MOST_POINTS_IN_ALL} of all"
+    elif span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
+        wrong = f"steps of {step} s are made of {tier}, too many in so long a time"
+    if wrong:
         fitting = step_for(span_seconds, most)
-        raise Problem(
-            400,
-            f"{points:.0f} points each of {series} series are too many: at most {MOST_POINTS} of one and "
-            f"{MOST_POINTS_IN_ALL} of all; leave step out, or ask for {fitting} s or a shorter time",
-        )
-    tier = tier_of(step)
-    if span_seconds > most * MOST_PIECES_PER_POINT * _TIER_SECONDS[tier]:
-        fitting = step_for(span_seconds, most)
-        raise Problem(
-            400,
-            f"steps of {step} s are made of {tier}, too many in so long a time; leave step out, or ask for "
-            f"{fitting} s or a shorter time",
-        )
+        raise Problem(400, f"{wrong}; leave step out, or ask for {fitting} s or a shorter time")
 
 
-def columns(summaries: Sequence[Summary], *, counter: bool) -> dict[str, list[Number]]:
+def columns(summaries: Sequence[Bucket], *, counter: bool) -> dict[str, list[Number]]:
     """Return summaries as columns: of a counter what it was last, else the mean with least and greatest."""
     time = [round(s.wall, 3) for s in summaries]
     if counter:

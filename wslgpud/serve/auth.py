@@ -34,7 +34,7 @@ class Passwords:
     """Checks passwords: bcrypt once, afterwards by a keyed digest of what was right."""
 
     def __init__(self, run: Callable[[Callable[[], bool], str], Awaitable[bool]]) -> None:
-        """Use ``run`` for what takes a core for a tenth of a second; it is told whose it is."""
+        """Use ``run`` for checks, each a tenth of a second of one core; its second argument is the client."""
         self._run = run
         self._key = secrets.token_bytes(32)
         self._right: set[bytes] = set()
@@ -51,18 +51,17 @@ class Passwords:
             return False
         user, password = given
         known = user in users
-        wanted = users[user] if known else max(users.values(), key=_cost)
+        wanted = users[user] if known else max(users.values(), key=lambda hashed: int(hashed.split("$")[2]))  # its cost
         material = b"\0".join((user.encode(), wanted.encode(), password))
         digest = hmac.digest(self._key, material, hashlib.sha256)
         if digest in self._right:
             return True
-        right = await self._once(digest, functools.partial(_matches, password, wanted), client)
-        if right and known:
-            if len(self._right) >= _REMEMBERED_MAX:
-                self._right.clear()
-            self._right.add(digest)
-            return True
-        return False
+        if not await self._once(digest, functools.partial(_matches, password, wanted), client) or not known:
+            return False
+        if len(self._right) >= _REMEMBERED_MAX:
+            self._right.clear()
+        self._right.add(digest)
+        return True
 
     async def _once(self, digest: bytes, check: Callable[[], bool], client: str) -> bool:
         """Run ``check`` once for all who wait for the same answer: scrapers begin together."""
@@ -73,12 +72,8 @@ class Passwords:
         return await asyncio.shield(self._checking[digest])
 
 
-def _cost(hashed: str) -> int:
-    return int(hashed.split("$")[2])
-
-
 def _matches(password: bytes, hashed: str) -> bool:
-    import bcrypt  # noqa: PLC0415 - only where passwords are configured
+    import bcrypt  # only where passwords are configured
 
     try:
         return bcrypt.checkpw(password, hashed.encode())

@@ -1,12 +1,13 @@
-"""One HTTP/1.1 connection: uvicorn's, with the deadlines and the silence it lacks."""
+"""One HTTP/1.1 connection: uvicorn's, with the deadlines it lacks and without its log lines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import h11
 import uvicorn
@@ -14,6 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from wslgpud.serve.http import HEAD_BYTES, refusal, response_headers
+
+if TYPE_CHECKING:
+    from wslgpud.serve.listener import Listener
 
 # uvicorn writes a line for each request that is not HTTP; strangers could fill the journal with those. They
 # are counted instead.
@@ -33,41 +37,19 @@ class Deadlines:
     answer_seconds: float = 30.0
 
 
-class Keeper(Protocol):
-    """Keeps all connections, and is told what happens to them."""
-
-    def refused(self, status: int) -> None:
-        """What came was not HTTP."""
-
-    def left(self, connection: Connection) -> None:
-        """A connection has ended."""
-
-    def unread(self) -> None:
-        """A client does not take what it was answered."""
-
-
 class Connection(H11Protocol):
-    """Cuts clients that are slow on purpose, which uvicorn waits for without end."""
+    """Disconnects clients that are slow on purpose, for which uvicorn would wait forever."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        state: ServerState,
-        deadlines: Deadlines,
-        keeper: Keeper,
-    ) -> None:
-        """Serve ``config``'s application."""
+    def __init__(self, config: uvicorn.Config, state: ServerState, deadlines: Deadlines, listener: Listener) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
-        #: where the client is, see ``crowd``
+        #: where the client is, see ``hosts.network_of``
         self.network = ""
         self.since = self.loop.time()
         #: agrees on TLS, if that is spoken
         self.greeting: asyncio.Task[None] | None = None
         self.logger = _log
-        self._deadlines = deadlines
-        self._keeper = keeper
-        self._cut: asyncio.TimerHandle | None = None
-        self._cut_deaf: asyncio.TimerHandle | None = None
+        self._deadlines, self._listener = deadlines, listener
+        self._deadline_of: dict[str, asyncio.TimerHandle] = {}
         self.client_allowed_sans: tuple[str, ...] = ()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
@@ -79,55 +61,53 @@ class Connection(H11Protocol):
             if names.isdisjoint(self.client_allowed_sans):
                 transport.abort()
                 return
-        self._cut_in(self._deadlines.head_seconds)
+        self._abort_in(self._deadlines.head_seconds, "turn")
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; until they make a head, the deadline that began with the first of them stands."""
         super().data_received(data)
-        if (
-            len(self.conn.trailing_data[0]) > HEAD_BYTES
-        ):  # asked ahead of the answers: nobody has to keep that
+        if len(self.conn.trailing_data[0]) > HEAD_BYTES:  # pipelined further than anybody has to buffer
             self.transport.abort()
         elif self.conn.their_state in (h11.IDLE, h11.ERROR):
-            if self._cut is None:
-                self._cut_in(self._deadlines.head_seconds)
+            if "turn" not in self._deadline_of:
+                self._abort_in(self._deadlines.head_seconds, "turn")
         elif not self.transport.is_closing():
-            self._cut_never()
+            self._abort_in(None, "turn")
 
     def on_response_complete(self) -> None:
-        """Give the client its time to take the answer."""
+        """Give the client its time to read the response."""
         self.since = self.loop.time()
         super().on_response_complete()
         if self.transport.is_closing():
-            self._cut_in(self._deadlines.answer_seconds)
+            self._abort_in(self._deadlines.answer_seconds, "turn")
 
     def pause_writing(self) -> None:
-        """Give a client that has let all buffers fill up its time to take some of it.
+        """Start the deadline of a client that has let all buffers fill up.
 
-        uvicorn begins no further answer meanwhile, and would wait for ever; so no other deadline would come.
+        uvicorn starts no further response meanwhile and would wait forever; no other deadline applies.
         """
         super().pause_writing()
-        self._cut_deaf = self.loop.call_later(self._deadlines.answer_seconds, self.transport.abort)
-        self._keeper.unread()
+        self._abort_in(self._deadlines.answer_seconds, "deaf")
+        self._listener.unread()
 
     def resume_writing(self) -> None:
         """Go on: there is room again."""
         super().resume_writing()
-        self._hears()
+        self._abort_in(None, "deaf")
 
     def timeout_keep_alive_handler(self) -> None:
-        """End an idle connection; one that has not even taken its answer would never end politely."""
+        """Close an idle connection; one that has not even read its response would never close by itself."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - uvicorn's text names too little
+    def send_400_response(self, _msg: str) -> None:
         """Refuse what is not HTTP; uvicorn calls this while it handles h11's error, which has the status."""
         status = getattr(sys.exc_info()[1], "error_status_hint", 400)
-        self._keeper.refused(status)
+        self._listener.refused(status)
         if self._answering:
-            self.cycle.disconnected = True  # what it still sends goes nowhere, without an error
+            self.cycle.disconnected = True  # what it still sends is dropped silently
         if self.conn.our_state is not h11.IDLE:
             self.transport.abort()
             return
@@ -139,29 +119,26 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up."""
-        self._cut_never()
-        self._hears()
+        self._abort_in(None, "turn")
+        self._abort_in(None, "deaf")
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        self.transport.abort()  # lost by an error, Python 3.10's TLS transport would complain that it is open
-        self._keeper.left(self)
+        self._listener.left(self)
+        # Lost by an error, 3.10's TLS transport would complain that it is open; 3.11.2's has nothing left to abort.
+        with suppress(AttributeError):
+            self.transport.abort()
 
     def finish(self) -> None:
-        """End after the answer that is being given, at once if there is none."""
+        """Close after the current response, at once if there is none."""
         if self._answering:
             self.cycle.keep_alive = False
         elif self.begun:
             self.transport.close()
 
     def abort(self) -> None:
-        """End now."""
+        """Close at once, even during the handshake."""
         if self._answering:
             self.cycle.disconnected = True
-        if self.begun:
-            self.transport.abort()
-
-    def make_room(self) -> None:
-        """End now, for somebody who may have better manners; also amid the handshake."""
         if self.begun:
             self.transport.abort()
         elif self.greeting is not None:
@@ -170,7 +147,7 @@ class Connection(H11Protocol):
     @property
     def waits_for_client(self) -> bool:
         """Whether it is the client's turn: to agree on TLS, to ask, or to take what was answered."""
-        return not self._answering or self._cut_deaf is not None
+        return not self._answering or "deaf" in self._deadline_of
 
     @property
     def unread_bytes(self) -> int:
@@ -187,16 +164,9 @@ class Connection(H11Protocol):
         """Tell whether a request is being answered; the same holds for what is None until the first one."""
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
-    def _cut_in(self, seconds: float) -> None:
-        self._cut_never()
-        self._cut = self.loop.call_later(seconds, self.transport.abort)
-
-    def _cut_never(self) -> None:
-        if self._cut is not None:
-            self._cut.cancel()
-            self._cut = None
-
-    def _hears(self) -> None:
-        if self._cut_deaf is not None:
-            self._cut_deaf.cancel()
-            self._cut_deaf = None
+    def _abort_in(self, seconds: float | None, why: str) -> None:
+        """Set the deadline called ``why`` anew; None takes it back."""
+        if timer := self._deadline_of.pop(why, None):
+            timer.cancel()
+        if seconds is not None:
+            self._deadline_of[why] = self.loop.call_later(seconds, self.transport.abort)

@@ -1,4 +1,4 @@
-"""Requests, responses, and the application that stands between them: who may ask, what, and how much."""
+"""Requests, responses, and the ASGI application between them with its limits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,12 @@ from typing import Any, TypeVar
 from wslgpud.model import Reading
 from wslgpud.serve import health
 from wslgpud.serve.auth import CHALLENGE, Passwords
-from wslgpud.serve.crowd import network_of
-from wslgpud.serve.hosts import HostRule
-from wslgpud.serve.origins import cross_origin
+from wslgpud.serve.hosts import HostRule, cross_origin, network_of
 from wslgpud.serve.webconfig import WebConfig, WebConfigFile
 
 #: Sent with every response, whatever happens; web.config.file may override them.
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -40,17 +37,19 @@ SECURITY_HEADERS = {
 HEAD_BYTES = 16_384
 #: Requests that may wait for a thread at a time; more are told to come back (503).
 WAITING_MAX = 64
-#: Passwords of one client that may wait to be checked: who guesses must not shut out who knows.
+#: Passwords of one client that may wait to be checked: guessing must not lock out those who know.
 GUESSES_MAX = 8
 #: Threads for handlers that may wait (a lock, a driver), and for those that read much of the database into
 #: memory: as many answers of the largest kind are in the making at a time.
 THREADS = 2
 HEAVY_THREADS = 2
-#: How long such a handler may take before its client is told so (504).
+#: How long such a handler may take before the client gets 504.
 HANDLER_SECONDS = 30.0
 
 #: Characters of a path that failed, in the log.
 _LOGGED_MAX = 200
+
+_PROBLEM = "application/problem+json"
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -58,7 +57,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a handler may know of a request; header names are in lower case."""
+    """A request as handlers see it; header names are in lower case."""
 
     method: str
     path: str
@@ -66,8 +65,13 @@ class Request:
     headers: Mapping[str, str]
     head_bytes: int = 0
     version: str = "1.1"
-    #: the network that it came from, see ``crowd``
+    #: the network that it came from, see ``hosts.network_of``
     client: str = ""
+
+    @property
+    def has_body(self) -> bool:
+        """Whether something follows the head."""
+        return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +100,18 @@ def dumps(value: Any) -> bytes:
     return document.encode("utf-8", "backslashreplace")
 
 
-class Problem(Exception):  # noqa: N818 - an answer, not a fault
+@dataclass(eq=False)
+class Problem(Exception):  # an answer, not a fault
     """What a handler raises to refuse a request; ``detail`` says what is wrong and what would be right."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        """Refuse with an HTTP status."""
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
+    status: int
+    detail: str
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with an error as RFC 9457 writes it."""
     document = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    return Response(status, dumps(document), "application/problem+json", headers or {})
+    return Response(status, dumps(document), _PROBLEM, headers or {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Route:
     heavy: bool = False
 
 
-class Busy(Exception):  # noqa: N818 - a state, not a fault
+class Busy(Exception):  # a state, not a fault
     """As much is waiting as may wait."""
 
 
@@ -142,11 +144,7 @@ class Threads:
         self._waiting = threading.BoundedSemaphore(WAITING_MAX)
 
     async def run(self, work: Callable[[], _T], client: str = "") -> _T:
-        """Return what ``work`` returns.
-
-        Raises:
-            Busy: too much is waiting already, of all or of ``client``.
-        """
+        """Return what ``work`` returns. Raises Busy: too much is waiting already, of all or of ``client``."""
         if self._of[client] >= self._each_max or not self._waiting.acquire(blocking=False):
             raise Busy
         self._of[client] += 1
@@ -173,13 +171,11 @@ class App:
         """
         self._routes: dict[str, Route] = {}
         for route in routes:
-            if route.path in self._routes:
+            if self._routes.setdefault(route.path, route) is not route:
                 raise ValueError(f"two routes answer {route.path}")
-            self._routes[route.path] = route
         #: routes for all paths of a folder, by folder
         self._templates = {p.rpartition("/")[0]: r for p, r in self._routes.items() if p.endswith("}")}
-        self._host_rule = host_rule
-        self._web = web
+        self._host_rule, self._web = host_rule, web
         self._threads = Threads(THREADS, "wslgpud-http")
         self._heavy = Threads(HEAVY_THREADS, "wslgpud-history")
         # One thread: guessing passwords then costs the machine at most one core.
@@ -191,7 +187,7 @@ class App:
     async def __call__(
         self,
         scope: Mapping[str, Any],
-        receive: Callable[[], Awaitable[Any]],  # noqa: ARG002 - ASGI; bodies are refused unread
+        _receive: Callable[[], Awaitable[Any]],  # bodies are refused unread
         send: Callable[[dict[str, Any]], Awaitable[None]],
     ) -> None:
         """Answer one request; an error of a handler is a 500 and a line in the log, never more."""
@@ -200,9 +196,7 @@ class App:
             scope["path"],
             scope["query_string"].decode("latin-1"),
             {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]},
-            len(scope["raw_path"])
-            + len(scope["query_string"])
-            + sum(len(k) + len(v) for k, v in scope["headers"]),
+            len(scope["raw_path"]) + len(scope["query_string"]) + sum(len(k) + len(v) for k, v in scope["headers"]),
             scope["http_version"],
             network_of(scope["client"][0]) if scope["client"] else "",
         )
@@ -223,41 +217,40 @@ class App:
             path = ascii(request.path[:_LOGGED_MAX])[1:-1]
             _log.error("%s failed: %r in %s:%s", path, error, where.filename, where.lineno)
             response = text(500, "internal error; the daemon's log says more")
-        if request.path.startswith("/api/") and response.status >= 400:
-            response = _as_problem(response)
+        if request.path.startswith("/api/") and response.status >= 400 and response.content_type != _PROBLEM:
+            response = problem(response.status, response.body.decode().strip(), response.headers)
         # Paths that are not ours share one series, or strangers could make thousands.
         route = self._route(request.path)
         self._counts[route.path if route else "other", response.status] += 1
         headers = response_headers(response, web.headers)
-        if _has_body(request):  # it is never read, so nothing can follow it on this connection
+        if request.has_body:  # it is never read, so nothing can follow it on this connection
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await send({"type": "http.response.body", "body": response.body})
 
-    def _led_astray(self, request: Request) -> Response | None:
-        """Refuse what a browser sends at the bidding of somebody else's page."""
-        if not self._host_rule.allows(request.headers.get("host", "")):
-            return text(421, "this server does not answer to that host name; see server.allowed_hosts")
-        if cross_origin(request.path, request.headers):
-            return text(403, "a page of another origin asked for this; open the page here, or use a program")
-        return None
-
     def _objection(self, request: Request, web: WebConfig) -> Response | None:
-        """Say what is wrong with a request, whoever asks and for whatever."""
-        if request.version not in ("1.0", "1.1"):  # h11 takes any
-            return text(505, "only HTTP/1.1", {"Connection": "close"})
-        if request.head_bytes > HEAD_BYTES:  # h11 stops only heads that don't come in one piece
-            return text(431, f"more than {HEAD_BYTES} bytes of headers", {"Connection": "close"})
-        if request.method not in ("GET", "HEAD"):
-            return text(405, "only GET and HEAD", {"Allow": "GET, HEAD"})
-        if _has_body(request):
-            return text(413, "requests have no body here")
+        """Return why a request is refused whatever it asks for; None if it is not."""
+        close, host = {"Connection": "close"}, request.headers.get("host", "")
+        other_name = "this server does not answer to that host name; see server.allowed_hosts"
+        own_page = "a page of another origin asked for this; open the page here, or use a program"
+        for wrong, status, line, headers in (
+            # The first two: requests a browser makes for somebody else's page.
+            (not self._host_rule.allows(host), 421, other_name, {}),
+            (cross_origin(request.path, request.headers), 403, own_page, {}),
+            (request.version not in ("1.0", "1.1"), 505, "only HTTP/1.1", close),  # h11 takes any
+            # h11 stops only heads that don't come in one piece
+            (request.head_bytes > HEAD_BYTES, 431, f"more than {HEAD_BYTES} bytes of headers", close),
+            (request.method not in ("GET", "HEAD"), 405, "only GET and HEAD", {"Allow": "GET, HEAD"}),
+            (request.has_body, 413, "requests have no body here", {}),
+        ):
+            if wrong:
+                return text(status, line, headers)
         if web.rate_limit and not self._limiter.allows(*web.rate_limit, time.monotonic()):
             return text(429, "too many requests; see rate_limit in web.config.file")
         return None
 
     async def _answer(self, request: Request, web: WebConfig) -> Response:
-        if objection := self._led_astray(request) or self._objection(request, web):
+        if objection := self._objection(request, web):
             return objection
         authorization = request.headers.get("authorization", "")
         if web.users and not await self._passwords.accept(web.users, authorization, request.client):
@@ -267,9 +260,8 @@ class App:
             return text(404, "there is nothing here; /plain has links to what there is")
         if not route.waits and not route.heavy:
             return route.handler(request)
-        work = functools.partial(route.handler, request)
         threads = self._heavy if route.heavy else self._threads
-        return await asyncio.wait_for(threads.run(work), HANDLER_SECONDS)
+        return await asyncio.wait_for(threads.run(functools.partial(route.handler, request)), HANDLER_SECONDS)
 
     def _route(self, path: str) -> Route | None:
         folder, _, name = path.rpartition("/")
@@ -280,24 +272,21 @@ class App:
         self._counts["other", status] += 1
 
     def readings(self) -> Iterator[Reading]:
-        """Say how many requests were answered."""
+        """Return how many requests were answered."""
         for (path, status), count in sorted(self._counts.items()):
             yield Reading(health.HTTP_REQUESTS, count, (path, str(status)))
 
     def close(self) -> None:
         """Let go of the threads."""
-        self._threads.close()
-        self._heavy.close()
-        self._bcrypt.close()
+        for threads in (self._threads, self._heavy, self._bcrypt):
+            threads.close()
 
 
 class RateLimiter:
-    """The token bucket behind ``rate_limit``."""
+    """The token bucket behind ``rate_limit``; it is full in the beginning."""
 
     def __init__(self) -> None:
-        """Begin with a full bucket."""
-        self._tokens = float("inf")
-        self._at = 0.0
+        self._tokens, self._at = float("inf"), 0.0
 
     def allows(self, interval_seconds: float, burst: int, now: float) -> bool:
         """Take a token if there is one; one comes back every ``interval_seconds``, up to ``burst``."""
@@ -326,17 +315,6 @@ def response_headers(response: Response, overrides: Mapping[str, str]) -> list[t
     return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items() if v]
 
 
-def _as_problem(response: Response) -> Response:
-    """Say what went wrong in the words of the API, whoever found it."""
-    if response.content_type == "application/problem+json":
-        return response
-    return problem(response.status, response.body.decode().strip(), response.headers)
-
-
 def refusal(status: int) -> Response:
     """Answer what was not even a request."""
     return text(status, HTTPStatus(status).phrase, {"Connection": "close"})
-
-
-def _has_body(request: Request) -> bool:
-    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"

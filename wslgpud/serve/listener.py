@@ -1,4 +1,4 @@
-"""Takes connections off a listening socket, so many at a time, and hands them to the application."""
+"""Accepts a bounded number of connections and hands them to the application."""
 
 from __future__ import annotations
 
@@ -6,23 +6,41 @@ import asyncio
 import errno
 import logging
 import socket
+import threading
+from collections import Counter
+from collections.abc import Iterable
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from wslgpud.serve.connection import Connection, Deadlines
-from wslgpud.serve.crowd import network_of, who_leaves
+from wslgpud.serve.hosts import network_of
 from wslgpud.serve.http import HEAD_BYTES, App
 from wslgpud.serve.webconfig import WebConfigFile
 
-#: Open connections; for one more somebody must leave. Well below the 1,024 files a process may usually open,
+#: Open connections; for one more another is closed. Well below the 1,024 files a process may usually open,
 #: for sources must be able to read the machine even while strangers hold connections open.
 CONNECTIONS_MAX = 256
-#: Answers in memory that their clients do not take, together: some of the largest.
+#: Unread responses in memory, all together: some of the largest.
 UNREAD_BYTES_MAX = 16 << 20
+#: what the kernel keeps of each answer: it takes twice as much, and up to 4 MiB if it may choose (tcp_wmem)
+_SEND_BUFFER_BYTES = 1 << 16
+BACKLOG = 1024
 _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger(__name__)
+
+
+def who_leaves(connections: Iterable[Connection]) -> Connection | None:
+    """Return the connection to close for a new client: of the network with the most, the one idle for longest.
+
+    None while all of them wait for us. A thousand slow clients would otherwise hold every slot for as long as a
+    head may take, and a probe would wait behind them. A well-behaved client sends its head at once and is answered
+    within a few turns of the event loop, long before it could become the oldest.
+    """
+    waited_for = [connection for connection in connections if connection.waits_for_client]
+    crowd = Counter(connection.network for connection in waited_for)
+    return min(waited_for, key=lambda one: (-crowd[one.network], one.since), default=None)
 
 
 class Listener:
@@ -34,15 +52,14 @@ class Listener:
     """
 
     def __init__(self, sock: socket.socket, app: App, web: WebConfigFile, deadlines: Deadlines) -> None:
-        """Prepare to serve ``app`` on ``sock``, which listens and does not block."""
-        self._socket = sock
-        self._app = app
-        self._web = web
-        self._deadlines = deadlines
+        """Listen on ``sock``, which is bound."""
+        # What clients do not read is memory of ours in the kernel, too; connections inherit this.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        self._socket, self._app, self._web, self._deadlines = sock, app, web, deadlines
         self._connections: set[Connection] = set()
-        self._room = asyncio.Event()
-        self._empty = asyncio.Event()
-        self._stopping = asyncio.Event()
+        self._left = asyncio.Event()
         self._drain_seconds = 0.0
         self._state = ServerState()
         self._config = uvicorn.Config(
@@ -66,25 +83,27 @@ class Listener:
 
     async def serve(self) -> None:
         """Serve until ``stop``; then give started answers their time, and cut the rest."""
-        accepting = asyncio.create_task(self._accept())
-        await asyncio.wait(
-            [accepting, stopping := asyncio.create_task(self._stopping.wait())], return_when="FIRST_COMPLETED"
-        )
-        for task in (accepting, stopping):
-            task.cancel()
-        await asyncio.gather(accepting, stopping, return_exceptions=True)
+        self._accepting = asyncio.create_task(self._accept())
+        await asyncio.wait([self._accepting])
         self._socket.close()
-        await self._drain()
+        for connection in tuple(self._connections):
+            connection.finish()
+        try:
+            await asyncio.wait_for(self._fewer_than(1), self._drain_seconds)
+        except asyncio.TimeoutError:
+            for connection in tuple(self._connections):
+                connection.abort()
+        if not self._accepting.cancelled():
+            self._accepting.result()  # which raises what nobody foresaw
 
     def stop(self, drain_seconds: float) -> None:
         """End ``serve``; call it on the loop's own thread."""
         self._drain_seconds = drain_seconds
-        self._stopping.set()
+        self._accepting.cancel()
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         greetings: set[asyncio.Task[None]] = set()  # the loop itself keeps tasks only weakly
-        self._count()
         while True:
             try:
                 client, place = await loop.sock_accept(self._socket)
@@ -93,40 +112,38 @@ class Listener:
                     _log.error("cannot take a connection: %s", error.strerror)
                     await asyncio.sleep(1)  # or the same error would come at once, again and again
                 continue
-            await self._make_room()
+            if len(self._connections) >= CONNECTIONS_MAX and (guest := who_leaves(self._connections)):
+                guest.abort()
+            await self._fewer_than(CONNECTIONS_MAX)
             connection = Connection(self._config, self._state, self._deadlines, self)
-            connection.network = network_of(str(place[0]))
+            connection.network = network_of(str(place[0])) if place else ""  # a Unix socket's has no name
             self._connections.add(connection)
-            self._count()
             greeting = connection.greeting = asyncio.create_task(self._greet(client, connection))
             greetings.add(greeting)
             greeting.add_done_callback(greetings.discard)
-            # One a turn of the loop: a burst would else fill all places, and its first clients be pushed out,
+            # One per turn of the loop: otherwise a burst would fill all slots and push out its own first clients
             # before a single head is read.
             await asyncio.sleep(0)
 
-    async def _make_room(self) -> None:
-        """Wait for a place; while all are taken, somebody has to leave his."""
-        if not self._room.is_set() and (guest := who_leaves(self._connections)):
-            guest.make_room()
-        await self._room.wait()
+    async def _fewer_than(self, count: int) -> None:
+        while len(self._connections) >= count:
+            self._left.clear()
+            await self._left.wait()
 
     def refused(self, status: int) -> None:
         """Count what was not HTTP."""
         self._app.count_refused(status)
 
     def left(self, connection: Connection) -> None:
-        """Give its place to whoever comes."""
+        """Free the slot of a closed connection."""
         self._connections.discard(connection)
-        self._count()
+        self._left.set()
 
     def unread(self) -> None:
-        """End connections of clients that take no answers, until those still in memory are few enough."""
+        """Close connections of clients that do not read, until the unread responses are small enough."""
         deaf = {connection for connection in self._connections if connection.unread_bytes}
-        while sum(connection.unread_bytes for connection in deaf) > UNREAD_BYTES_MAX and (
-            guest := who_leaves(deaf)
-        ):
-            guest.make_room()
+        while sum(connection.unread_bytes for connection in deaf) > UNREAD_BYTES_MAX and (guest := who_leaves(deaf)):
+            guest.abort()
             deaf.discard(guest)
 
     async def _greet(self, client: socket.socket, connection: Connection) -> None:
@@ -139,27 +156,40 @@ class Listener:
                 ssl=web.tls,
                 ssl_handshake_timeout=self._deadlines.head_seconds if web.tls else None,
             )
-        except OSError as error:  # a client that gave up, or with whom there is no TLS to agree on
+        except OSError as error:  # a client that gave up, or a failed TLS handshake
             _log.debug("no connection: %s", error)
         finally:
-            if not connection.begun:  # whatever it was, the place is free
+            if not connection.begun:  # it failed: free the slot
                 self.left(connection)
 
-    def _count(self) -> None:
-        for event, holds in (
-            (self._room, len(self._connections) < CONNECTIONS_MAX),
-            (self._empty, not self._connections),
-        ):
-            if holds:
-                event.set()
-            else:
-                event.clear()
 
-    async def _drain(self) -> None:
-        for connection in tuple(self._connections):
-            connection.finish()
+class Serving:
+    """A listener in a thread of its own; whatever clients do, nobody else waits."""
+
+    def __init__(self, listener: Listener, name: str) -> None:
+        self.listener = listener
+        self._begun = threading.Event()
+        # A daemon thread: an orderly end goes through stop(), and a crash of the rest must not hang on it.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self._begun.wait()
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._begun.set()
+            await self.listener.serve()
+
         try:
-            await asyncio.wait_for(self._empty.wait(), self._drain_seconds)
-        except asyncio.TimeoutError:
-            for connection in tuple(self._connections):
-                connection.abort()
+            asyncio.run(serve())
+        except Exception:
+            _log.exception("the HTTP server ended; metrics and page are gone until a restart")
+            raise
+        finally:
+            self._begun.set()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Take no more connections, give started answers ``timeout_seconds`` to end, cut the rest."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self.listener.stop, timeout_seconds)
+            self._thread.join(timeout_seconds + 1)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from wslgpud import __version__, extras, outgoing
+from wslgpud import __version__, optional_packages
 from wslgpud.config import Otlp
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
 from wslgpud.host import Clock, SystemClock
-from wslgpud.masking import address, parts, without
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading
-from wslgpud.units import one_line
+from wslgpud.security import http_client
+from wslgpud.security.redaction import address, parts, without
 from wslgpud.words import cause, say
+from wslgpud.words.units import one_line
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData
@@ -32,14 +33,11 @@ TIMEOUT_SECONDS = 10.0
 #: a collector answers with a status and at most a few counts
 _MOST_BYTES = 1 << 16
 #: of UCUM, as OpenTelemetry asks for: https://ucum.org/ucum
-_UNITS = {
-    "": "", "bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J",
-    "hertz": "Hz", "bytes_per_second": "By/s",
-}  # fmt: skip
-PUSHES = MetricSpec(
-    "otlp_pushes", "counter", "", "Pushes to the OpenTelemetry collector, by outcome (sent, failed).",
-    ("outcome",), stored=False,
-)  # fmt: skip
+_UNITS = {"": "", "bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J"}
+_UNITS |= {"hertz": "Hz", "bytes_per_second": "By/s"}
+_HELP = "Pushes to the OpenTelemetry collector, by outcome (sent, failed)."
+PUSHES = MetricSpec("otlp_pushes", "counter", "", _HELP, ("outcome",), stored=False)
+METRICS = (PUSHES,)
 
 
 class Collector:
@@ -49,49 +47,33 @@ class Collector:
         """Understand the configuration; nothing is sent yet.
 
         Raises:
-            ConfigError: the library is missing, or the address or a header is none.
+            ConfigError: the library is missing, or the address or a header is malformed.
         """
         try:
-            from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # noqa: PLC0415 - see above
+            from opentelemetry.exporter.otlp.proto.common import metrics_encoder  # see above
         except ImportError as error:
-            raise ConfigError(
-                say("otlp.endpoint: needs OpenTelemetry: {remedy}", remedy=extras.remedy("otlp"))
-            ) from error
+            remedy = optional_packages.remedy("otlp")
+            raise ConfigError(say("otlp.endpoint: needs OpenTelemetry: {remedy}", remedy=remedy)) from error
         try:
-            self._address = outgoing.parsed(settings.endpoint)
+            self._address = http_client.parsed(settings.endpoint)
         except ValueError as error:
-            raise ConfigError(
-                say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
-            ) from error
-        self.place = self._address.place
+            said = say("otlp.endpoint: {error} but with the path, like .../v1/metrics", error=cause(error))
+            raise ConfigError(said) from error
         self._headers = {"Content-Type": "application/x-protobuf", **dict(map(_header, settings.headers))}
         self._encode = metrics_encoder.encode_metrics
         self._timeout = timeout_seconds
 
     def send(self, data: MetricsData) -> None:
-        """Push once.
-
-        Raises:
-            outgoing.Refused: the collector does not want it.
-            outgoing.Unreachable: it cannot be reached or does not answer in time.
-        """
+        """Push once. Raises ``http_client.Refused`` or ``http_client.Unreachable``."""
         body = self._encode(data).SerializeToString()
-        outgoing.exchange(
-            self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES
-        )
+        http_client.exchange(self._address, body, self._headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
 
 
 class Push:
     """A thread that pushes what ``readings`` gives, every ``interval_seconds``; nothing waits for it."""
 
-    def __init__(
-        self, settings: Otlp, readings: Callable[[], Iterable[Reading]], clock: Clock | None = None
-    ) -> None:
-        """Start to push.
-
-        Raises:
-            ConfigError: the library is missing, or a header is none.
-        """
+    def __init__(self, settings: Otlp, readings: Callable[[], Iterable[Reading]], clock: Clock | None = None) -> None:
+        """Start pushing. Raises ConfigError: see ``Collector``."""
         self._settings, self._readings, self._clock = settings, readings, clock or SystemClock()
         self._collector = Collector(settings)
         self._stop = threading.Event()
@@ -100,13 +82,12 @@ class Push:
         self._thread = threading.Thread(target=self._loop, name="wslgpud-otlp", daemon=True)
         self._thread.start()
 
-    def readings(self) -> Iterator[Reading]:
-        """Tell how the pushes went."""
-        for outcome, count in self.outcomes.items():
-            yield Reading(PUSHES, count, (outcome,))
+    def readings(self) -> list[Reading]:
+        """Return how the pushes went."""
+        return [Reading(PUSHES, count, (outcome,)) for outcome, count in self.outcomes.items()]
 
     def close(self, timeout_seconds: float) -> None:
-        """End, without waiting for a collector that does not answer."""
+        """End, without waiting for a collector that does not respond."""
         self._stop.set()
         self._thread.join(timeout_seconds)
 
@@ -115,27 +96,26 @@ class Push:
             self._push()
 
     def _push(self) -> None:
-        error = ""
+        error, place = "", address(self._settings.endpoint)
         try:
             self._collector.send(message(self._readings(), self._clock.wall()))
-        except (outgoing.Refused, outgoing.Unreachable) as problem:
+        except (http_client.Refused, http_client.Unreachable) as problem:
             error = str(problem)
         except Exception as fault:  # noqa: BLE001 - a library's fault must not end the pushes for good
             error = one_line(repr(fault))
         self.outcomes["failed" if error else "sent"] += 1
         if error and error != self._error and not self._stop.is_set():
-            told = without(error, parts(self._settings.endpoint))
-            log.warning("no push to %s: %s", address(self._settings.endpoint), told)
+            log.warning("no push to %s: %s", place, without(error, parts(self._settings.endpoint)))
         elif self._error and not error:
-            log.info("pushed to %s again", address(self._settings.endpoint))
+            log.info("pushed to %s again", place)
         self._error = error
 
 
 def message(readings: Iterable[Reading], wall: float) -> MetricsData:
     """Return readings as OpenTelemetry's SDK hands them to an exporter."""
-    from opentelemetry.sdk.metrics import export  # noqa: PLC0415 - see above
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
+    from opentelemetry.sdk.metrics import export  # see above
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     now = round(wall * 1e9)
     points: dict[MetricSpec, list[Any]] = {}
@@ -151,12 +131,7 @@ def message(readings: Iterable[Reading], wall: float) -> MetricsData:
         return export.Metric(name, spec.help, _UNITS[spec.unit], data)
 
     host = platform.node()
-    who = {
-        "service.name": "wslgpud",
-        "service.version": __version__,
-        "service.instance.id": host,
-        "host.name": host,
-    }
+    who = {"service.name": "wslgpud", "service.version": __version__, "service.instance.id": host, "host.name": host}
     scope = export.ScopeMetrics(InstrumentationScope("wslgpud", __version__), [*map(family, points)], "")
     return export.MetricsData([export.ResourceMetrics(Resource(who), [scope], "")])
 

@@ -9,27 +9,23 @@ from typing import Any
 
 from wslgpud import __version__
 from wslgpud.model import Snapshot
+from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
 from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
-from wslgpud.serve.static import Files
 from wslgpud.words import Said, Tongue, say, says, tongue
 from wslgpud.words.names import HEALTHS, LEVELS
 
 
 def routes(
-    publisher: Publisher,
-    status: Callable[[str], Mapping[str, Any]],
-    now: Callable[[str], Mapping[str, Any]],
+    publisher: Publisher, status: Callable[[str], Mapping[str, Any]], now: Callable[[str], Mapping[str, Any]]
 ) -> list[Route]:
     """Return the paths every daemon has.
 
-    Args:
-        publisher: where the last snapshot lies.
-        status: what ``wslgpud status --json`` prints, in a language.
-        now: the same without a look into the database, hence at once.
+    ``status`` is what ``wslgpud status --json`` prints, in a language; ``now`` the same without a look into the
+    database, hence at once.
     """
 
     def trouble() -> Said:
@@ -41,22 +37,16 @@ def routes(
         headers = {"Vary": "Accept, Accept-Encoding"} | ({"Content-Encoding": "gzip"} if zipped else {})
         return Response(200, publisher.text(text_format, zipped=zipped), text_format.content_type, headers)
 
-    def healthy(_: Request) -> Response:
-        return verdict(trouble())
-
-    def ready(_: Request) -> Response:
-        return verdict("" if publisher.latest else "waiting for the first sample")
-
     def plain(request: Request) -> Response:
         language = language_of(request)
         return plain_page(now(language), trouble(), tongue(language))
 
     return [
-        *Files().routes(),
+        *static.routes(),
         Route("/plain", plain),
         Route("/metrics", metrics),
-        Route("/-/healthy", healthy),
-        Route("/-/ready", ready),
+        Route("/-/healthy", lambda _: verdict(trouble())),
+        Route("/-/ready", lambda _: verdict("" if publisher.latest else "waiting for the first sample")),
         Route("/api/v1/status", lambda request: to_json(status(language_of(request))), waits=True),
     ]
 
@@ -72,30 +62,22 @@ def unhealthy(latest: Snapshot | None, seconds_since_tick: float) -> Said:
     Five intervals of patience, at least 10 s: a machine that swaps stalls for seconds, and is not ill.
     """
     interval = latest.interval_seconds if latest else 1.0
-    patience = max(10.0, 5 * interval)
-    if seconds_since_tick <= patience:
+    if seconds_since_tick <= max(10.0, 5 * interval):
         return ""
-    return say(
-        "No sample for {silent_seconds} (one every {interval} s was planned).",
-        silent_seconds=seconds_since_tick, interval=interval,
-    )  # fmt: skip
+    silent = {"silent_seconds": seconds_since_tick, "interval": interval}
+    return say("No sample for {silent_seconds} (one every {interval} s was planned).", **silent)
 
 
 def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Response:
-    """Answer with the page at ``/plain``: the status document as it stands, and where there is more.
+    """Answer with the page at ``/plain``: the status document as it stands, worded in ``tongue``.
 
-    Args:
-        document: what ``wslgpud status --json`` prints, worded in ``tongue``.
-        trouble: why sampling is not healthy; empty when it is.
-        tongue: the language of the page's own words.
+    ``trouble`` is why sampling is not healthy; empty when it is.
     """
     t, machine = tongue.t, socket.gethostname()
     state = t("Waiting for the first sample.")
     if "at" in document:
-        state = t(
-            "Last sample {taken}, one every {interval_seconds}.",
-            taken=_local(document["at"]), interval_seconds=document["interval_seconds"],
-        )  # fmt: skip
+        taken, each = _local(document["at"]), document["interval_seconds"]
+        state = t("Last sample {taken}, one every {interval_seconds}.", taken=taken, interval_seconds=each)
     links = {
         "/metrics": t("metrics for Prometheus"),
         "/-/healthy": t("is sampling alive?"),
@@ -104,7 +86,8 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Re
     }
     where = [h("li", h("a", path, href=path), f": {what}") for path, what in links.items()]
     return page(
-        f"wslgpud: {machine}", tongue.code,
+        f"wslgpud: {machine}",
+        tongue.code,
         h("h1", "wslgpud ", h("span", machine, class_="dim")),
         h("p", t("Version {version}.", version=__version__), " ", state, class_="dim"),
         *[h("p", tongue.text(trouble), class_="bad", role="alert")] * bool(trouble),
@@ -113,7 +96,7 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Re
         *_table(t("Memory"), (_meter(*memory, t) for memory in _memories(document, t))),
         h("section", h("h2", t("Look further")), h("ul", *where, class_="plain-list"), class_="card"),
         *_table(t("Sources"), (_source(source, t) for source in document.get("sources", ()))),
-    )  # fmt: skip
+    )
 
 
 def _table(title: str, rows: Iterable[Html]) -> list[Html]:
@@ -127,8 +110,7 @@ def _verdict(verdict: Mapping[str, Any], tongue: Tongue) -> Html:
         told.append(h("p", h("strong", who)))
     told.append(h("p", verdict.get("advice", "")))
     if also := verdict.get("also"):
-        more = says("and {count} more is open", "and {count} more are open", count=also)
-        told.append(h("p", tongue.text(more)))
+        told.append(h("p", tongue.text(says("and {count} more is open", "and {count} more are open", count=also))))
     level = verdict["level"]
     return h("section", _chip(level, tongue.t), h("div", *told), class_=f"card verdict {level}")
 
@@ -168,10 +150,8 @@ def _meter(name: str, used: int, total: int, t: Callable[..., str]) -> Html:
 def _source(source: Mapping[str, Any], t: Callable[..., str]) -> Html:
     health, detail = source["health"], source.get("error", "")
     if health == "ok":
-        detail = t(
-            "{milliseconds} ms, {age_seconds} old",
-            milliseconds=f"{source['duration_seconds'] * 1e3:.1f}", age_seconds=source["age_seconds"],
-        )  # fmt: skip
+        took, age = f"{source['duration_seconds'] * 1e3:.1f}", source["age_seconds"]
+        detail = t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
     state = h("td", t(HEALTHS[health]), class_=health)
     return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))
 

@@ -15,7 +15,7 @@ from wslgpud.model import Reading, Snapshot
 from wslgpud.serve import health
 from wslgpud.serve.exposition import Format, encode, families
 
-#: A text older than this is rendered anew even if no tick came, so that own health goes on while ticks don't.
+#: A text older than this is rendered again even without a tick, so that our own health stays current.
 FRESH_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
@@ -43,32 +43,24 @@ class Publisher:
         self._complaints: dict[Callable[[], Iterable[Reading]], str] = {}
         self._process = ProcessCollector(registry=None)  # process_*: names all Prometheus clients share
         self._published = 0
-        self._latest: Snapshot | None = None
+        #: the last snapshot; None until the first tick
+        self.latest: Snapshot | None = None
         self._texts: dict[Format, _Text] = {}
         self._render_seconds: float | None = None
         self.started_mono = self._clock.mono()
 
-    @property
-    def latest(self) -> Snapshot | None:
-        """The last snapshot; None until the first tick."""
-        return self._latest
-
     def publish(self, snapshot: Snapshot) -> None:
         """Make ``snapshot`` the one that is served."""
-        self._latest = snapshot
+        self.latest = snapshot
         self._published += 1
 
     def include(self, readings: Callable[[], Iterable[Reading]]) -> None:
-        """Expose what ``readings`` returns beside the snapshots.
-
-        It is called while a scrape waits, at most once a snapshot and format: it must be quick and must
-        not block.
-        """
+        """Expose what ``readings`` returns beside the snapshots; a scrape waits for it: it must be quick."""
         self._extras.append(readings)
 
     def seconds_since_tick(self) -> float:
         """Return the age of the last snapshot; before the first one, the time since the start."""
-        latest = self._latest
+        latest = self.latest
         return self._clock.mono() - (self.started_mono if latest is None else latest.mono)
 
     def uptime_seconds(self) -> float:
@@ -101,8 +93,7 @@ class Publisher:
         yield Reading(health.TICKS, self._published)
         if self._render_seconds is not None:
             yield Reading(health.RENDER_DURATION, self._render_seconds)
-        latest = self._latest
-        if latest is not None:
+        if (latest := self.latest) is not None:
             yield from latest.readings()
             yield from health.of_snapshot(latest)
         for extra in self._extras:

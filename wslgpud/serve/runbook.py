@@ -18,11 +18,7 @@ _SPAN = re.compile(r"`(?P<code>[^`]+)`|\[(?P<words>[^]]+)\]\((?P<address>[^)]+)\
 
 
 def routes(texts: Callable[[Tongue], Mapping[str, str]]) -> list[Route]:
-    """Return the page.
-
-    Args:
-        texts: what to do by rule in a language, in Markdown; asked for once, when somebody first wants it.
-    """
+    """Return the page; ``texts``, Markdown by rule in a language, are asked for when somebody first wants them."""
 
     @functools.cache
     def answer(language: str) -> Response:
@@ -36,18 +32,17 @@ def runbook(texts: Mapping[str, str], tongue: Tongue) -> Response:
     """Answer with the page; each rule is an anchor by its name."""
     t = tongue.t
     contents = [h("li", h("a", name, href=f"#{name}")) for name in texts]
-    sections = [
-        h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()
-    ]
+    sections = [h("section", h("h2", name), *paragraphs(text), id=name, class_="card") for name, text in texts.items()]
     same = _spans(t("{command} says the same in a terminal.", command="`wslgpud alerts explain RULE`"))
     here = h("a", t("this machine now"), href="/")
     return page(
-        f"wslgpud: {t('runbook')}", tongue.code,
-        h("h1", t("What to do when wslgpud says ...")),
+        f"wslgpud: {t('runbook')}",
+        tongue.code,
+        h("h1", t("Runbook")),
         h("p", t("Version {version}.", version=__version__), " ", *same, " ", here, class_="dim"),
         h("nav", h("ul", *contents, class_="plain-list columns")),
         *sections,
-    )  # fmt: skip
+    )
 
 
 def paragraphs(text: str) -> list[Html]:
@@ -59,13 +54,10 @@ def _spans(text: str) -> Iterator[str]:
     end = 0
     for span in _SPAN.finditer(text):
         yield text[end : span.start()]
-        yield _span(span)
+        code, words, address = span.group("code", "words", "address")
+        if code:
+            yield h("code", code)
+        else:
+            yield h("a", words, href=address) if address.startswith("https://") else words
         end = span.end()
     yield text[end:]
-
-
-def _span(span: re.Match[str]) -> str:
-    if span["code"]:
-        return h("code", span["code"])
-    words, address = span["words"], span["address"]
-    return h("a", words, href=address) if address.startswith("https://") else words

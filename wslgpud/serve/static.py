@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
+import functools
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
 
-from wslgpud.serve.exposition import accepts_gzip
+from wslgpud.serve.documents import Document
 from wslgpud.serve.http import Problem, Request, Response, Route
 
 FOLDER = Path(__file__).with_name("static")
@@ -28,44 +27,29 @@ POLICY = (
 _HEADERS = {
     "Content-Security-Policy": POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Vary": "Accept-Encoding",
     # A new version of the daemon must not meet scripts of the old one; asking again costs one small answer.
     "Cache-Control": "no-cache",
 }
 
 
-class _File(NamedTuple):
-    tag: str
-    zipped: bytes
+def routes() -> list[Route]:
+    """Return where the files are; each is read when it is first asked for."""
+    return [Route("/", lambda request: _file("index.html").answer(request, _HEADERS)), Route("/static/{name}", _static)]
 
 
-class Files:
-    """Answers for the page's files."""
+def _static(request: Request) -> Response:
+    name = request.path.rpartition("/")[2]
+    if name not in _names():
+        raise Problem(404, "there is no such file")
+    return _file(name).answer(request, _HEADERS)
 
-    def __init__(self) -> None:
-        """Know their names; a file is read when it is first asked for."""
-        self._names = {path.name for path in FOLDER.iterdir() if path.suffix in TYPES}
-        self._known: dict[str, _File] = {}
 
-    def routes(self) -> list[Route]:
-        """Return where the files are."""
-        return [
-            Route("/", lambda request: self._answer(request, "index.html")),
-            Route("/static/{name}", lambda request: self._answer(request, request.path.rpartition("/")[2])),
-        ]
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(path.name for path in FOLDER.iterdir() if path.suffix in TYPES)
 
-    def _answer(self, request: Request, name: str) -> Response:
-        if name not in self._names:
-            raise Problem(404, "there is no such file")
-        if name not in self._known:
-            content = (FOLDER / name).read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-            self._known[name] = _File(tag, gzip.compress(content, 9, mtime=0))
-        known = self._known[name]
-        headers = {**_HEADERS, "ETag": known.tag}
-        if request.headers.get("if-none-match") == known.tag:
-            return Response(304, b"", "", headers)
-        kind = TYPES[Path(name).suffix]
-        if accepts_gzip(request.headers.get("accept-encoding", "")):
-            return Response(200, known.zipped, kind, {**headers, "Content-Encoding": "gzip"})
-        return Response(200, gzip.decompress(known.zipped), kind, headers)
+
+@functools.cache
+def _file(name: str) -> Document:
+    content = (FOLDER / name).read_bytes()
+    return Document(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)

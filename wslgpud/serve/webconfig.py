@@ -5,28 +5,23 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import re
 import ssl
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wslgpud import documents
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
+from wslgpud.security import safe_files
 from wslgpud.serve import tls
-from wslgpud.words import Message, failure, say
+from wslgpud.serve.section import Section, hint
+from wslgpud.words import failure, say
 
-_KEYS: dict[str, tuple[str, ...]] = {
-    "": ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"),
-    "tls_server_config": tls.KEYS,
-    "http_server_config": ("http2", "headers"),
-    "rate_limit": ("interval", "burst"),
-}
+_SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 _HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "X-Frame-Options": ("deny", "sameorigin"),
@@ -40,6 +35,9 @@ _DEPTH_MAX = 8
 _BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12][0-9]|3[01])\$[./A-Za-z0-9]{53}")
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+_DURATION = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+
+_Facts = tuple[int, int, int, int]
 
 _log = logging.getLogger(__name__)
 
@@ -65,47 +63,58 @@ class WebConfigFile:
     """The file as it is now: what changes in it, or in the certificates it names, holds at once."""
 
     def __init__(self, path: str) -> None:
-        """Read the file at ``path``; empty means that there is none.
-
-        Raises:
-            ConfigError: the file, or one it names, cannot be used.
-        """
+        """Read the file at ``path``, if it names one. Raises ConfigError if it, or one it names, cannot be used."""
         self._path = Path(path) if path else None
-        self._current = WebConfig() if self._path is None else load(self._path)
-        for file in filter(_open_to_all, self._current.files):
-            # No more than a warning: Windows' drives show all their files like this.
-            _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
+        #: what was loaded last
+        self.current = WebConfig() if self._path is None else load(self._path)
+        for file, facts in zip(self.current.files, self._facts(), strict=True):
+            if facts and facts[0] & stat.S_IWOTH:
+                # No more than a warning: Windows' drives show all their files like this.
+                _log.warning("%s: every user can write it, and so let themselves in; chmod o-w %s", file, file)
         # Of the files before they were last read; None where it was not known yet which they are.
-        self._stamps: list[_Stamp | None] | None = None
-
-    @property
-    def current(self) -> WebConfig:
-        """What was loaded last."""
-        return self._current
+        self._known: list[_Facts | None] | None = None
 
     def refresh(self) -> WebConfig:
         """Load again what has changed.
 
-        If it became unusable or guards less, say so once and keep what there was.
+        If it became unusable or guards less, say so once and keep what there was: a file that was cut short or
+        emptied must not open what was guarded.
         """
-        files = self._current.files
-        if self._path is None or (stamps := [_stamp(f) for f in files]) == self._stamps:
-            return self._current
+        files = self.current.files
+        if self._path is None or (facts := self._facts()) == self._known:
+            return self.current
         try:
-            self._current = _at_least(self._current, load(self._path), self._path)
+            new = load(self._path)
         except ConfigError as error:
             _log.error("%s; going on with what was read before", error)
         else:
-            if self._stamps is not None:
-                _log.info("%s was read again", self._path)
-        self._stamps = stamps if self._current.files == files else None
-        return self._current
+            if gone := weaker(self.current, new):
+                remedy = "put it back, or restart the daemon if you mean it"
+                _log.error("%s: %s would be gone; %s; going on with what was read before", self._path, gone, remedy)
+            else:
+                self.current = new
+                if self._known is not None:
+                    _log.info("%s was read again", self._path)
+        self._known = facts if self.current.files == files else None
+        return self.current
+
+    def _facts(self) -> list[_Facts | None]:
+        """Return mode, time, size and inode of each file, None for a missing one: a change means a new file."""
+        found: list[_Facts | None] = []
+        for file in self.current.files:
+            try:
+                facts = file.stat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((facts.st_mode, facts.st_mtime_ns, facts.st_size, facts.st_ino))
+        return found
 
 
 def weaker(old: WebConfig, new: WebConfig) -> str:
-    """Say what of the guard in ``old`` is gone in ``new``; empty when nothing is.
+    """Return which protection of ``old`` is missing in ``new``; empty if none is.
 
-    Other passwords, other certificates and other names are no less of a guard.
+    Other passwords, certificates and names protect just as well.
     """
     before, after = (web.tls.verify_mode if web.tls else ssl.CERT_NONE for web in (old, new))
     for is_gone, what in (
@@ -119,202 +128,102 @@ def weaker(old: WebConfig, new: WebConfig) -> str:
     return ""
 
 
-def _at_least(old: WebConfig, new: WebConfig, path: Path) -> WebConfig:
-    """Return ``new``; a file that was cut short or emptied must not open what was guarded.
-
-    Raises:
-        ConfigError: it guards less than ``old``.
-    """
-    if gone := weaker(old, new):
-        raise ConfigError(
-            say(
-                "{path}: {gone} would be gone; put it back, or restart the daemon if you mean it",
-                path=str(path),
-                gone=gone,
-            )
-        )
-    return new
-
-
-_Stamp = tuple[int, int, int]
-
-
-def _stamp(file: Path) -> _Stamp | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _open_to_all(file: Path) -> bool:
-    try:
-        return bool(file.stat().st_mode & stat.S_IWOTH)
-    except OSError:  # it has gone since; the next look says so
-        return False
-
-
 def load(path: Path) -> WebConfig:
     """Read and check a web configuration.
 
     Raises:
         ConfigError: it, or a file it names, cannot be used; says where and what to do.
     """
-    document = _mapping(_parse(path), "", path)
-    for section in document:
-        if section in _KEYS:
-            _mapping(document[section], section, path)
-    http = document.get("http_server_config") or {}
-    if http.get("http2"):
+    file = Section(path, _parse(path), _SECTIONS)
+
+    def section(name: str, known: tuple[str, ...]) -> Section:
+        return Section(path, file.values.get(name), known, name)
+
+    http = section("http_server_config", ("http2", "headers"))
+    if http.values.get("http2"):
         _log.info("%s: http2 is not spoken here and stays off", path)
-    server = tls.load(document["tls_server_config"], path) if document.get("tls_server_config") else None
+    encryption = section("tls_server_config", tls.KEYS)
+    server = tls.load(encryption) if encryption.values else None
     return WebConfig(
         tls=server.context if server else None,
         client_allowed_sans=server.client_allowed_sans if server else (),
-        users=_users(document.get("basic_auth_users"), path),
-        headers=_headers(http.get("headers"), path),
-        rate_limit=_rate_limit(document.get("rate_limit") or {}, path),
+        users=_users(file),
+        headers=_headers(http.values.get("headers"), file),
+        rate_limit=_rate_limit(section("rate_limit", ("interval", "burst")), file),
         files=(path, *(server.files if server else ())),
     )
 
 
 def _parse(path: Path) -> Any:
-    import yaml  # noqa: PLC0415 - only where such a file is configured
+    import yaml  # only where such a file is configured
 
     try:
-        text, depth = documents.contents(path, _BYTES_MAX, follow=True).decode(), 0
+        text, depth = safe_files.contents(path, _BYTES_MAX, follow=True).decode(), 0
         # Before it is built: deep nesting ends in RecursionError, aliases make gigabytes of a few lines.
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
-                raise ConfigError(
-                    say("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
-                )
+                said = say("{path}: nested too deeply, or with an alias (*name); write it out", path=str(path))
+                raise ConfigError(said)
         return yaml.safe_load(text)
     except OSError as error:
-        raise ConfigError(
-            say("server.web_config_file: {path}: {reason}", path=str(path), reason=failure(error))
-        ) from error
+        said = say("server.web_config_file: {path}: {reason}", path=str(path), reason=failure(error))
+        raise ConfigError(said) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # odd scalars: no YAMLError
         # Not the whole message: it quotes the line, which may hold a password's hash or a key.
-        mark = getattr(error, "problem_mark", None)
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
         raise ConfigError(
-            say(
-                "{where}: not valid YAML: {problem}",
-                where=str(where),
-                problem=getattr(error, "problem", None) or "bad text",
-            )
+            say("{where}: not valid YAML: {problem}", where=where, problem=problem or "bad text")
         ) from None
 
 
-def _mapping(value: Any, section: str, path: Path) -> Mapping[str, Any]:
-    where = f"{path}: {section}" if section else str(path)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(say("{where}: must be keys and values", where=str(where)))
-    for name in value:
-        if name not in _KEYS[section]:
-            close = difflib.get_close_matches(str(name), _KEYS[section], n=1)
-            hint = _hint(close, _KEYS[section])
-            raise ConfigError(
-                say("{where}: unknown key {name}; {hint}", where=str(where), name=name, hint=hint)
-            )
-    return value
-
-
-def _hint(close: list[str], known: Iterable[str]) -> Message:
-    if close:
-        return say("did you mean {name}?", name=close[0])
-    return say("known are {names}", names=tuple(known))
-
-
-def _users(value: Any, path: Path) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(
-            say("{path}: basic_auth_users must be user names and bcrypt hashes", path=str(path))
-        )
-    for user, hashed in value.items():
+def _users(file: Section) -> dict[str, str]:
+    users = file.values.get("basic_auth_users")
+    if not isinstance(users, dict | None):
+        raise file.say("basic_auth_users must be user names and bcrypt hashes")
+    for user, hashed in (users or {}).items():
         if not isinstance(user, str) or not user or ":" in user:
-            raise ConfigError(
-                say("{path}: basic_auth_users: {user} cannot be a user name", path=str(path), user=repr(user))
-            )
+            raise file.say("basic_auth_users: {user} cannot be a user name", user=repr(user))
         if not isinstance(hashed, str) or not _BCRYPT.fullmatch(hashed):
-            raise ConfigError(
-                say(
-                    "{path}: basic_auth_users: the password of {user} is not a bcrypt hash; make one "
-                    "with: htpasswd -nBC 10 '' | tr -d ':\\n'",
-                    path=str(path),
-                    user=user,
-                )
+            raise file.say(
+                "basic_auth_users: the password of {user} is not a bcrypt hash; make one "
+                "with: htpasswd -nBC 10 '' | tr -d ':\\n'",
+                user=user,
             )
-    return dict(value)
+    return dict(users or {})
 
 
-def _headers(value: Any, path: Path) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(say("{path}: http_server_config.headers must be names and values", path=str(path)))
-    for name, content in value.items():
+def _headers(headers: Any, file: Section) -> dict[str, str]:
+    if not isinstance(headers, dict | None):
+        raise file.say("http_server_config.headers must be names and values")
+    for name, content in (headers or {}).items():
         if name not in _HEADERS:
-            close = difflib.get_close_matches(str(name), _HEADERS, n=1)
-            hint = _hint(close, _HEADERS)
-            raise ConfigError(
-                say("{path}: header {name} cannot be set; {hint}", path=str(path), name=name, hint=hint)
-            )
+            raise file.say("header {name} cannot be set; {hint}", name=name, hint=hint(name, _HEADERS))
         if not isinstance(content, str) or not content.isascii() or (content and not content.isprintable()):
-            raise ConfigError(
-                say("{path}: header {name} must be one line of text", path=str(path), name=name)
+            raise file.say("header {name} must be one line of text", name=name)
+        if content and (names := _HEADERS[name]) and content not in names:
+            raise file.say(
+                "header {name} must be one of {names}, not {content}", name=name, names=names, content=content
             )
-        if content and _HEADERS[name] and content not in _HEADERS[name]:
-            raise ConfigError(
-                say(
-                    "{path}: header {name} must be one of {names}, not {content}",
-                    path=str(path),
-                    name=name,
-                    names=tuple(_HEADERS[name]),
-                    content=content,
-                )
-            )
-    return {name: content for name, content in value.items() if content}
+    return {name: content for name, content in (headers or {}).items() if content}
 
 
-def _rate_limit(value: Mapping[str, Any], path: Path) -> tuple[float, int] | None:
-    interval, burst = value.get("interval", 0), value.get("burst", 0)
+def _rate_limit(section: Section, file: Section) -> tuple[float, int] | None:
+    interval, burst = section.values.get("interval", 0), section.values.get("burst", 0)
     seconds = parse_duration(interval)
     if seconds is None:
-        raise ConfigError(
-            say(
-                "{path}: rate_limit.interval must be a duration such as 100ms or 1s, not {interval}",
-                path=str(path),
-                interval=interval,
-            )
-        )
-    if seconds == 0:
-        return None
-    if type(burst) is not int or burst < 1:
-        raise ConfigError(
-            say(
-                "{path}: rate_limit.burst must be a whole number of at least 1, not {burst}",
-                path=str(path),
-                burst=burst,
-            )
-        )
-    return seconds, burst
+        raise file.say("rate_limit.interval must be a duration such as 100ms or 1s, not {interval}", interval=interval)
+    if seconds and (type(burst) is not int or burst < 1):
+        raise file.say("rate_limit.burst must be a whole number of at least 1, not {burst}", burst=burst)
+    return (seconds, burst) if seconds else None
 
 
 def parse_duration(text: Any) -> float | None:
-    """Return the seconds in one of Go's durations (``1m30s``); None when it is none."""
+    """Return the seconds in a duration as Go writes it (``1m30s``); None if it is not one."""
     if text in (0, "0"):
         return 0.0
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not _DURATION.fullmatch(text):
         return None
-    parts: Sequence[tuple[str, str]] = _DURATION_PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
+    seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in _DURATION_PART.findall(text))
     return seconds if math.isfinite(seconds) else None

@@ -29,9 +29,12 @@ class Source(ABC):
     fast: ClassVar[bool] = False
 
     def __init__(self, host: Host, config: Config) -> None:
-        """Keep the door to the machine; nothing is read yet."""
         self.host = host
         self.config = config
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - most sources remember nothing
+        """Set up what the source remembers; nothing is read yet."""
 
     @abstractmethod
     def read(self) -> Sample:
@@ -43,9 +46,9 @@ class Source(ABC):
         """
 
     def own(self) -> tuple[Reading, ...]:
-        """Return what the source says of itself, true also while ``read`` fails or hangs.
+        """Return readings of the source's own state, which hold while ``read`` fails or hangs, too.
 
-        Called from any thread; must not block. Of metrics that are not stored.
+        Called from any thread; must not block. Only metrics that are not stored.
         """
         return ()
 

@@ -8,52 +8,52 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.metrics import CGROUP_NAMES, Kind, MetricSpec, Unit
+from wslgpud.metrics import CGROUP_NAMES, counter, gauge
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
-from wslgpud.sources.text import table, whole
+from wslgpud.sources.text import readings, table, whole
 from wslgpud.words import say
 
+#: A limit put on an existing cgroup is found within this time; new cgroups are, as soon as their number changes.
 _RESCAN_SECONDS = 30.0
+#: Whoever makes a cgroup sets its limit right after.
+_SETTLE_SECONDS = 2.0
+#: of one core that scans may take, however often somebody makes cgroups
+_SCAN_SHARE = 0.005
 _MOST_CGROUPS = 20
 _MOST_FOLDERS = 1000
 #: Limits on all that we can see are never left out: a container's own (its root), and that of WSL on
 #: everything of the user (https://github.com/microsoft/WSL/pull/40519).
 _ALWAYS = frozenset({"/", "/wsl-user"})
+#: A forecast of our own unit's limit would only confuse. A user who picks this name hides only their own cgroup.
+_OURS = "/wslgpud.service"
 
-
-def _spec(name: str, text: str, kind: Kind = "gauge") -> MetricSpec:
-    unit: Unit = "bytes" if name.endswith("bytes") else ""
-    return MetricSpec(name, kind, unit, text, ("cgroup",), names=(CGROUP_NAMES,))
-
-
-LIMIT = _spec(
-    "cgroup_memory_limit_bytes", "Memory this cgroup may use; beyond it, something in it is killed."
+METRICS = tuple(
+    (gauge if name.endswith("bytes") else counter)(name, text, "cgroup", names=(CGROUP_NAMES,))
+    for name, text in (
+        ("cgroup_memory_limit_bytes", "Memory this cgroup may use; beyond it, something in it is killed."),
+        ("cgroup_memory_current_bytes", "Memory it uses, its page cache included."),
+        ("cgroup_memory_inactive_file_bytes", "Of that, page cache that can be dropped; not in the way of growth."),
+        (
+            "cgroup_memory_active_file_bytes",
+            "Of that, page cache in recent use; dropped later, at the price of reading it again.",
+        ),
+        ("cgroup_memory_slab_reclaimable_bytes", "Of that, kernel caches that can be dropped."),
+        ("cgroup_swap_limit_bytes", "Swap it may use."),
+        ("cgroup_swap_current_bytes", "Swap it uses."),
+        (
+            "cgroup_memory_limit_hits",
+            "Times it ran into its limit and had to reclaim; a steady rate precedes the kill.",
+        ),
+        ("cgroup_oom_kills", "Processes killed because of its limit."),
+    )
 )
-CURRENT = _spec("cgroup_memory_current_bytes", "Memory it uses, its page cache included.")
-INACTIVE_FILE = _spec(
-    "cgroup_memory_inactive_file_bytes", "Of that, page cache that can be dropped; not in the way of growth."
-)
-ACTIVE_FILE = _spec(
-    "cgroup_memory_active_file_bytes",
-    "Of that, page cache in recent use; dropped later, at the price of reading it again.",
-)
-SLAB_RECLAIMABLE = _spec(
-    "cgroup_memory_slab_reclaimable_bytes", "Of that, kernel caches that can be dropped."
-)
-SWAP_LIMIT = _spec("cgroup_swap_limit_bytes", "Swap it may use.")
-SWAP_CURRENT = _spec("cgroup_swap_current_bytes", "Swap it uses.")
-LIMIT_HITS = _spec(
-    "cgroup_memory_limit_hits",
-    "Times it ran into its limit and had to reclaim; a steady rate precedes the kill.",
-    "counter",
-)
-OOM_KILLS = _spec("cgroup_oom_kills", "Processes killed because of its limit.", "counter")
+LIMIT, CURRENT, INACTIVE_FILE, ACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_CURRENT, LIMIT_HITS, OOM_KILLS = METRICS
 
 
 class Tree(NamedTuple):
@@ -63,9 +63,28 @@ class Tree(NamedTuple):
     version: int
 
 
-#: our own unit limits us; to forecast our own end would only puzzle people. Of a name like that in somebody's
-#: realm the owner is the only one who misses anything.
-_OURS = "/wslgpud.service"
+class _Files(NamedTuple):
+    """What one version calls the files of a cgroup, and the lines in ``memory.stat``."""
+
+    limit: str
+    current: str
+    swap_limit: str
+    swap_current: str
+    events: str
+    stat: str
+
+
+_FILES = {
+    1: _Files(
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "memory.memsw.limit_in_bytes",  # with RAM, as in the next one
+        "memory.memsw.usage_in_bytes",
+        "memory.oom_control",
+        "total_",
+    ),
+    2: _Files("memory.max", "memory.current", "memory.swap.max", "memory.swap.current", "memory.events", ""),
+}
 
 
 class Limited(NamedTuple):
@@ -80,60 +99,58 @@ class Limited(NamedTuple):
 class CgroupSource(Source):
     """Every cgroup with a finite limit, v1 and v2, the twenty with the least room."""
 
-    name: ClassVar[str] = "cgroups"
+    name = "cgroups"
     # memory.stat makes the kernel sum up counters of all processors; RAM must not wait for that.
-    lane: ClassVar[str] = "cgroups"
+    lane = "cgroups"
     # A group's own headroom quickens the pace, which is of no use to it unless it is then read.
-    fast: ClassVar[bool] = True
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (
-        LIMIT, CURRENT, INACTIVE_FILE, ACTIVE_FILE, SLAB_RECLAIMABLE, SWAP_LIMIT, SWAP_CURRENT, LIMIT_HITS,
-        OOM_KILLS,
-    )  # fmt: skip
+    fast = True
+    metrics = METRICS
 
-    def __init__(self, host: Host, config: Config) -> None:
-        """Know no cgroup yet."""
-        super().__init__(host, config)
+    def _prepare(self) -> None:
         self._tree: Tree | None = None
         self._known: list[Limited] = []
-        self._scanned: float | None = None
+        self._population = ""
+        self._due = self._not_before = float("-inf")
 
     def read(self) -> Sample:
-        """Return the present state of the cgroups known to have a limit.
-
-        Raises:
-            NoData: there is no memory controller, or no cgroup has a limit.
-            SourceError: the mounts cannot be read.
-        """
+        """Return the present state of the cgroups known to have a limit; NoData where none has."""
         now = self.host.clock.mono()
-        if self._scanned is None or now - self._scanned >= _RESCAN_SECONDS:
-            self._tree = find_tree(self.host)
-            self._known = scan(self.host, self._tree)
-            self._scanned = now
+        population = "" if self._tree is None else _population(self.host, self._tree)
+        if population != self._population:
+            self._due = now
+        if now >= max(self._due, self._not_before):
+            tree = self._tree = find_tree(self.host)
+            self._known = scan(self.host, tree)
+            ended = self.host.clock.mono()
+            population = _population(self.host, tree)
+            self._due = now + (_RESCAN_SECONDS if population == self._population else _SETTLE_SECONDS)
+            self._population = population
+            self._not_before = min(ended + (ended - now) / _SCAN_SHARE, now + _RESCAN_SECONDS)
         if self._tree is None or not self._known:
             raise NoData(say("no cgroup has a memory limit"))
         tree = self._tree
         return Sample(tuple(r for cgroup in self._known for r in state(self.host, tree, cgroup)))
 
 
-def find_tree(host: Host) -> Tree:
-    """Return the hierarchy that has the memory controller; hybrid systems mount both and use v1's.
+def _population(host: Host, tree: Tree) -> str:
+    """Return what changes with the number of cgroups, at the cost of one small file."""
+    if tree.version == 2:
+        found = table(host.read_optional(f"{tree.root}/cgroup.stat"))
+        return f"{found.get('nr_descendants')} {found.get('nr_dying_descendants')}"
+    lines = host.read_optional("/proc/cgroups").splitlines()
+    return next((line for line in lines if line.startswith("memory\t")), "")
 
-    Raises:
-        NoData: there is none.
-        SourceError: the mounts cannot be read.
-    """
-    second: Tree | None = None
+
+def find_tree(host: Host) -> Tree:
+    """Return the hierarchy that has the memory controller; hybrid systems mount both and use v1's."""
+    found: dict[int, str] = {}
     for line in host.read("/proc/self/mounts").splitlines():
-        words = line.split(" ")
-        if len(words) < 4:
-            continue
-        if words[2] == "cgroup" and "memory" in words[3].split(","):
-            return Tree(words[1], 1)
-        if words[2] == "cgroup2" and second is None:
-            second = Tree(words[1], 2)
-    if second is None:
+        _, point, kind, options, *_ = (*line.split(" "), "", "", "")
+        if kind == "cgroup2" or (kind == "cgroup" and "memory" in options.split(",")):
+            found.setdefault(int(kind == "cgroup2") + 1, point)
+    if not found:
         raise NoData(say("no cgroup hierarchy with a memory controller is mounted"))
-    return second
+    return Tree(found[min(found)], min(found))
 
 
 def scan(host: Host, tree: Tree) -> list[Limited]:
@@ -143,10 +160,7 @@ def scan(host: Host, tree: Tree) -> list[Limited]:
     the first folder on the way that is not root's: realms take turns at being looked through and at a place
     in the list, root's own goes first in the latter, and nobody's cgroups displace another's.
     """
-    try:
-        memory = whole(table(host.read("/proc/meminfo")).get("MemTotal"))
-    except (NoData, SourceError):
-        memory = None
+    memory = whole(table(host.read_optional("/proc/meminfo")).get("MemTotal"))
     found: dict[str, list[Limited]] = {}
     waiting = {"": deque([""])}
     looked = 0
@@ -159,7 +173,8 @@ def scan(host: Host, tree: Tree) -> list[Limited]:
             if limited is not None and (memory is None or limited.limit < memory * 1024):
                 found.setdefault(realm, []).append(limited)
             for child in below:
-                waiting.setdefault(realm or _realm(host, tree, child), deque()).append(child)
+                theirs = realm or (child if host.owner(tree.root + child) else "")
+                waiting.setdefault(theirs, deque()).append(child)
             if not waiting[realm]:
                 del waiting[realm]
     return _chosen(found)
@@ -175,17 +190,9 @@ def _look(host: Host, tree: Tree, path: str) -> tuple[Limited | None, list[str]]
     except (NoData, SourceError):
         if path and tree.version == 2:
             return None, []  # v2 hands controllers down: where there is none, there is none below
-    try:
+    with suppress(NoData, SourceError):
         return limited, [f"{path}/{name}" for name in host.folders(tree.root + path, _MOST_FOLDERS)]
-    except (NoData, SourceError):
-        return limited, []
-
-
-def _realm(host: Host, tree: Tree, path: str) -> str:
-    try:
-        return path if host.owner(tree.root + path) else ""
-    except NoData:
-        return ""
+    return limited, []
 
 
 def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
@@ -205,65 +212,45 @@ def _chosen(found: Mapping[str, list[Limited]]) -> list[Limited]:
 
 def _limited(host: Host, tree: Tree, path: str) -> Limited | None:
     """Return the cgroup if it has a limit; NoData when it has no memory controller."""
-    folder = tree.root + path
-    if tree.version == 2:
-        limit = whole(host.read(f"{folder}/memory.max").strip())
-        if not limit:
-            return None
-        swap = _number(host, f"{folder}/memory.swap.max")
-        current = _number(host, f"{folder}/memory.current")
-    else:
-        # v1 writes "unlimited" as 2^63 less a page, which is longer than ``whole`` believes.
-        limit = whole(host.read(f"{folder}/memory.limit_in_bytes").strip())
-        if not limit:
-            return None
-        both = _number(host, f"{folder}/memory.memsw.limit_in_bytes")
-        swap = None if both is None else max(both - limit, 0)
-        current = _number(host, f"{folder}/memory.usage_in_bytes")
+    folder, files = tree.root + path, _FILES[tree.version]
+    # v1 writes "unlimited" as 2^63 less a page, which is longer than ``whole`` believes.
+    limit = whole(host.read(f"{folder}/{files.limit}").strip())
+    if not limit:
+        return None
+    swap = _number(host, f"{folder}/{files.swap_limit}")
+    if swap is not None and tree.version == 1:
+        swap = max(swap - limit, 0)
+    current = _number(host, f"{folder}/{files.current}")
     return None if current is None else Limited(path or "/", limit, current, swap)
 
 
 def state(host: Host, tree: Tree, cgroup: Limited) -> list[Reading]:
     """Return what one cgroup uses now; nothing when it has ended since the scan."""
-    folder = tree.root + cgroup.path.rstrip("/")
-    reader = _state_v2 if tree.version == 2 else _state_v1
+    folder, files = tree.root + cgroup.path.rstrip("/"), _FILES[tree.version]
     try:
-        found = [(LIMIT, cgroup.limit), (SWAP_LIMIT, cgroup.swap_limit), *reader(host, folder)]
+        current = whole(host.read(f"{folder}/{files.current}").strip())
+        stat = table(host.read(f"{folder}/memory.stat"))
+        swap = _number(host, f"{folder}/{files.swap_current}")
+        events = table(host.read(f"{folder}/{files.events}"))
+        hits = whole(events.get("max")) if tree.version == 2 else _number(host, f"{folder}/memory.failcnt")
     except (NoData, SourceError):  # the latter when it ends under our hands: ENODEV
         return []
-    # Folders may have any name, and one that is not UTF-8 would stop the database; /proc is read likewise.
-    name = os.fsencode(cgroup.path).decode("utf-8", "replace")
-    return [Reading(spec, value, (name,)) for spec, value in found if value is not None]
-
-
-def _state_v2(host: Host, folder: str) -> list[tuple[MetricSpec, int | None]]:
-    current = whole(host.read(f"{folder}/memory.current").strip())
-    detail = table(host.read(f"{folder}/memory.stat"))
-    events = table(host.read(f"{folder}/memory.events"))
-    return [
-        (CURRENT, current),
-        (INACTIVE_FILE, whole(detail.get("inactive_file"))),
-        (ACTIVE_FILE, whole(detail.get("active_file"))),
-        (SLAB_RECLAIMABLE, whole(detail.get("slab_reclaimable"))),
-        (SWAP_CURRENT, _number(host, f"{folder}/memory.swap.current")),
-        (LIMIT_HITS, whole(events.get("max"))),
-        (OOM_KILLS, whole(events.get("oom_kill"))),
-    ]
-
-
-def _state_v1(host: Host, folder: str) -> list[tuple[MetricSpec, int | None]]:
-    current = whole(host.read(f"{folder}/memory.usage_in_bytes").strip())
-    detail = table(host.read(f"{folder}/memory.stat"))
-    both = _number(host, f"{folder}/memory.memsw.usage_in_bytes")
-    return [
-        (CURRENT, current),
-        (INACTIVE_FILE, whole(detail.get("total_inactive_file"))),
-        (ACTIVE_FILE, whole(detail.get("total_active_file"))),
+    if swap is not None and tree.version == 1:
         # Two reads, some time apart: the difference can come out a little below zero.
-        (SWAP_CURRENT, None if both is None or current is None else max(both - current, 0)),
-        (LIMIT_HITS, _number(host, f"{folder}/memory.failcnt")),
-        (OOM_KILLS, whole(table(host.read(f"{folder}/memory.oom_control")).get("oom_kill"))),
-    ]
+        swap = None if current is None else max(swap - current, 0)
+    known = (
+        (LIMIT, cgroup.limit),
+        (SWAP_LIMIT, cgroup.swap_limit),
+        (CURRENT, current),
+        (INACTIVE_FILE, whole(stat.get(f"{files.stat}inactive_file"))),
+        (ACTIVE_FILE, whole(stat.get(f"{files.stat}active_file"))),
+        (SLAB_RECLAIMABLE, whole(stat.get(f"{files.stat}slab_reclaimable"))),
+        (SWAP_CURRENT, swap),
+        (LIMIT_HITS, hits),
+        (OOM_KILLS, whole(events.get("oom_kill"))),
+    )
+    # Folders may have any name, and one that is not UTF-8 would stop the database; /proc is read likewise.
+    return readings(known, os.fsencode(cgroup.path).decode("utf-8", "replace"))
 
 
 def _number(host: Host, path: str) -> int | None:

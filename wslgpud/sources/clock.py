@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from wslgpud.event import Event
-from wslgpud.metrics import MetricSpec
-from wslgpud.model import EMPTY, Reading, Sample
+from wslgpud.metrics import counter, gauge
+from wslgpud.model import Sample
 from wslgpud.sources import Source
+from wslgpud.sources.text import readings
 from wslgpud.words import template
 
 #: Below this it is a time server's correction, which hurts nobody.
@@ -15,15 +14,17 @@ _LEAST_SECONDS = 1.0
 _FORWARD = template("the clock jumped forward by {seconds}")
 _BACK = template("the clock jumped back by {seconds}")
 
-JUMPS = MetricSpec(
-    "clock_jumps", "counter", "",
+JUMPS = counter(
+    "clock_jumps",
     "Times the wall clock jumped against the monotonic one: the machine slept, or somebody set the time. "
     "Gaps in the history around a jump are no outage.",
-)  # fmt: skip
-LAST_JUMP = MetricSpec(
-    "clock_last_jump_seconds", "gauge", "seconds",
-    "How far the wall clock jumped the last time; absent while it never did.", decimals=3, stored=False,
-)  # fmt: skip
+)
+LAST_JUMP = gauge(
+    "clock_last_jump_seconds",
+    "How far the wall clock jumped the last time; absent while it never did.",
+    decimals=3,
+    stored=False,
+)
 
 
 class ClockSource(Source):
@@ -33,8 +34,8 @@ class ClockSource(Source):
     after it resumes, the wall clock is set forward (hv_utils.timesync_implicit, WSL 2.1.1 and later).
     """
 
-    name: ClassVar[str] = "clock"
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (JUMPS, LAST_JUMP)
+    name = "clock"
+    metrics = (JUMPS, LAST_JUMP)
 
     _offset: float | None = None
     _jumps: int = 0
@@ -45,13 +46,9 @@ class ClockSource(Source):
         wall, mono = self.host.clock.wall(), self.host.clock.mono()
         before, self._offset = self._offset, wall - mono
         jump = 0.0 if before is None else self._offset - before
-        sample = EMPTY
+        events: tuple[Event, ...] = ()
         if abs(jump) > max(2 * self.config.sampling.interval_seconds, _LEAST_SECONDS):
             self._jumps += 1
             self._last = round(jump, 3)
-            text = _FORWARD if jump > 0 else _BACK
-            sample = Sample(events=(Event("clock_jump", wall, text, {"seconds": self._last}),))
-        readings = [Reading(JUMPS, self._jumps)]
-        if self._last is not None:
-            readings.append(Reading(LAST_JUMP, self._last))
-        return Sample(tuple(readings), events=sample.events)
+            events = (Event("clock_jump", wall, _FORWARD if jump > 0 else _BACK, {"seconds": self._last}),)
+        return Sample(tuple(readings([(JUMPS, self._jumps), (LAST_JUMP, self._last)])), events=events)

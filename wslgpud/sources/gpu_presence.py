@@ -7,9 +7,15 @@ import os
 from wslgpud.host import Host, NoData, RecordedHost, SourceError
 
 LIBRARY_FOLDERS = (
-    "/usr/lib/wsl/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
-    "/lib64", "/usr/local/nvidia/lib64", "/run/opengl-driver/lib",
-)  # fmt: skip
+    "/usr/lib/wsl/lib",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib64",
+    "/usr/local/nvidia/lib64",
+    "/run/opengl-driver/lib",
+)
 NATIVE_DEVICES = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia")
 _PCI = "/sys/bus/pci/devices"
 
@@ -17,7 +23,7 @@ _PCI = "/sys/bus/pci/devices"
 def visible(host: Host, library: str) -> bool:
     """Tell whether it makes sense to load NVML: ``library`` is its path, empty for the usual places."""
     if isinstance(host, RecordedHost):
-        return host.nvml_recording is not None
+        return host.recording("nvml.json") is not None
     if not host.live:
         return False  # another machine's files: our own GPU is not its
     if library:
@@ -35,11 +41,4 @@ def on_the_bus(host: Host) -> bool:
         devices = host.names(_PCI)
     except (NoData, SourceError):
         return True
-    return any(_vendor(host, device) == "0x10de" for device in devices)
-
-
-def _vendor(host: Host, device: str) -> str:
-    try:
-        return host.read(f"{_PCI}/{device}/vendor").strip()
-    except (NoData, SourceError):
-        return ""
+    return any(host.read_optional(f"{_PCI}/{device}/vendor").strip() == "0x10de" for device in devices)

@@ -6,24 +6,20 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host
 from wslgpud.sources.text import whole
-from wslgpud.units import printable
+from wslgpud.words.units import printable
 
 #: the service's account and group, as deploy/install makes them
 ACCOUNT = "wslgpud"
 
 
 class Identity(NamedTuple):
-    """One process.
+    """One process; ``pid`` and ``start_ticks`` name it and no later one.
 
-    Attributes:
-        start_ticks: with ``pid``, names this process and no later one.
-        parent: pid of its parent.
-        alive: False for one that has ended and not been waited for.
-        uids: real, effective, saved and file system's user; one only, unless it is a setuid program.
-        groups: its supplementary groups.
-        name: as the kernel knows it, at most 15 characters; a process may choose it.
+    ``alive`` is False for one that has ended and not been waited for. ``uids`` are the real, effective, saved
+    and file system's user, several for a setuid program only; ``groups`` the supplementary ones. The ``name``
+    is the kernel's, at most 15 characters of the process's choice.
     """
 
     pid: int
@@ -38,21 +34,15 @@ class Identity(NamedTuple):
 def identity(host: Host, pid: int) -> Identity | None:
     """Return who a process is; None where it is gone or hidden from us.
 
-    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html and proc_pid_status.5.html
+    Formats: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html and proc_pid_status.5.html; psutil has
+    neither the supplementary groups nor the start in ticks.
     """
-    try:
-        # The name may hold anything: it ends at the last bracket.
-        head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
-        status = host.read(f"/proc/{pid}/status")
-    except (NoData, SourceError):
-        return None
+    # The name may hold anything: it ends at the last bracket.
+    head, _, rest = host.read_optional(f"/proc/{pid}/stat").rpartition(")")
+    status = host.read_optional(f"/proc/{pid}/status")
     words, facts = rest.split(), dict(line.partition(":")[::2] for line in status.splitlines())
-    parent, start = (
-        whole(words[1] if len(words) > 19 else None),
-        whole(words[19] if len(words) > 19 else None),
-    )
-    uids = frozenset(map(whole, facts.get("Uid", "").split()))
-    groups = frozenset(map(whole, facts.get("Groups", "").split()))
+    parent, start = (whole(words[column]) if len(words) > 19 else None for column in (1, 19))
+    uids, groups = ({whole(word) for word in facts.get(name, "").split()} for name in ("Uid", "Groups"))
     if parent is None or start is None or not uids or None in uids | groups:
         return None
     known, members = (frozenset(n for n in found if n is not None) for found in (uids, groups))
@@ -62,12 +52,7 @@ def identity(host: Host, pid: int) -> Identity | None:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whose stress runs may keep a daemon from warning of a card.
-
-    Attributes:
-        users: their uids.
-        group: and who is in this group; None: nobody else.
-    """
+    """Whose stress runs may keep a daemon from warning of a card: these users, and who is in the group."""
 
     users: frozenset[int]
     group: int | None = None
@@ -83,8 +68,8 @@ def trust() -> Trust:
     The group only where both bear the service's name: the first group of a person's account may be
     everybody's ("users").
     """
-    import grp  # noqa: PLC0415 - once, at the start
-    import pwd  # noqa: PLC0415
+    import grp  # once, at the start
+    import pwd
 
     users = frozenset({0, os.geteuid()})
     try:

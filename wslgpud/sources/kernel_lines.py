@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import re
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from wslgpud.masking import named
+from wslgpud.security.redaction import named
 from wslgpud.words import template
 
 _RECORD = re.compile(r"(\d{1,10}),(\d{1,18}),(\d{1,18}),[^;]*;([^\n]*)")
@@ -45,8 +44,7 @@ class Line(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class OomKill:
+class OomKill(NamedTuple):
     """A process that the kernel has killed because memory had run out; sizes in bytes."""
 
     pid: int
@@ -64,31 +62,21 @@ class OomKill:
         return "cgroup" if self.constraint == "CONSTRAINT_MEMCG" else "global"
 
     @property
-    def resident_bytes(self) -> int:
-        """What the kill gives back."""
-        return self.anon_bytes + self.file_bytes + self.shmem_bytes
-
-    @property
     def text(self) -> str:
         """What an event says of it, with ``fields`` as its facts."""
         if self.scope == "global":
             return template("the kernel killed {victim} (pid {pid}, {size_bytes}): all memory was used up")
         if not self.cgroup:
             return template(
-                "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used "
-                "up"
+                "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of a cgroup was used up"
             )
         return template(
             "the kernel killed {victim} (pid {pid}, {size_bytes}): the memory limit of {cgroup} was used up"
         )
 
     def fields(self) -> dict[str, str | int | float]:
-        """Return all of it for an event."""
-        return {
-            "victim": self.victim, "pid": self.pid, "size_bytes": self.resident_bytes,
-            "anon_bytes": self.anon_bytes, "file_bytes": self.file_bytes, "shmem_bytes": self.shmem_bytes,
-            "virtual_bytes": self.virtual_bytes, "constraint": self.constraint, "cgroup": self.cgroup,
-        }  # fmt: skip
+        """Return all of it for an event; ``size_bytes`` is what the kill gives back."""
+        return {**self._asdict(), "size_bytes": self.anon_bytes + self.file_bytes + self.shmem_bytes}
 
 
 class DxgError(NamedTuple):
@@ -111,7 +99,7 @@ class Xid(NamedTuple):
 
 
 def parse_line(record: str) -> Line | None:
-    """Return the message in a record of /dev/kmsg; None for other programs' and what is none.
+    """Return the message in a record of /dev/kmsg; None for another program's record or an invalid one.
 
     Format: https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
     """
@@ -127,7 +115,6 @@ class Story:
     """Understands lines; remembers one where the kernel takes two to say one thing."""
 
     def __init__(self) -> None:
-        """Begin with nothing heard."""
         self._constraint = self._group = self._pid = ""
         self._last_group = self._shared_group = ""
 
@@ -158,9 +145,7 @@ class Story:
             constraint = "CONSTRAINT_MEMCG" if match.string.startswith("Memory cgroup") else "CONSTRAINT_NONE"
         self._last_group = group
         virtual, anon, file, shmem = (int(match[i] or 0) * 1024 for i in (3, 4, 5, 6))
-        return OomKill(
-            int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual,
-        )  # fmt: skip
+        return OomKill(int(match[1]), named(match[2]), constraint, group, anon, file, shmem, virtual)
 
 
 def _group(details: str) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import ClassVar
 
 from wslgpud.host import NoData, SourceError
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import counter, gauge
 from wslgpud.model import Reading, Sample
 from wslgpud.sources import Source
 from wslgpud.sources.text import decimal, whole
@@ -14,26 +13,32 @@ from wslgpud.words import say
 
 RESOURCES = ("memory", "cpu", "io")
 
-WAITING_SECONDS = MetricSpec(
-    "pressure_waiting_seconds", "counter", "seconds",
-    "Time in which at least one program waited for the resource (memory, cpu, io); PSI's \"some\".",
-    ("resource",), decimals=6,
-)  # fmt: skip
-STALLED_SECONDS = MetricSpec(
-    "pressure_stalled_seconds", "counter", "seconds",
-    "Time in which every program waited for the resource, so nothing got done; PSI's \"full\".",
-    ("resource",), decimals=6,
-)  # fmt: skip
-WAITING_RATIO = MetricSpec(
-    "pressure_waiting_ratio", "gauge", "ratio",
+WAITING_SECONDS = counter(
+    "pressure_waiting_seconds",
+    'Time in which at least one program waited for the resource (memory, cpu, io); PSI\'s "some".',
+    "resource",
+    decimals=6,
+)
+STALLED_SECONDS = counter(
+    "pressure_stalled_seconds",
+    'Time in which every program waited for the resource, so nothing got done; PSI\'s "full".',
+    "resource",
+    decimals=6,
+)
+WAITING_RATIO = gauge(
+    "pressure_waiting_ratio",
     "The kernel's own average of waiting over the last 10 s or 60 s.",
-    ("resource", "window"), decimals=4,
-)  # fmt: skip
-STALLED_RATIO = MetricSpec(
-    "pressure_stalled_ratio", "gauge", "ratio",
+    "resource",
+    "window",
+    decimals=4,
+)
+STALLED_RATIO = gauge(
+    "pressure_stalled_ratio",
     "The kernel's own average of stalls over the last 10 s or 60 s; memory above 0.2 is thrashing.",
-    ("resource", "window"), decimals=4,
-)  # fmt: skip
+    "resource",
+    "window",
+    decimals=4,
+)
 _KINDS = {"some": (WAITING_SECONDS, WAITING_RATIO), "full": (STALLED_SECONDS, STALLED_RATIO)}
 _WINDOWS = {"avg10": "10s", "avg60": "60s"}
 
@@ -45,19 +50,12 @@ class PressureSource(Source):
     (``kernelCommandLine=psi=1`` under ``[wsl2]`` in .wslconfig switches it on).
     """
 
-    name: ClassVar[str] = "pressure"
-    fast: ClassVar[bool] = True
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (
-        WAITING_SECONDS, STALLED_SECONDS, WAITING_RATIO, STALLED_RATIO,
-    )  # fmt: skip
+    name = "pressure"
+    fast = True
+    metrics = (WAITING_SECONDS, STALLED_SECONDS, WAITING_RATIO, STALLED_RATIO)
 
     def read(self) -> Sample:
-        """Return what the kernel tells.
-
-        Raises:
-            NoData: the kernel has no PSI, or it is switched off.
-            SourceError: it is there and cannot be read.
-        """
+        """Return what the kernel tells; NoData where it has no PSI, or has it switched off."""
         readings: list[Reading] = []
         for resource in RESOURCES:
             try:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections import Counter, defaultdict
+import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from wslgpud.config import Config
-from wslgpud.host import Host, NoData, SourceError
-from wslgpud.masking import named
-from wslgpud.metrics import PROGRAM_NAMES, MetricSpec
+from wslgpud.host import NoData, SourceError
+from wslgpud.metrics import PROGRAM_NAMES, gauge
 from wslgpud.model import ProcessSample, Reading, Sample
+from wslgpud.security.redaction import named
 from wslgpud.sources import Source
 from wslgpud.sources.roles import ROLES, Role, build_tool, inspect, short_command
 from wslgpud.sources.text import table, whole
@@ -27,21 +27,22 @@ _MOST_LOOKS = 8
 #: Kernel threads and zombies have no memory; their pids are left alone for this many scans.
 _FORGET_EMPTY_SCANS = 12
 
-PROCESSES = MetricSpec("processes", "gauge", "", "Processes seen, kernel threads left out.")
-ROLE_PROCESSES = MetricSpec(
-    "role_processes", "gauge", "",
+#: the owner of a process and its swapped memory
+_UID, _SWAP = re.compile(r"^Uid:\s+(\d+)", re.MULTILINE), re.compile(r"^VmSwap:\s+(\d+) kB", re.MULTILINE)
+
+PROCESSES = gauge("processes", "Processes seen, kernel threads left out.")
+ROLE_PROCESSES = gauge(
+    "role_processes",
     "Processes that hold a GPU (gpu), have a training framework loaded (training), or compile (build).",
-    ("role",),
-)  # fmt: skip
-RESIDENT = MetricSpec(
-    "program_resident_bytes", "gauge", "bytes",
+    "role",
+)
+RESIDENT = gauge(
+    "program_resident_bytes",
     "RAM of the programs that matter, all their listed processes together; shared pages count in each.",
-    ("program",), names=(PROGRAM_NAMES,),
-)  # fmt: skip
-SWAPPED = MetricSpec(
-    "program_swap_bytes", "gauge", "bytes", "What of these programs lies in swap.", ("program",),
+    "program",
     names=(PROGRAM_NAMES,),
-)  # fmt: skip
+)
+SWAPPED = gauge("program_swap_bytes", "What of these programs lies in swap.", "program", names=(PROGRAM_NAMES,))
 
 
 class Row(NamedTuple):
@@ -67,28 +68,24 @@ class _Known:
 
 
 class ProcessSource(Source):
-    """Scans /proc: one small file for each process, more only for those that are kept."""
+    """Scans /proc: one small file for each process, more only for those that are kept.
 
-    name: ClassVar[str] = "processes"
-    lane: ClassVar[str] = "processes"  # reading a process that is being swapped may wait for its lock
-    deadline_seconds: ClassVar[float] = 2.0
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (PROCESSES, ROLE_PROCESSES, RESIDENT, SWAPPED)
+    psutil takes four times as long for the same (6.2 against 1.6 ms for 132 processes).
+    """
 
-    def __init__(self, host: Host, config: Config) -> None:
-        """Know no process yet."""
-        super().__init__(host, config)
-        self.period_seconds = config.sampling.processes_seconds
+    name = "processes"
+    lane = "processes"  # reading a process that is being swapped may wait for its lock
+    deadline_seconds = 2.0
+    metrics = (PROCESSES, ROLE_PROCESSES, RESIDENT, SWAPPED)
+
+    def _prepare(self) -> None:
+        self.period_seconds = self.config.sampling.processes_seconds
         self._known: dict[int, _Known] = {}
         self._empty: set[str] = set()
         self._scans = 0
 
     def read(self) -> Sample:
-        """Return the processes that matter, biggest first.
-
-        Raises:
-            NoData: there is no /proc.
-            SourceError: /proc cannot be listed.
-        """
+        """Return the processes that matter, biggest first."""
         rows = self._rows()
         self._find_roles(rows)
         swap = self._swap(rows)
@@ -109,20 +106,17 @@ class ProcessSource(Source):
                 row = parse_stat(self.host.read(f"/proc/{name}/stat"))
             except (NoData, SourceError):  # ended meanwhile, or hidden from us (hidepid)
                 continue
-            if row is None:
-                continue
-            if row.virtual_bytes:
+            if row and row.virtual_bytes:
                 rows.append(row)
-            else:
+            elif row:
                 self._empty.add(name)
         alive = {row.pid for row in rows}
         self._known = {pid: known for pid, known in self._known.items() if pid in alive}
         for row in rows:
             known = self._known.get(row.pid)
             if known is None or (known.start_ticks, known.name) != (row.start_ticks, row.name):
-                self._known[row.pid] = _Known(
-                    row.start_ticks, row.name, frozenset({"build"}) if build_tool(row.name) else frozenset()
-                )
+                roles: frozenset[Role] = frozenset({"build"}) if build_tool(row.name) else frozenset()
+                self._known[row.pid] = _Known(row.start_ticks, row.name, roles)
         return rows
 
     def _find_roles(self, rows: Iterable[Row]) -> None:
@@ -137,13 +131,16 @@ class ProcessSource(Source):
                 grown.append((growth, row, known))
         for _, row, known in heapq.nlargest(_MOST_LOOKS, grown, key=lambda item: item[0]):
             known.looked_rss_bytes, known.looked_mono = row.rss_bytes, now
-            if known.command is None:
-                known.command = short_command(self.host, row.pid)
+            command = self._command(row.pid)
             # The NVML probe holds the GPU's device, but nobody should wait for it to be done with the GPU.
-            ours = "-m wslgpud.probes." in known.command
-            known.roles = (
-                frozenset() if ours else inspect(self.host, row.pid, row.name, known.command, known.roles)
-            )
+            ours = "-m wslgpud.probes." in command
+            known.roles = frozenset() if ours else inspect(self.host, row.pid, row.name, command, known.roles)
+
+    def _command(self, pid: int) -> str:
+        known = self._known[pid]
+        if known.command is None:
+            known.command = short_command(self.host, pid)
+        return known.command
 
     def _swap(self, rows: list[Row]) -> dict[int, int]:
         """Return the swapped bytes of those that may be among the biggest because of them."""
@@ -158,42 +155,22 @@ class ProcessSource(Source):
         for row in sorted(rows, key=lambda r: r.virtual_bytes, reverse=True):
             if len(biggest) == most and row.virtual_bytes <= biggest[0]:
                 break
-            found[row.pid] = self._status(row.pid)[1] or 0
+            found[row.pid] = (self._status(row.pid, _SWAP) or 0) * 1024
             heapq.heappush(biggest, row.rss_bytes + found[row.pid])
             if len(biggest) > most:
                 heapq.heappop(biggest)
         return found
 
-    def _status(self, pid: int) -> tuple[int | None, int | None]:
-        """Return owner and swapped bytes of a process, each None when not known."""
-        try:
-            text = self.host.read(f"/proc/{pid}/status")
-        except (NoData, SourceError):
-            return None, None
-        uid = swap = None
-        for line in text.splitlines():
-            if line.startswith("Uid:"):
-                uid = whole(line.split()[1]) if len(line.split()) > 1 else None
-            elif line.startswith("VmSwap:"):
-                kilobytes = whole(line.split()[1]) if len(line.split()) > 1 else None
-                swap = None if kilobytes is None else kilobytes * 1024
-                break
-        return uid, swap
+    def _status(self, pid: int, pattern: re.Pattern[str]) -> int | None:
+        """Return a number from the status of a process; None where it is not known."""
+        match = pattern.search(self.host.read_optional(f"/proc/{pid}/status"))
+        return whole(match[1]) if match else None
 
     def _sample(self, row: Row, swap_bytes: int) -> ProcessSample:
-        known = self._known[row.pid]
-        if known.command is None:
-            known.command = short_command(self.host, row.pid)
-        return ProcessSample(
-            row.pid, row.start_ticks, row.name, row.rss_bytes, swap_bytes,
-            self._status(row.pid)[0], frozenset(known.roles), known.command, self._cgroup(row.pid),
-        )  # fmt: skip
-
-    def _cgroup(self, pid: int) -> str:
-        try:
-            return memory_cgroup(self.host.read(f"/proc/{pid}/cgroup"))
-        except (NoData, SourceError):
-            return ""
+        pid, start, name, _, rss = row
+        cgroup = memory_cgroup(self.host.read_optional(f"/proc/{pid}/cgroup"))
+        facts = (self._status(pid, _UID), frozenset(self._known[pid].roles), self._command(pid), cgroup)
+        return ProcessSample(pid, start, name, rss, swap_bytes, *facts)
 
 
 def memory_cgroup(text: str) -> str:
@@ -224,16 +201,13 @@ def parse_stat(text: str) -> Row | None:
     words = rest.split()
     if len(words) < 22:
         return None
-    numbers = whole(pid), whole(words[19]), whole(words[20]), whole(words[21])
-    if None in numbers:
+    number, start, virtual, pages = map(whole, (pid, *words[19:22]))
+    if number is None or start is None or virtual is None or pages is None:
         return None
-    number, start, virtual, pages = (n or 0 for n in numbers)
     return Row(number, start, named(name), virtual, pages * _PAGE_BYTES)
 
 
-def choose(
-    rows: Iterable[Row], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int
-) -> list[Row]:
+def choose(rows: Iterable[Row], swap: dict[int, int], roles: dict[int, frozenset[Role]], most: int) -> list[Row]:
     """Return the ``most`` rows to keep, biggest first: half by size alone, then those with a role."""
     by_size = sorted(rows, key=lambda r: r.rss_bytes + swap.get(r.pid, 0), reverse=True)
     sure, rest = by_size[: most - most // 2], by_size[most - most // 2 :]
@@ -243,11 +217,8 @@ def choose(
     return [r for r in by_size if r.pid in kept]
 
 
-def _readings(
-    seen: int, roles: dict[int, frozenset[Role]], samples: Iterable[ProcessSample]
-) -> tuple[Reading, ...]:
-    resident: dict[str, int] = defaultdict(int)
-    swapped: dict[str, int] = defaultdict(int)
+def _readings(seen: int, roles: dict[int, frozenset[Role]], samples: Iterable[ProcessSample]) -> tuple[Reading, ...]:
+    resident, swapped = Counter[str](), Counter[str]()
     for process in samples:
         resident[process.name] += process.rss_bytes
         swapped[process.name] += process.swap_bytes

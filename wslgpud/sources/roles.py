@@ -8,12 +8,12 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.masking import named
+from wslgpud.security.redaction import named
 
 Role = Literal["gpu", "training", "build"]
 ROLES: tuple[Role, ...] = ("gpu", "training", "build")
 
-#: open files of a process that are looked at: who has a million more hides nothing but their own use of a GPU
+#: open files of a process that are inspected; a process with more hides only its own use of a GPU
 MOST_FILES = 2048
 _COMMAND_LENGTH = 80
 
@@ -29,7 +29,7 @@ _PYTHON = re.compile(r"(python|pypy|ipython)[\d.]*")
 _BUILD_SCRIPT = re.compile(r"\S+ (-m )?(pip3?|setup\.py|build|_in_process\.py|conda-build)(\s.*)?")
 _SOURCE_FILE = re.compile(r".*\.(cu|c|cc|cpp|cxx|rs|ii|i|ptx)")
 GPU_DEVICE = re.compile(r"/dev/(dxg|nvidia\d+|nvidiactl|nvidia-uvm)")
-#: what of NVIDIA's is mapped into a program that computes
+#: NVIDIA's files that a program with a CUDA context has mapped
 DRIVER = re.compile(r"/libcuda\.so|/dev/nvidia\d")
 #: Libraries of which one is loaded when Python trains or serves a model.
 FRAMEWORK = re.compile(
@@ -44,19 +44,14 @@ def build_tool(name: str) -> bool:
 
 
 def inspect(host: Host, pid: int, name: str, command: str, before: frozenset[Role]) -> frozenset[Role]:
-    """Return the roles of a process as its files and libraries show them now.
-
-    What belongs to other users is hidden from an ordinary user; such a process shows no role.
-    """
+    """Return the roles that the process's files and libraries show; of other users' only root sees them."""
     roles: set[Role] = set()
     if "build" in before or build_tool(name) or _BUILD_SCRIPT.fullmatch(command):
         roles.add("build")
     if holds_gpu(host, pid):
         roles.add("gpu")
     # A library that was loaded stays; the map of a big process takes a millisecond, so once is enough.
-    if "training" in before or (
-        ("gpu" in roles or _is_python(host, pid, name)) and _maps(host, pid, FRAMEWORK)
-    ):
+    if "training" in before or (("gpu" in roles or _is_python(host, pid, name)) and _maps(host, pid, FRAMEWORK)):
         roles.add("training")
     return frozenset(roles)
 
@@ -69,27 +64,23 @@ def holds_gpu(host: Host, pid: int) -> bool:
     """
     folder = f"/proc/{pid}/fd"
     try:
-        names = host.names(folder, MOST_FILES)
+        return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in host.names(folder, MOST_FILES))
     except NoData:
         return False
     except SourceError:
         return _maps(host, pid, DRIVER)
-    return any(GPU_DEVICE.fullmatch(host.link(f"{folder}/{name}") or "") for name in names)
 
 
 def short_command(host: Host, pid: int) -> str:
     """Return what ``title`` says of a process; nothing where it has ended or hides it."""
-    try:
-        return title(host.read(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"))
-    except (NoData, SourceError):
-        return ""
+    return title(host.read_optional(f"/proc/{pid}/cmdline").rstrip("\0").split("\0"))
 
 
 def title(words: Sequence[str]) -> str:
-    """Return program and script or source file; all other arguments are left out, for they hold secrets.
+    """Return program and script or source file; all other arguments are omitted, for they may hold secrets.
 
-    A program that has written a title of its own over its arguments (setproctitle) has one word with all of
-    them: of that what stands before the first blank, without the colon of ``postgres: writer``.
+    A program that overwrote its arguments with a title (setproctitle) has one word: of it, the part before the
+    first blank counts, without the colon of ``postgres: writer``.
     """
     program = PurePosixPath(words[0].lstrip().partition(" ")[0]).name.rstrip(":")
     return named(f"{program} {_subject(program, words[1:])}".strip())[:_COMMAND_LENGTH]
@@ -119,7 +110,4 @@ def _is_python(host: Host, pid: int, name: str) -> bool:
 
 
 def _maps(host: Host, pid: int, pattern: re.Pattern[str]) -> bool:
-    try:
-        return bool(pattern.search(host.read(f"/proc/{pid}/maps")))
-    except (NoData, SourceError):
-        return False
+    return bool(pattern.search(host.read_optional(f"/proc/{pid}/maps")))

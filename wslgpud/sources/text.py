@@ -1,8 +1,12 @@
-"""Reading the kernel's text files: what is not a plain number is not known."""
+"""Parses the kernel's text files: anything but a plain number is unknown."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Number, Reading
 
 #: Longer numbers are garbage or the kernel's words for "unlimited", and would not fit the database.
 _LONGEST = 18
@@ -33,3 +37,8 @@ def table(text: str) -> dict[str, str]:
     # A broken line shifts names into the place of values, where ``whole`` refuses them.
     words = text.replace(" kB", "").replace(":", "").split()
     return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def readings(known: Iterable[tuple[MetricSpec, Number | None]], *labels: str) -> list[Reading]:
+    """Return readings, all under the same labels, of the values that are known."""
+    return [Reading(spec, value, labels) for spec, value in known if value is not None]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
-from wslgpud import outgoing
-from wslgpud.config import Config
-from wslgpud.host import Host, NoData, RecordedHost, SourceError
-from wslgpud.masking import address, parts, without
-from wslgpud.metrics import MetricSpec
+from wslgpud.host import NoData, RecordedHost, SourceError
+from wslgpud.metrics import gauge
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop, windows_probe
 from wslgpud.probes.supervisor import ProbeDown, Supervisor
+from wslgpud.security import http_client
+from wslgpud.security.redaction import address, parts, without
 from wslgpud.sources import Source
+from wslgpud.sources.text import readings as known
 from wslgpud.sources.text import table, whole
 from wslgpud.sources.windows_facts import Facts, from_exporter, from_probe, labelled, unreturned_bytes
 from wslgpud.words import Message, Said, cause, say
@@ -31,73 +31,68 @@ EXPORTER_SECONDS = 4.0
 MOST_BYTES = 8 << 20
 
 
-def _bytes(name: str, help: str, *labels: str) -> MetricSpec:  # noqa: A002 - the field's word for it
-    return MetricSpec(name, "gauge", "bytes", help, labels)
-
-
-TOTAL = _bytes("windows_memory_total_bytes", "RAM of Windows, which is the host.")
-AVAILABLE = _bytes(
-    "windows_memory_available_bytes",
-    "RAM that Windows can still hand out, to programs and to this virtual machine.",
+TOTAL = gauge("windows_memory_total_bytes", "RAM of Windows, which is the host.")
+AVAILABLE = gauge(
+    "windows_memory_available_bytes", "RAM that Windows can still hand out, to programs and to this virtual machine."
 )
-COMMITTED = _bytes(
+COMMITTED = gauge(
     "windows_memory_committed_bytes",
     "Memory that Windows has promised; at the limit its programs fail, with free RAM or without.",
 )
-COMMIT_LIMIT = _bytes(
+COMMIT_LIMIT = gauge(
     "windows_memory_commit_limit_bytes", "What Windows can promise: RAM and page files as they are now."
 )
-POOL = _bytes(
+POOL = gauge(
     "windows_memory_pool_nonpaged_bytes",
     "RAM that Windows' kernel and drivers hold for good; steady growth is a leak of a driver.",
 )
-VM = _bytes(
-    "windows_vm_resident_bytes", "What the process of WSL's virtual machine (VmmemWSL) holds of Windows' RAM."
-)
-VM_UNRETURNED = _bytes(
+VM = gauge("windows_vm_resident_bytes", "What the process of WSL's virtual machine (VmmemWSL) holds of Windows' RAM.")
+VM_UNRETURNED = gauge(
     "windows_vm_unreturned_bytes",
     "Of that, what Linux does not use: freed here, not yet back in Windows (see autoMemoryReclaim).",
 )
-GPU_SIZE = _bytes("windows_gpu_dedicated_size_bytes", "Memory on the card, as Windows counts it.", "adapter")
-GPU_DEDICATED = _bytes("windows_gpu_dedicated_bytes", "Memory on the card in use, by everybody.", "adapter")
-GPU_SHARED = _bytes(
+GPU_SIZE = gauge("windows_gpu_dedicated_size_bytes", "Memory on the card, as Windows counts it.", "adapter")
+GPU_DEDICATED = gauge("windows_gpu_dedicated_bytes", "Memory on the card in use, by everybody.", "adapter")
+GPU_SHARED = gauge(
     "windows_gpu_shared_bytes",
     "RAM of Windows in use for the card; growing while the card is full, it is VRAM that has been moved out, "
     "and programs get many times slower.",
     "adapter",
 )
-GPU_COMMITTED = _bytes(
+GPU_COMMITTED = gauge(
     "windows_gpu_committed_bytes", "Memory that programs were promised for the card, on it or not.", "adapter"
 )
+
+#: Metric -> field of ``Facts``.
+_OF_WINDOWS = {
+    TOTAL: "total",
+    AVAILABLE: "available",
+    COMMITTED: "committed",
+    COMMIT_LIMIT: "commit_limit",
+    POOL: "pool_nonpaged",
+    VM: "vm",
+}
+#: Metric -> field of ``Adapter``.
+_OF_ADAPTERS = {GPU_SIZE: "size", GPU_DEDICATED: "dedicated", GPU_SHARED: "shared", GPU_COMMITTED: "committed"}
 
 
 class WindowsSource(Source):
     """Asks a resident process in Windows, or windows_exporter, every few seconds."""
 
-    name: ClassVar[str] = "windows"
-    lane: ClassVar[str] = "windows"
-    deadline_seconds: ClassVar[float] = 5.0
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (
-        TOTAL, AVAILABLE, COMMITTED, COMMIT_LIMIT, POOL, VM, VM_UNRETURNED,
-        GPU_SIZE, GPU_DEDICATED, GPU_SHARED, GPU_COMMITTED,
-    )  # fmt: skip
+    name = "windows"
+    lane = "windows"
+    deadline_seconds = 5.0
+    metrics = (*_OF_WINDOWS, VM_UNRETURNED, *_OF_ADAPTERS)
 
-    def __init__(self, host: Host, config: Config) -> None:
-        """Start nothing yet."""
-        super().__init__(host, config)
-        self.period_seconds = config.windows.every_seconds
+    def _prepare(self) -> None:
+        self.period_seconds = self.config.windows.every_seconds
         self._probe: Supervisor | None = None
         self._renew_at = 0.0
-        self._look_at: float | None = None
+        self._look_at = float("-inf")
         self._absence: Said = ""
 
     def read(self) -> Sample:
-        """Return what Windows tells now.
-
-        Raises:
-            NoData: this is not WSL 2, or it is switched off, or interop is.
-            SourceError: Windows does not answer, or not in a way that can be understood.
-        """
+        """Return what Windows tells now; NoData outside WSL 2 and where this or interop is switched off."""
         facts = self._by_exporter() if self.config.windows.exporter_url else self._by_probe()
         return Sample(tuple(readings(facts, self._linux_used())))
 
@@ -107,22 +102,16 @@ class WindowsSource(Source):
             self._probe.close()
 
     def ask(self) -> dict[str, Any]:
-        """Return the probe's answer as it came.
-
-        Raises:
-            NoData: there is no Windows that could be asked, or it is not wanted.
-            SourceError: it does not answer.
-        """
-        if isinstance(self.host, RecordedHost) and (recording := self.host.windows_recording) is not None:
+        """Return the probe's answer as it came; NoData where there is no Windows to be asked, or it is not wanted."""
+        if isinstance(self.host, RecordedHost) and (recording := self.host.recording("windows.json")) is not None:
             recorded: dict[str, Any] = json.loads(recording.read_text(encoding="utf-8"))
             return recorded
         now = self.host.clock.mono()
-        probe = self._probe
-        if probe is None or probe.pid is None:
+        if self._probe is None or self._probe.pid is None:
             self._expect_windows(now)
-            probe = self._probe = probe or Supervisor(
+            self._probe = self._probe or Supervisor(
                 say("Windows probe"),
-                windows_probe.command(self.host),
+                interop.powershell_command(self.host, windows_probe.SCRIPT),
                 timeout_seconds=TIMEOUT_SECONDS,
                 start_timeout_seconds=START_TIMEOUT_SECONDS,
                 environment=interop.environment(os.environ),
@@ -132,9 +121,9 @@ class WindowsSource(Source):
             self._renew_at = now + RENEW_SECONDS
         elif now >= self._renew_at:
             self._renew_at = now + RENEW_SECONDS
-            probe.renew()
+            self._probe.renew()
         try:
-            return probe.ask({})
+            return self._probe.ask({})
         except ProbeDown as down:
             raise SourceError(down.said) from down
 
@@ -149,14 +138,10 @@ class WindowsSource(Source):
         return facts
 
     def _expect_windows(self, now: float) -> None:
-        """Look whether a Windows program can be started; not again for a minute when it cannot.
-
-        Raises:
-            NoData: it cannot, or is not wanted.
-        """
-        if self._look_at is None or now >= self._look_at:
+        """Look whether a Windows program can be started; not again for a minute when it cannot."""
+        if now >= self._look_at:
             self._absence = self._why_not()
-            self._look_at = now + LOOK_AGAIN_SECONDS if self._absence else None
+            self._look_at = now + LOOK_AGAIN_SECONDS if self._absence else now
         if self._absence:
             raise NoData(self._absence)
 
@@ -175,57 +160,38 @@ class WindowsSource(Source):
     def _by_exporter(self) -> Facts:
         url = self.config.windows.exporter_url
         try:
-            exporter = outgoing.parsed(url)
+            exporter = http_client.parsed(url)
         except ValueError:  # half an IPv6 address
             exporter = None
         if exporter is None or exporter.authorization:
             raise SourceError(
                 say("windows.exporter_url must be like http://MYPC.local:9182/metrics, without a password")
             )
+        shown = address(url)
         try:
-            page = outgoing.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
-        except (outgoing.Unreachable, outgoing.Refused) as error:
+            page = http_client.exchange(exporter, deadline_seconds=EXPORTER_SECONDS, most_bytes=MOST_BYTES)
+        except (http_client.Unreachable, http_client.Refused) as error:
             # A server may say the address back, with a secret in it.
             told = without(str(error), parts(url))
             why = cause(error) if told == str(error) else told
-            raise SourceError(
-                say("windows_exporter at {url} cannot be read: {why}", url=address(url), why=why)
-            ) from error
-        text = page.decode("utf-8", "replace")
-        facts = from_exporter(text)
+            raise SourceError(say("windows_exporter at {url} cannot be read: {why}", url=shown, why=why)) from error
+        facts = from_exporter(page.decode("utf-8", "replace"))
         if facts == Facts():
             raise SourceError(
-                say(
-                    "{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?",
-                    url=address(url),
-                )
+                say("{url} has no memory, gpu or process metrics; is it windows_exporter 0.31 or newer?", url=shown)
             )
         return facts
 
     def _linux_used(self) -> int | None:
         """Return the RAM that this virtual machine has touched and not freed, page cache included."""
-        try:
-            levels = table(self.host.read("/proc/meminfo"))
-        except (NoData, SourceError):
-            return None
+        levels = table(self.host.read_optional("/proc/meminfo"))
         total, free = whole(levels.get("MemTotal")), whole(levels.get("MemFree"))
         return None if total is None or free is None else (total - free) * 1024
 
 
 def readings(facts: Facts, linux_used: int | None) -> Iterator[Reading]:
     """Turn what is known into readings."""
-    known = (
-        (TOTAL, facts.total), (AVAILABLE, facts.available), (COMMITTED, facts.committed),
-        (COMMIT_LIMIT, facts.commit_limit), (POOL, facts.pool_nonpaged), (VM, facts.vm),
-        (VM_UNRETURNED, unreturned_bytes(facts.vm, linux_used)),
-    )  # fmt: skip
-    for spec, value in known:
-        if value is not None:
-            yield Reading(spec, value)
+    whole_machine = [(spec, getattr(facts, field)) for spec, field in _OF_WINDOWS.items()]
+    yield from known([*whole_machine, (VM_UNRETURNED, unreturned_bytes(facts.vm, linux_used))])
     for name, adapter in labelled(facts.adapters):
-        for spec, value in (
-            (GPU_SIZE, adapter.size), (GPU_DEDICATED, adapter.dedicated), (GPU_SHARED, adapter.shared),
-            (GPU_COMMITTED, adapter.committed),
-        ):  # fmt: skip
-            if value is not None:
-                yield Reading(spec, value, (name,))
+        yield from known([(spec, getattr(adapter, field)) for spec, field in _OF_ADAPTERS.items()], name)

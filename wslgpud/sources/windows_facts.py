@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.units import one_line
+from wslgpud.words.units import one_line
 
-_KIB = 1024
 _INSTANCE = re.compile(r"luid_0x([0-9a-f]+)_0x([0-9a-f]+)_phys_\d+", re.IGNORECASE)
 _LUID = re.compile(r"0x([0-9a-f]+)_0x([0-9a-f]+)", re.IGNORECASE)
 _SAMPLE = re.compile(r"(?P<name>windows_\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \d+)?")
@@ -22,6 +21,20 @@ _LONGEST_LINE = 4000
 _MOST_ADAPTERS = 16
 _NAME_CHARACTERS = 80
 _VM_NAMES = ("vmmemwsl", "vmmem")
+#: Field of ``Facts`` -> what the probe and what windows_exporter call it.
+_MEMORY = {
+    "available": ("AvailableBytes", "windows_memory_available_bytes"),
+    "committed": ("CommittedBytes", "windows_memory_committed_bytes"),
+    "commit_limit": ("CommitLimit", "windows_memory_commit_limit"),
+    "pool_nonpaged": ("PoolNonpagedBytes", "windows_memory_pool_nonpaged_bytes"),
+}
+#: What windows_exporter calls them -> fields of ``Adapter``.
+_GPU = {
+    "windows_gpu_dedicated_video_memory_size_bytes": "size",
+    "windows_gpu_adapter_memory_dedicated_bytes": "dedicated",
+    "windows_gpu_adapter_memory_shared_bytes": "shared",
+    "windows_gpu_adapter_memory_committed_bytes": "committed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +64,14 @@ class Facts:
 
 def from_probe(answer: Mapping[str, Any]) -> Facts:
     """Read an answer of the probe; whatever does not have the form that was agreed on is not known."""
-    memory, system = _first(answer, "memory"), _first(answer, "system")
+    memory, system = ({**next(iter(_rows(answer, part)), {})} for part in ("memory", "system"))
     total = _whole(system.get("TotalVisibleMemorySize"))
     found: dict[tuple[int, int], Adapter] = {}
     for row in _rows(answer, "gpu"):
-        match = _INSTANCE.fullmatch(str(row.get("Name")))
-        if match is not None:
+        if match := _INSTANCE.fullmatch(str(row.get("Name"))):
             luid = (int(match[1], 16), int(match[2], 16))
-            found[luid] = Adapter(
-                luid,
-                dedicated=_whole(row.get("DedicatedUsage")),
-                shared=_whole(row.get("SharedUsage")),
-                committed=_whole(row.get("TotalCommitted")),
-            )
+            used = (_whole(row.get(name)) for name in ("DedicatedUsage", "SharedUsage", "TotalCommitted"))
+            found[luid] = Adapter(luid, "", None, *used)
     for row in _rows(answer, "adapters"):
         number = _whole(row.get("Luid"))
         luid = (number >> 32, number & 0xFFFFFFFF) if number is not None else (-1, -1)
@@ -74,15 +82,8 @@ def from_probe(answer: Mapping[str, Any]) -> Facts:
         (str(row.get("Name")), max(_whole(row.get(kind)) or 0 for kind in ("WorkingSet", "Private")))
         for row in _rows(answer, "vm")
     ]
-    return Facts(
-        None if total is None else total * _KIB,
-        _whole(memory.get("AvailableBytes")),
-        _whole(memory.get("CommittedBytes")),
-        _whole(memory.get("CommitLimit")),
-        _whole(memory.get("PoolNonpagedBytes")),
-        _vm(held),
-        tuple(found.values()),
-    )
+    known = {field: _whole(memory.get(name)) for field, (name, _) in _MEMORY.items()}
+    return Facts(None if total is None else total * 1024, vm=_vm(held), adapters=tuple(found.values()), **known)
 
 
 def from_exporter(text: str) -> Facts:
@@ -91,53 +92,33 @@ def from_exporter(text: str) -> Facts:
     https://github.com/prometheus-community/windows_exporter, docs/collector.gpu.md, .memory.md, .process.md
     """
     values: dict[str, int] = {}
-    cards: dict[tuple[int, int], dict[str, Any]] = {}
+    cards: dict[tuple[int, int], Adapter] = {}
     held: dict[tuple[str, str], int] = {}
     for line in text.splitlines():
         match = _SAMPLE.fullmatch(line) if len(line) <= _LONGEST_LINE else None
-        if match is None:
+        value = _whole(match["value"]) if match else None
+        if match is None or value is None:
             continue
-        name, value = match["name"], _whole(match["value"])
-        labels = dict(_LABEL.findall(match["labels"] or ""))
-        luid = _LUID.fullmatch(labels.get("luid", ""))
-        if value is None:
-            continue
-        if luid is not None:
-            known = cards.setdefault((int(luid[1], 16), int(luid[2], 16)), {})
-            known[name] = value
-            if name == "windows_gpu_info":
-                known["name"] = labels.get("name", "")
+        name, labels = match["name"], dict(_LABEL.findall(match["labels"] or ""))
+        if luid := _LUID.fullmatch(labels.get("luid", "")):
+            key = (int(luid[1], 16), int(luid[2], 16))
+            told = {"name": labels.get("name", "")} if name == "windows_gpu_info" else {_GPU.get(name, ""): value}
+            told.pop("", None)
+            cards[key] = replace(cards.get(key, Adapter(key)), **told)
         elif name in ("windows_process_working_set_bytes", "windows_process_private_bytes"):
             process = (labels.get("process", ""), labels.get("process_id", ""))
             held[process] = max(value, held.get(process, 0))
         elif not labels:
             values[name] = value
-    return Facts(
-        values.get("windows_memory_physical_total_bytes"),
-        values.get("windows_memory_available_bytes"),
-        values.get("windows_memory_committed_bytes"),
-        values.get("windows_memory_commit_limit"),
-        values.get("windows_memory_pool_nonpaged_bytes"),
-        _vm([(process, size) for (process, _), size in held.items()]),
-        tuple(
-            Adapter(
-                luid,
-                card.get("name", ""),
-                card.get("windows_gpu_dedicated_video_memory_size_bytes"),
-                card.get("windows_gpu_adapter_memory_dedicated_bytes"),
-                card.get("windows_gpu_adapter_memory_shared_bytes"),
-                card.get("windows_gpu_adapter_memory_committed_bytes"),
-            )
-            for luid, card in cards.items()
-        ),
-    )
+    known = {field: values.get(name) for field, (_, name) in _MEMORY.items()}
+    vm = _vm([(process, size) for (process, _), size in held.items()])
+    return Facts(values.get("windows_memory_physical_total_bytes"), vm=vm, adapters=tuple(cards.values()), **known)
 
 
 def labelled(adapters: Iterable[Adapter]) -> list[tuple[str, Adapter]]:
-    """Give each adapter a name that stays the same when Windows starts anew: its LUID does not.
+    """Give each adapter a name that survives a restart of Windows, as its LUID does not; the second is ``NAME #2``.
 
-    Of several of one name the second is called ``NAME #2``. Those without a name and without use are no
-    cards (Windows' own software renderer).
+    Adapters with neither name nor use are omitted: Windows' own software renderer.
     """
     seen: dict[str, int] = {}
     found: list[tuple[str, Adapter]] = []
@@ -175,10 +156,6 @@ def _vm(held: Iterable[tuple[str, int]]) -> int | None:
 def _rows(answer: Mapping[str, Any], part: str) -> list[Mapping[str, Any]]:
     rows = answer.get(part)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _first(answer: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    return next(iter(_rows(answer, part)), {})
 
 
 def _whole(value: object) -> int | None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import ClassVar, Literal
+from typing import Literal
 
-from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.metrics import MetricSpec
+from wslgpud.metrics import gauge, info
 from wslgpud.model import Reading, Sample
 from wslgpud.probes import interop
 from wslgpud.sources import Source
@@ -16,15 +15,18 @@ from wslgpud.words import say
 
 _TIMEOUT_SECONDS = 2.0
 
-WSL = MetricSpec(
-    "wsl", "info", "",
+WSL = info(
+    "wsl",
     "The Windows Subsystem for Linux this runs under: 1 or 2, its version, networking mode and distro.",
-    ("generation", "version", "networking", "distro"),
-)  # fmt: skip
-GPU_DEVICE = MetricSpec(
-    "wsl_gpu_device", "gauge", "",
-    "1 when WSL offers a GPU (/dev/dxg); 0: old Windows driver, or gpuSupport=false in .wslconfig.",
-)  # fmt: skip
+    "generation",
+    "version",
+    "networking",
+    "distro",
+    stored=True,
+)
+GPU_DEVICE = gauge(
+    "wsl_gpu_device", "1 when WSL offers a GPU (/dev/dxg); 0: old Windows driver, or gpuSupport=false in .wslconfig."
+)
 
 Generation = Literal[0, 1, 2]
 
@@ -32,34 +34,23 @@ Generation = Literal[0, 1, 2]
 class WslSource(Source):
     """Facts about WSL that change with an update at most; asked rarely, by no Windows process."""
 
-    name: ClassVar[str] = "wsl"
-    lane: ClassVar[str] = "wsl"  # wslinfo talks to WSL's init over a socket and may wait for it
-    period_seconds: float = 300.0
-    deadline_seconds: ClassVar[float] = 5.0
-    metrics: ClassVar[tuple[MetricSpec, ...]] = (WSL, GPU_DEVICE)
+    name = "wsl"
+    lane = "wsl"  # wslinfo talks to WSL's init over a socket and may wait for it
+    period_seconds = 300.0
+    deadline_seconds = 5.0
+    metrics = (WSL, GPU_DEVICE)
 
-    def __init__(self, host: Host, config: Config) -> None:
-        """Nothing is asked yet."""
-        super().__init__(host, config)
+    def _prepare(self) -> None:
         self._answers: dict[tuple[str, ...], str] = {}
 
     def read(self) -> Sample:
-        """Return what is known of WSL.
-
-        Raises:
-            NoData: this is not WSL.
-        """
+        """Return WSL's version, networking mode and distro; NoData outside WSL."""
         kind = generation(self.host)
         if not kind:
             raise NoData(say("this is not WSL"))
-        labels = (
-            str(kind),
-            self._ask("wslinfo", "--version"),
-            self._ask("wslinfo", "--networking-mode"),
-            self._distro(),
-        )
-        device = int(self.host.exists("/dev/dxg"))
-        return Sample((Reading(WSL, 1, labels), Reading(GPU_DEVICE, device)))
+        version, networking = (self._ask("wslinfo", option) for option in ("--version", "--networking-mode"))
+        labels = (str(kind), version, networking, self._distro())
+        return Sample((Reading(WSL, 1, labels), Reading(GPU_DEVICE, int(self.host.exists("/dev/dxg")))))
 
     def _ask(self, *command: str) -> str:
         """Return a command's answer, or the last one it gave: a busy init must not change the labels."""
@@ -83,10 +74,7 @@ def generation(host: Host) -> Generation:
     Kernels that users build drop "microsoft" from their name (https://github.com/microsoft/WSL/issues/12756)
     and containers hide /run/WSL, so each sign serves where the others fail.
     """
-    try:
-        release = host.read("/proc/sys/kernel/osrelease").strip()
-    except (NoData, SourceError):
-        release = ""
+    release = host.read_optional("/proc/sys/kernel/osrelease").strip()
     if release.endswith("-Microsoft"):  # WSL 1 alone writes it with a capital
         return 1
     if host.exists("/dev/dxg") or host.exists("/run/WSL") or interop.works(host):

@@ -10,11 +10,12 @@ from wslgpud.store.errors import (
     UnwritableError,
 )
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import Bucket, Delivery, Point, ProcessPoint, Run, SeriesRef, StoreStats
+from wslgpud.store.records import Bucket, DaemonRun, Delivery, Point, ProcessPoint, SeriesRef, StoreStats
 from wslgpud.store.store import Store
 
 __all__ = [
     "Bucket",
+    "DaemonRun",
     "Delivery",
     "LockedError",
     "NewerSchemaError",
@@ -22,7 +23,6 @@ __all__ = [
     "Point",
     "ProcessPoint",
     "Reader",
-    "Run",
     "SeriesRef",
     "Store",
     "StoreError",

@@ -9,13 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from wslgpud.store import schema
-from wslgpud.store.codec import decode
-from wslgpud.store.damage import DAMAGE
-from wslgpud.store.history import blocks_of, mask_of, times_of
+from wslgpud.store.codec import Block, decode
+from wslgpud.store.errors import DAMAGE
 from wslgpud.store.reader import Reader
-from wslgpud.store.rollup import Summary, summarise
-from wslgpud.store.sheet import Block
-from wslgpud.store.tiers import MINUTE, MINUTE_PART, minute_rows
+from wslgpud.store.rollup import MINUTE, MINUTE_PART, Summary, minute_rows, summarise
+from wslgpud.store.series_reader import blocks_of, mask_of, times_of
 from wslgpud.words import Said, cause, say
 
 #: findings told at most; a damaged page makes hundreds
@@ -62,14 +60,10 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
                 minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
             except KeyError:
                 yield say(
-                    "chunk {number}: belongs to a series {series} that is not known",
-                    number=number, series=series_id,
-                )  # fmt: skip
+                    "chunk {number}: belongs to a series {series} that is not known", number=number, series=series_id
+                )
             except DAMAGE as error:
-                yield say(
-                    "chunk {number}, series {series}: {why}",
-                    number=number, series=series_id, why=cause(error),
-                )  # fmt: skip
+                yield say("chunk {number}, series {series}: {why}", number=number, series=series_id, why=cause(error))
         yield from _compare(connection, number, minutes)
     progress(len(numbers), len(numbers))
     if not numbers and connection.scalar(select(func.count()).select_from(block)):
@@ -84,7 +78,6 @@ def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, w
 
 
 def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[Said]:
-    """Hold the samples of a chunk against the minutes made of them and, perhaps, of other chunks."""
     table = schema.rollup_minute
     parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
     mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
@@ -99,16 +92,13 @@ def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator
     wrong = [
         (time, series_id)
         for (time, series_id), seen in minutes.items()
-        if (time // MINUTE_PART * MINUTE_PART, series_id) >= first
-        and not _holds(kept.get((time, series_id)), seen)
+        if (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
     ]
     if wrong:
         yield say(
-            "chunk {number}: {count} of its minutes do not hold what their samples say",
-            number=number, count=len(wrong),
-        )  # fmt: skip
+            "chunk {number}: {count} of its minutes do not hold what their samples say", number=number, count=len(wrong)
+        )
 
 
-def _holds(kept: Summary | None, seen: Summary) -> bool:
-    """Tell whether a minute can be the summary of these samples and perhaps more."""
+def _holds(kept: Summary | None, seen: Summary) -> bool:  # perhaps more than these samples
     return kept is not None and kept.n >= seen.n and kept.low <= seen.low and kept.high >= seen.high

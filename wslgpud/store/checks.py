@@ -31,7 +31,6 @@ class NightlyCheck:
     """Looks through the file when its time has come; ``report`` is told of damage and of which file."""
 
     def __init__(self, target: str, wall: Callable[[], float], report: Damaged) -> None:
-        """Look at nothing yet."""
         self._target, self._wall, self._report = target, wall, report
         self._due_wall = wall() + FIRST_SECONDS
         self._thread: threading.Thread | None = None

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Engine,
-    Integer,
-    create_engine,
-    event,
-    func,
-    literal_column,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from wslgpud import extras
-from wslgpud.masking import address
+from wslgpud import optional_packages
+from wslgpud.security.redaction import address
+from wslgpud.sources import disk
 from wslgpud.store.errors import (
     LockedError,
     MissingDriverError,
@@ -55,20 +46,12 @@ _REMOTE = {
 #: how long a statement may take on a server
 STATEMENT_SECONDS = 300
 #: each schema of a database is a history of its own
-_OUR_SCHEMA: ColumnElement[int] = literal_column(
-    "CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer
-)
-_VOLATILE = {"tmpfs", "ramfs"}
-
-
-def is_url(target: str) -> bool:
-    """Tell a database URL from a path."""
-    return "://" in target
+_OUR_SCHEMA: ColumnElement[int] = literal_column("CAST(CAST(current_schema() AS regnamespace) AS oid)::int", Integer)
 
 
 def sqlite_path(target: str) -> Path | None:
     """Return the file behind a path or ``sqlite:///`` URL, None for a database server."""
-    if not is_url(target):
+    if "://" not in target:
         return Path(target)
     url = make_url(target)
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
@@ -79,22 +62,23 @@ def shown(target: str) -> str:
     return address(target, path=True)
 
 
-def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:
+def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     """Return a warning about the file system below ``folder``, empty when there is none.
 
     SQLite's write-ahead log needs shared memory and locks that work: on 9p and its like it fails with
     "disk I/O error" or "locking protocol" (gastownhall/beads#920) and does not lock against Windows
-    (microsoft/WSL#2395). ``mountinfo`` is the text of /proc/self/mountinfo.
+    (microsoft/WSL#2395). ``mounts`` is the text of /proc/self/mounts.
 
     Raises:
         UnsuitableFolderError: a database there would fail or be damaged.
     """
-    if mountinfo is None:
+    if mounts is None:
         try:
-            mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
-    kind = _file_system(os.path.realpath(folder), mountinfo)
+    mount = disk.holder(disk.mounts(mounts), os.path.realpath(folder))
+    kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
         raise UnsuitableFolderError(
             say(
@@ -104,32 +88,13 @@ def check_state_folder(folder: Path, mountinfo: str | None = None) -> str:
                 kind=_REMOTE[kind],
             )
         )
-    if kind in _VOLATILE:
+    if kind in ("tmpfs", "ramfs"):
         return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
     return ""
 
 
-def _file_system(path: str, mountinfo: str) -> str:
-    """Return the type of the file system that holds ``path``: the last mount over its longest prefix."""
-    best, kind = -1, ""
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        fields = left.split(" ")
-        if len(fields) < 5 or not right:
-            continue
-        point = re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        inside = point in ("/", path) or path.startswith(point + "/")
-        if inside and len(point) >= best:
-            best, kind = len(point), right.split(" ", 1)[0]
-    return kind
-
-
 def prepare_folder(path: Path) -> None:
-    """Create the folder of the database and make sure it can be written.
-
-    Raises:
-        UnwritableError: it cannot.
-    """
+    """Create the folder of the database and make sure it can be written, or raise UnwritableError."""
     folder = path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,8 +110,7 @@ def prepare_folder(path: Path) -> None:
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
         raise UnwritableError(
             say(
-                "{existing}: cannot be written by user {user}; change its owner, or name another "
-                "file in store.path",
+                "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
                 existing=str(existing),
                 user=os.geteuid(),
             )
@@ -157,11 +121,7 @@ def prepare_folder(path: Path) -> None:
 
 
 def refuse_odd_files(path: Path) -> None:
-    """Refuse a database beside which a pipe, a link or the like bears the name of a file of SQLite's.
-
-    Raises:
-        NotADatabaseError: opening a pipe waits until somebody writes into it.
-    """
+    """Raise NotADatabaseError for a pipe or link named as a file of SQLite's: opening one may wait for ever."""
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
@@ -179,21 +139,21 @@ def log_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
 
+def size_of(path: Path | None) -> int | None:
+    """Return the size of a file, None where it cannot be told."""
+    with suppress(OSError):
+        return None if path is None else path.stat().st_size
+    return None
+
+
 class WriterLock:
     """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock beside ``path``.
-
-        Raises:
-            LockedError: another process holds it.
-            UnwritableError: the lock file cannot be made.
-        """
+        """Take the lock beside ``path``, or raise LockedError (another process holds it) or UnwritableError."""
         self._path = lock_path(path)
         try:
-            self._descriptor = os.open(
-                self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise UnwritableError(
                 say("{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error))
@@ -220,18 +180,15 @@ def writer_engine(target: str) -> Engine:
     path = sqlite_path(target)
     if path is None:
         return _server_engine(target, poolclass=NullPool)
-    engine = create_engine(_url(path), connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
+    url = URL.create("sqlite", database=os.fspath(path))
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
     _manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
     return engine
 
 
 def reader_engine(target: str) -> Engine:
-    """Return an engine that cannot write and does not wait for the writer.
-
-    Raises:
-        StoreError: there is no such database.
-    """
+    """Return an engine that neither writes nor waits for the writer, or raise StoreError: there is no database."""
     path = sqlite_path(target)
     if path is None:
         # each statement would see its own moment: what is sealed between two of them would be in neither
@@ -239,9 +196,7 @@ def reader_engine(target: str) -> Engine:
             target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
         )
     if not path.is_file():
-        raise StoreError(
-            say("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-        )
+        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
     refuse_odd_files(path)
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
@@ -267,7 +222,7 @@ def _server_engine(target: str, **options: Any) -> Engine:
                 "needs psycopg: {remedy}",
                 database=shown(target),
                 error=cause(error),
-                remedy=extras.remedy("postgresql"),
+                remedy=optional_packages.remedy("postgresql"),
             )
         ) from error
     event.listen(engine, "connect", _pin_schema)
@@ -297,11 +252,7 @@ def serialise(connection: Connection) -> None:
 
 
 def claim_host(connection: Connection, host_id: int, host_name: str, target: str) -> None:
-    """Make sure that no other daemon writes for this host, as long as the connection lasts.
-
-    Raises:
-        LockedError: one does.
-    """
+    """Raise LockedError if another daemon writes for this host; none can as long as the connection lasts."""
     if connection.dialect.name != "postgresql":
         return
     lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
@@ -313,10 +264,6 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
                 host_name=host_name,
             )
         )
-
-
-def _url(path: Path) -> URL:
-    return URL.create("sqlite", database=os.fspath(path))
 
 
 def _manual_transactions(engine: Engine, begin: str) -> None:
@@ -333,18 +280,20 @@ def _manual_transactions(engine: Engine, begin: str) -> None:
 
 
 def _writer_pragmas(connection: Any, _: object) -> None:
-    new = connection.execute("PRAGMA page_count").fetchone()[0] == 0
-    if new:
+    if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
         # must come before the log and any table: the other order leaves it off for the life of the file
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    # what SQLite hears from the disk while it does so by itself it tells nobody
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA journal_size_limit = 131072")
-    connection.execute("PRAGMA cache_size = -2048")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    # what SQLite hears from the disk while it copies its log by itself it tells nobody
+    for setting in (
+        "journal_mode = WAL",
+        "synchronous = NORMAL",
+        "wal_autocheckpoint = 0",
+        "journal_size_limit = 131072",
+        "cache_size = -2048",
+        "temp_store = MEMORY",
+    ):
+        connection.execute(f"PRAGMA {setting}")
 
 
 def run_outside(connection: Connection, script: str) -> None:

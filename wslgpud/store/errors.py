@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-class StoreError(Exception):
+from sqlalchemy.exc import DBAPIError
+
+from wslgpud.security.redaction import address, parts, without
+from wslgpud.words import Told, known, say
+
+log = logging.getLogger(__name__)
+
+#: what taking a row apart ends in when it is not as it was written
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zlib.error, struct.error)
+
+
+class StoreError(Told):
     """The history cannot be opened or used; the text names the file and what to do."""
 
 
@@ -37,3 +56,62 @@ class LockedError(StoreError):
 
 class UnsuitableFolderError(StoreError):
     """The folder's file system cannot carry a database that is written while others read."""
+
+
+@contextmanager
+def gap(what: str, *names: object) -> Iterator[None]:
+    """Log that ``what`` is damaged and go on: SQLite has no checksums, and one bit must not cost all the rest."""
+    try:
+        yield
+    except DAMAGE as error:
+        log.warning("%s: damaged: %s", what % names, error)
+
+
+@contextmanager
+def explained(target: str) -> Iterator[None]:
+    """Turn the driver's errors, wrapped by SQLAlchemy or not, into a StoreError with the remedy."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        raise explain(error, target) from error
+
+
+def explain(error: DBAPIError | sqlite3.Error, target: str) -> StoreError:
+    """Return ``error`` as a StoreError of the right kind."""
+    # PostgreSQL explains itself over several lines; whoever reads a log or a terminal is promised one.
+    said = error.orig if isinstance(error, DBAPIError) else error
+    text, name = " ".join(str(said).split()), address(target, path=True)
+    if "://" in target:
+        text = without(text, parts(target))
+    if "not a database" in text:
+        return NotADatabaseError(say("{name}: is not a database; move the file away or name another one", name=name))
+    if "malformed" in text:
+        return StoreError(
+            say(
+                "{name}: is damaged ({text}); the daemon sets it aside and saves what can be read",
+                name=name,
+                text=known(text),
+            )
+        )
+    if "locked" in text:
+        return LockedError(say("{name}: held by another process ({text}); close that one", name=name, text=known(text)))
+    kind, remedy = StoreError, say("free some space or name another folder in store.path")
+    if "readonly" in text or "unable to open" in text:
+        kind, remedy = UnwritableError, say("check the owner of the file and of its folder")
+        if _forbidden(target):
+            remedy = say("you may not read it: use sudo, or log in anew if you have just joined the group wslgpud")
+    elif "interrupted" in text:
+        remedy = say("looking into it takes too long; it is damaged, or made to be so")
+    elif "full" not in text:
+        return StoreError(say("{name}: {text}", name=name, text=known(text)))
+    return kind(say("{name}: {text}; {remedy}", name=name, text=known(text), remedy=remedy))
+
+
+def _forbidden(target: str) -> bool:
+    try:
+        Path(target).stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(target, os.R_OK)

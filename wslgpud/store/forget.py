@@ -10,6 +10,7 @@ from wslgpud.config import StoreSettings
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.store import schema
 from wslgpud.store.intake import Intake
+from wslgpud.store.rollup import DAY
 
 #: time between two passes over all series
 PASS_SECONDS = 6 * 3600.0
@@ -17,7 +18,6 @@ PASS_SECONDS = 6 * 3600.0
 SLICE_SECONDS = 0.02
 #: series read at a time
 _AT_ONCE = 200
-_DAY_SECONDS = 86400
 #: of a metric that has its fill of names so many series are left, so that new ones find room
 ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
 
@@ -28,30 +28,20 @@ _PARTS = """WITH RECURSIVE parts(part) AS (SELECT max(part) FROM {table} UNION A
     SELECT (SELECT max(t.part) FROM {table} t WHERE t.part < parts.part)
     FROM parts WHERE parts.part >= :since)
     SELECT {what} FROM parts {rest}"""
-_HOUR_SINCE = text(
-    _PARTS.format(
-        table="rollup_hour",
-        what="1",
-        rest="JOIN rollup_hour r ON r.part = parts.part AND r.series = :series"
-        " WHERE parts.part >= :since LIMIT 1",
-    )
-)
-_SUMMARIES = [
-    text(
-        f"DELETE FROM {table} WHERE series = :series AND part IN"  # noqa: S608 - our own names
-        f" ({_PARTS.format(table=table, what='part', rest='')})"
-    )
-    for table in (schema.rollup_minute.name, schema.rollup_hour.name)
-]
+_OF_SERIES = "JOIN rollup_hour r ON r.part = parts.part AND r.series = :series WHERE parts.part >= :since LIMIT 1"
+_HOUR_SINCE = text(_PARTS.format(table="rollup_hour", what="1", rest=_OF_SERIES))
+_SUMMARIES = {
+    table: text(_PARTS.format(table=table.name, what="part", rest="")).columns(table.c.part)
+    for table in (schema.rollup_minute, schema.rollup_hour)
+}
 
 
 class Forgetter:
     """Passes over the series now and then, a slice each time it is called."""
 
     def __init__(self, settings: StoreSettings, intake: Intake) -> None:
-        """Begin with the first call; ``intake`` says which series are in use."""
         days = max(settings.raw_days, settings.minute_days, settings.hour_days)
-        self._raw_seconds, self._all_seconds = settings.raw_days * _DAY_SECONDS, days * _DAY_SECONDS
+        self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
         self._intake = intake
         self._due_mono = 0.0
         self._place: int | None = None
@@ -67,16 +57,14 @@ class Forgetter:
             low, high = schema.series_range(self._intake.host_id)
         if self._place is None:
             self._place, self._excess = low - 1, _excess(connection, low, high)
-        query = select(_series.id, _series.host, _series.metric).where(
-            _series.id.between(self._place + 1, high)
-        )
+        query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
         some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
-        started = time.monotonic()
+        started, in_use = time.monotonic(), self._intake.in_use()
         for number, host, metric in some:
             self._place = number
             crowded = self._excess.get((host, metric), 0) > 0
             since = now_wall - (self._raw_seconds if crowded else self._all_seconds)
-            if not self._intake.uses(number) and not _kept(connection, number, since):
+            if number not in in_use and not _kept(connection, number, since):
                 _delete(connection, number)
                 self.forgotten += 1
                 if crowded:
@@ -90,7 +78,6 @@ class Forgetter:
 
 
 def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str], int]:
-    """Return how many series each metric has that is full, beyond those that it is left with."""
     count = func.count()
     query = select(_series.host, _series.metric, count).where(_series.id.between(low, high))
     query = query.group_by(_series.host, _series.metric).having(count >= MOST_SERIES_OF_NAMES)
@@ -98,8 +85,7 @@ def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str]
 
 
 def _kept(connection: Connection, number: int, since_wall: float) -> bool:
-    """Tell whether a series has hours since a moment, or samples that are not sealed yet."""
-    since = int(since_wall // _DAY_SECONDS) * _DAY_SECONDS
+    since = int(since_wall // DAY) * DAY
     if connection.execute(_HOUR_SINCE, {"series": number, "since": since}).first() is not None:
         return True
     batch = schema.batch.c
@@ -111,6 +97,7 @@ def _kept(connection: Connection, number: int, since_wall: float) -> bool:
 
 
 def _delete(connection: Connection, number: int) -> None:
-    for statement in _SUMMARIES:
-        connection.execute(statement, {"series": number, "since": 0})
+    for table, parts in _SUMMARIES.items():
+        gone = table.c.series == number, table.c.part.in_(parts.bindparams(since=0).scalar_subquery())
+        connection.execute(delete(table).where(*gone))
     connection.execute(delete(schema.series).where(_series.id == number))

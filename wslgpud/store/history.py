@@ -1,420 +1,349 @@
-"""Values and summaries of one series from an open connection: sealed chunks, then the newest ticks."""
+"""What can be asked of a history, beside the daemon that writes it."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import compress, pairwise, repeat
-from operator import add, itemgetter, mul, sub, truediv
-from typing import Any, NamedTuple, cast
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import lru_cache
+from itertools import repeat
+from operator import itemgetter, truediv
+from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    Table,
-    TextClause,
-    bindparam,
-    func,
-    literal,
-    select,
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, false, func, null, or_, select, true
+
+from wslgpud.event import Event
+from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.model import Number, StressResult, Transition
+from wslgpud.security import safe_files
+from wslgpud.store import numbers, schema, series_reader, stress_rows
+from wslgpud.store.errors import gap
+from wslgpud.store.journal import transition_of
+from wslgpud.store.records import (
+    Bucket,
+    DeliveryRecord,
+    GpuProcessPoint,
+    Oldest,
+    Point,
+    ProcessPoint,
+    SeriesRef,
+    matcher,
+    new_bucket,
+    new_point,
 )
-from sqlalchemy import cast as cast_to
-
-from wslgpud.model import Number
-from wslgpud.store import schema
-from wslgpud.store.codec import decode, inflate, rises
-from wslgpud.store.damage import DAMAGE, gap
-from wslgpud.store.errors import StoreError
-from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
-from wslgpud.store.rollup import NONE, Steps, columns, merge, summarise
-from wslgpud.store.sheet import Block, find, unpack
-from wslgpud.store.tiers import DAY, HOUR, MINUTE, MINUTE_PART, MINUTE_ROW, minutes_of
+from wslgpud.store.rollup import Steps
+from wslgpud.store.series_reader import Asked, unscaled
+from wslgpud.words import from_text
 
 log = logging.getLogger(__name__)
 
-#: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
-_WIDTH = 26 * MAX_BATCH
-
-#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
-_MOST_ROWS = 250_000
-
-Values = tuple[list[int], list[Number]]
-#: whether time only grows, times (ms, or seconds), values
-Piece = tuple[bool, Iterable[Any], Iterable[Number]]
-#: gives the summaries of a series, by their beginning in ms
-Tier = Callable[[Connection, "Asked"], Steps]
-
-
-class Asked(NamedTuple):
-    """One series (its id and its divisor, see ``schema``) between two moments, both included."""
-
-    number: int
-    divisor: int
-    start_ms: int
-    end_ms: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether its values are kept as whole numbers."""
-        return self.divisor > 0
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """First and last id of the rows of its host."""
-        return schema.row_range(self.number >> schema.SERIES_BITS)
-
-
-# Made once: SQLAlchemy takes four times as long to put such a statement together as to have it answered.
-_chunk, _block, _batch = schema.chunk.c, schema.block.c, schema.batch.c
-_low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
-_sheet = _chunk.id * schema.block_id(1, 0)
-#: the chunks between two moments with the sheet of each, or the block of one series
-_SEALED = (
-    select(_chunk.id, _chunk.ticks, _chunk.low_ms, _chunk.high_ms, _chunk.last_ms, _chunk.times, _chunk.masks)
-    .add_columns(_block.id, _block.mask, _block.last, _block.data)
-    .join(schema.block, _block.id.in_((_sheet, _sheet + bindparam("own", type_=BigInteger))))
-    .where(_chunk.high_ms >= _start, _chunk.low_ms <= _end, _chunk.id.between(_low, _high))
-    .order_by(_chunk.id)
-)
-_FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
-_FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by(_batch.id).limit(1)
-
-
-@cache
-def _unsealed(place_of: str) -> Select[Any]:
-    """Return what gives the batches with a series between two moments, and the text from its values on."""
-    position = getattr(func, place_of)(_batch.readings, bindparam("needle"), type_=Integer)
-    values = func.substr(_batch.readings, position + bindparam("length", type_=Integer), _WIDTH)
-    return (
-        select(_batch.ms, _batch.offsets, values)
-        .where(_batch.id.between(_low, _high), position > 0, _batch.ms.between(_start - PERIOD_MS, _end))
-        .order_by(_batch.id)
-    )
-
-
-def raw(connection: Connection, asked: Asked) -> Values:
-    """Return times in milliseconds and values as kept (times divisor), between two moments, by time."""
-    return _joined(_pieces(connection, asked, 1, 1))
-
-
-def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
-    times: list[Any] = []
-    values: list[Number] = []
-    rising = True
-    for in_order, more_times, more_values in pieces:
-        before = len(times)
-        times += more_times
-        values += more_values
-        if len(times) > MOST_VALUES:
-            raise StoreError(TOO_MANY)
-        rising = (
-            rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
-        )
-    if not rising:
-        # a clock went back; ticks of the same millisecond stay in order of arrival
-        order = sorted(range(len(times)), key=times.__getitem__)
-        times, values = [times[i] for i in order], [values[i] for i in order]
-    return times, values
-
-
-def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
-    """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
-    tables = (schema.rollup_minute, schema.rollup_hour)
-    minute, hour = (_first_part(connection, table, host) for table in tables)
-    return _first_sample(connection, host), minute, hour
-
-
-def _first_part(connection: Connection, table: Table, host: int) -> int | None:
-    query = select(func.min(table.c.part))
-    if connection.dialect.name != "sqlite":  # in a file all hosts are one machine, and this is a single seek
-        query = query.where(table.c.series.between(*schema.series_range(host)))
-    part: int | None = connection.scalar(query)
-    return part and part * 1000
-
-
-def _first_sample(connection: Connection, host: int) -> int | None:
-    low, high = schema.row_range(host)
-    first = connection.scalar(_FIRST_SEALED, {"low": low, "high": high})
-    return connection.scalar(_FIRST_NEWEST, {"low": low, "high": high}) if first is None else first
-
-
-def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
-    """Return every value still kept, and before the first of them one a minute, before that one an hour.
-
-    That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
-    seconds, and the values are those that were measured.
-    """
-    before = _coarser(connection, asked, _minutes, _hours)
-    times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
-    if not before.times:
-        return times, values
-    older = unscaled(before.last if kind == "counter" else before.means, asked.divisor)
-    return [*(ms / 1000 for ms in before.times), *times], [*older, *values]
-
-
-def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
-    """Return the values that were kept as ``numbers``: the floats nearest to their decimals, or integers."""
-    return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
-
-
-def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
-    """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
-    host = asked.number >> schema.SERIES_BITS
-    raw_from = _first_sample(connection, host)
-    if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
-        return NONE
-    minute_from = _first_part(connection, schema.rollup_minute, host)
-    begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
-    found = NONE
-    for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
-        if tier in tiers:
-            # a step that reaches into the finer tier is that one's
-            known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
-            end = min((asked.end_ms, *known))
-            if asked.start_ms <= end:
-                found = found.then(tier(connection, asked._replace(end_ms=end)))
-    return found
-
-
-def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
-
-    Milliseconds and values as kept come divided by ``per_time`` and ``per_value``, each as it is made.
-    """
-    yield from _sealed(connection, asked, per_time, per_value)
-    times, values = _columns(list(_newest(connection, asked)))
-    rising = all(a <= b for a, b in pairwise(times))
-    yield rising, unscaled(times, per_time), unscaled(values, per_value)
-
-
-def _columns(points: Sequence[tuple[int, Number]]) -> Values:
-    return [ms for ms, _ in points], [value for _, value in points]
-
-
-def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
-    own, (low, high) = schema.block_id(0, asked.number), asked.rows
-    words = {"own": own, "start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
-    start, end = asked.start_ms / per_time, asked.end_ms / per_time
-    for number, ticks, low_ms, high_ms, last_ms, when, masks, place, *one in _tuples(
-        connection, _SEALED, words
-    ):
-        try:
-            found = Block(*one) if place & own else find(one[-1], own)
-            if found is None:
-                continue
-            times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
-            if found.mask:
-                times = list(compress(times, _mask(masks, ticks, found.mask)))
-            values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
-        except DAMAGE as error:
-            # what cannot be known is a gap
-            log.warning("chunk %d of series %d: %s", number, asked.number, error)
-            continue
-        if low_ms < asked.start_ms or high_ms > asked.end_ms:
-            inside = [start <= time <= end for time in times]
-            times, values = list(compress(times, inside)), list(compress(values, inside))
-        yield rises(when), times, values
-
-
-def _tuples(
-    connection: Connection, query: Select[Any], words: Mapping[str, Any] | None = None
-) -> Iterable[Sequence[Any]]:
-    """Return what a query gives, row by row: a month of sheets is a hundred megabytes.
-
-    Of SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as all the rest. A
-    server would give everything at once unless asked not to.
-    """
-    if connection.dialect.name == "sqlite":
-        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
-    options = {"stream_results": True, "max_row_buffer": 16}
-    return connection.execute(query, words, execution_options=options)
-
-
-def times_of(chunk: Any) -> list[Any]:
-    """Return when the ticks of a chunk were, in order of arrival, in milliseconds."""
-    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True)
-
-
-def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
-    """Return the blocks of a chunk by the low 16 bits of their series.
-
-    Raises:
-        ValueError: its sheet is damaged.
-    """
-    table, first = schema.block, schema.block_id(chunk, 0)
-    query = select(table).where(table.c.id.between(first, schema.block_id(chunk, -1)))
-    found: dict[int, Block] = {}
-    for number, *block in connection.execute(query):
-        found |= {number - first: Block(*block)} if number > first else unpack(block[-1])
-    return found
-
-
-def mask_of(chunk: Any, mask: int) -> bytes:
-    """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
-    return _mask(chunk.masks, chunk.ticks, mask)
-
-
-def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
-    return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
-
-
-def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
-    """Return (ms, value) of one series among the ticks that are not sealed yet, in order of arrival.
-
-    The text is cut out by position: parsing each batch as JSON would take twenty times as long.
-    """
-    needle, (low, high) = f'"{asked.number}":', asked.rows
-    words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
-    query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
-    parse: Callable[[str], Number] = int if asked.whole else float
-    for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
-        found: list[tuple[int, Number]] = []
-        with gap("ticks from %d on, series %d", first, asked.number):
-            many = text[0] == "["
-            texts = (
-                text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
-            )
-            for offset, number in zip(json.loads(offsets), texts, strict=False):
-                if asked.start_ms <= first + offset <= asked.end_ms:
-                    found.append((first + offset, parse(number)))
-        yield from found
-
-
-def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
-    """Return what is known of a series by clock-aligned step (its beginning in ms).
-
-    The coarsest tier that serves is read, and ticks that are not sealed yet are added to it.
-    """
-    begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
-    asked = asked._replace(start_ms=begin, end_ms=end)
-    if step_ms % (MINUTE * 1000):
-        found = merge(_coarser(connection, asked, _minutes, _hours), step_ms)
-        newest = raw(connection, asked)
-    else:
-        tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
-        found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
-        table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
-        kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
-        if kept_from is not None and asked.start_ms < kept_from:
-            # the samples may be kept for longer
-            before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
-            samples = _joined(_sealed(connection, before, 1, 1))
-            found = found.then(columns(summarise(*samples, step_ms)))
-        steps = tier(connection, asked)
-        found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
-        newest = _columns(list(_newest(connection, asked)))
-    return found.then(columns(summarise(*newest, step_ms)))
-
-
-def _minutes(connection: Connection, asked: Asked) -> Steps:
-    found: tuple[list[Any], ...] = ([], [], [], [], [], [])
-    for part, series, *row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, MINUTE_ROW):
-        times, *values = minutes_of(part, series, *row)
-        found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
-        for column, more in zip(found[1:], values, strict=True):
-            column.extend(more)
-    return Steps(*found).between(asked.start_ms, asked.end_ms)
-
-
-def _hours(connection: Connection, asked: Asked) -> Steps:
-    of = schema.rollup_hour.c
-    wanted = (of.part * 1000 + of.hour * (HOUR * 1000), of.n, of.last, of.below, of.above, of.extra)
-    rows = _by_part(connection, asked, schema.rollup_hour, DAY, *wanted)
-    if not rows:
-        return NONE
-    times, n, last, below, above, extra = zip(*rows, strict=True)
-    found = Steps(times, n, below, above, extra, last)
-    if asked.whole:
-        total = list(map(add, map(mul, n, last), extra))
-        found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
-    return found.between(asked.start_ms, asked.end_ms)
-
-
-def _by_part(
-    connection: Connection, asked: Asked, table: Table, width: int, *columns: ColumnElement[Any] | TextClause
-) -> Sequence[Any]:
-    """Return the rows of a series, by their first column; parts are sought by the key, never scanned for."""
-    oldest = connection.scalar(select(func.min(table.c.part)))
-    newest = connection.scalar(select(func.max(table.c.part)))
-    if oldest is None or newest is None:
-        return []
-    first, last = max(oldest, asked.start_ms // 1000 // width * width), min(newest, asked.end_ms // 1000)
-    if first > last:
-        return []
-    part = select(cast_to(literal(first), BigInteger).label("part")).cte("asked", recursive=True)
-    part = part.union_all(select(part.c.part + width).where(part.c.part + width <= last))
-    query = (
-        select(*columns)
-        .select_from(part)
-        .join(table, part.c.part == table.c.part)
-        .where(table.c.series == asked.number)
-    )
-    if connection.dialect.name != "sqlite":
-        return connection.execute(query.order_by(*table.primary_key.columns)).all()
-    # Those of one part come by their key; SQLite would sort all, as it does not know that the parts come by
-    # theirs.
-    return sorted(_tuples(connection, query), key=itemgetter(0))
-
-
-def last_values(connection: Connection, low: int, high: int) -> dict[int, tuple[int, Number]]:
-    """Return (ms, value) of every series at the end of the newest chunk among ids ``low`` to ``high``."""
-    chunk = schema.chunk
-    newest = connection.execute(
-        select(chunk).where(chunk.c.id.between(low, high)).order_by(chunk.c.id.desc()).limit(1)
-    ).first()
-    if newest is None:
-        return {}
-    host = low >> schema.ROW_BITS << schema.SERIES_BITS
-    found = {}
-    with gap("chunk %d", newest.id):
-        times = times_of(newest)
-        latest = {0: times[-1]}
-        for number, (mask, last, _) in blocks_of(connection, newest.id).items():
-            if mask not in latest:
-                latest[mask] = times[mask_of(newest, mask).rfind(1)]
-            found[host | number] = (latest[mask], last)
-    return found
-
-
-def _parsed(data: bytes) -> list[Any]:
-    """Return the processes of a chunk.
-
-    Raises:
-        ValueError: there are more rows than a chunk can hold: each would take a hundred times its two bytes.
-    """
-    text = inflate(data, MOST_INFLATED_BYTES)
-    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
-        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
-    found: list[Any] = json.loads(text)
-    return found
-
-
-def processes(
-    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
-) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Return (ms, rows as in ``schema.batch``) between two moments."""
-    chunk, table = schema.chunk, schema.batch
-    sealed = (
-        select(chunk.c.processes)
-        .where(chunk.c.high_ms >= start_ms, chunk.c.low_ms <= end_ms, chunk.c.processes.is_not(None))
-        .where(ours(connection, chunk))
-        .order_by(chunk.c.id)
-    )
-    for data in connection.scalars(sealed):
-        with gap("processes of a chunk"):
-            yield from [(ms, rows) for ms, rows in _parsed(data) if start_ms <= ms <= end_ms]
-    newest = (
-        select(table.c.ms, table.c.processes)
-        .where(table.c.ms.between(start_ms - PERIOD_MS, end_ms), table.c.processes.is_not(None))
-        .where(ours(connection, table))
-        .order_by(table.c.id)
-    )
-    for first, text in connection.execute(newest):
-        with gap("processes from %d on", first):
-            seen = [(first + offset, rows) for offset, rows in json.loads(text)]
-            yield from [(ms, rows) for ms, rows in seen if start_ms <= ms <= end_ms]
+#: ``latest`` looks back this far, and at no more rows, for series that are read less often than every tick
+LATEST_MS = 65_000
+LATEST_ROWS = 150
+#: series of one metric of one machine that ``series`` lists, and of all; a sound history has fewer
+MOST_LISTED_OF_A_METRIC = MOST_SERIES_OF_NAMES
+MOST_LISTED = 20_000
+#: changes of level that are given as a list; who needs more takes them one at a time
+MOST_TRANSITIONS = 1000
+#: events that are given; a program that is killed again and again makes thousands an hour
+MOST_EVENTS = 5000
+
+_T = TypeVar("_T", Point, Bucket)
+
+
+class History:
+    """What can be asked of a history; who has a connection says of which machine (``host``, empty: of all)."""
+
+    host = ""
+
+    def connected(self) -> AbstractContextManager[Connection]:
+        """Lend a connection within a transaction that sees one moment of the database, or raise StoreError."""
+        raise NotImplementedError
+
+    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
+        """Return the series that a pattern means (see ``records.matcher``), of one machine if it is named."""
+        return sorted(self.kinds(pattern, host))
+
+    def kinds(self, pattern: str = "*", host: str = "") -> dict[SeriesRef, str]:
+        """Return such series with the kinds (gauge, counter) of their metrics.
+
+        At most ``MOST_LISTED_OF_A_METRIC`` of each metric and machine, and ``MOST_LISTED`` in all; one that
+        is not listed can still be read.
+        """
+        wanted = matcher(pattern)
+        found: dict[SeriesRef, str] = {}
+        of_metric: Counter[tuple[str, str]] = Counter()
+        with self.connected() as connection:
+            # of a pattern the first that match may be any
+            most = MOST_LISTED_OF_A_METRIC if pattern == "*" else schema.series_range(0)[1]
+            for ref, kind in numbers.listed(connection, host, most):
+                if not wanted(ref):
+                    continue
+                of_metric[ref.host, ref.metric] += 1
+                if of_metric[ref.host, ref.metric] <= MOST_LISTED_OF_A_METRIC:
+                    found[ref] = kind
+                if len(found) >= MOST_LISTED:
+                    break
+        return found
+
+    def hosts(self) -> list[str]:
+        """Return the machines whose history lies here."""
+        with self.connected() as connection:
+            return list(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.name)))
+
+    def oldest(self) -> Oldest:
+        """Return since when there are samples, minutes and hours, of whichever host has them longest."""
+        with self.connected() as connection:
+            hosts = connection.scalars(select(schema.host.c.id)).all()
+            begins = [series_reader.oldest(connection, host) for host in hosts]
+        known = ([ms / 1000 for ms in of if ms is not None] for of in zip(*begins, strict=True))
+        return Oldest(*(min(walls, default=None) for walls in known))
+
+    def read(self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None) -> list[Point]:
+        """Return the values between two moments (both included), by time.
+
+        With ``step`` (seconds) one point for each clock-aligned step that has values, stamped with its
+        beginning: the last value of a counter, the mean of anything else. Gaps stay gaps. So it is without
+        ``step`` for times whose samples are not kept any more: then a step is a minute, or an hour.
+        """
+        if step is None:
+            return list(map(new_point, zip(*self.columns(series, start_wall, end_wall), strict=True)))
+        points: list[list[Point]] = []
+        for number, steps in self._stepped(series, start_wall, end_wall, step):
+            values = unscaled(steps.last if number.kind == "counter" else steps.means, number.divisor)
+            points.append(list(map(new_point, zip(_walls(steps), values, strict=True))))
+        return _one_each(points)
+
+    def columns(self, series: SeriesRef, start_wall: float, end_wall: float) -> tuple[list[float], list[Number]]:
+        """Return the same as ``read``, as times and values apart, which is quicker for many of them."""
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
+        with self.connected() as connection:
+            parts = [
+                series_reader.best(connection, Asked(one.number, one.divisor, start, end), kind=one.kind)
+                for one in numbers.of(connection, series)
+            ]
+        if len(parts) == 1:
+            return parts[0]
+        # of a precision that was changed and changed back, in turns
+        points = sorted(((t, v) for part in parts for t, v in zip(*part, strict=True)), key=itemgetter(0))
+        return [t for t, _ in points], [v for _, v in points]
+
+    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
+        """Return n, min, max, sum and last for each clock-aligned step (seconds) that has values.
+
+        Steps of whole minutes and hours come from the summaries kept for a year and for ten.
+        """
+        buckets: list[list[Bucket]] = []
+        for number, steps in self._stepped(series, start_wall, end_wall, step):
+            columns = (unscaled(column, number.divisor) for column in steps[2:])
+            buckets.append(list(map(new_bucket, zip(_walls(steps), steps.n, *columns, strict=True))))
+        return _one_each(buckets)
+
+    def _stepped(
+        self, series: SeriesRef, start_wall: float, end_wall: float, step: float
+    ) -> list[tuple[numbers.Number, Steps]]:
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
+        step_ms = max(1, round(step * 1000))
+        with self.connected() as connection:
+            return [
+                (one, series_reader.summaries(connection, Asked(one.number, one.divisor, start, end), step_ms))
+                for one in numbers.of(connection, series)
+            ]
+
+    def latest(self) -> dict[SeriesRef, Point]:
+        """Return the last known value of every series that is still recorded, each with its own time.
+
+        Those read at least once a minute are the newest; what is read less often may be that of the last
+        sealed quarter of an hour.
+        """
+        table = schema.batch
+        found: dict[int, tuple[int, Number]] = {}
+        with self.connected() as connection:
+            for host in connection.scalars(select(schema.host.c.id)).all():
+                mine = schema.of_host(table, host)
+                found |= series_reader.last_values(connection, host)
+                newest = connection.scalar(select(table.c.ms).where(mine).order_by(table.c.id.desc()).limit(1))
+                rows = connection.execute(
+                    select(table.c.ms, table.c.offsets, table.c.readings)
+                    .where(mine, table.c.ms >= (newest or 0) - LATEST_MS)
+                    .order_by(table.c.id.desc())
+                    .limit(LATEST_ROWS)
+                ).all()
+                for ms, offsets, readings in reversed(rows):
+                    with gap("ticks from %d on", ms):
+                        last = ms + json.loads(offsets)[-1]
+                        for key, given in json.loads(readings).items():
+                            found[int(key)] = (last, given[-1] if isinstance(given, list) else given)
+            series = {number: (ref, divisor) for number, ref, divisor in numbers.refs(connection, [*found])}
+        return {
+            series[number][0]: Point(ms / 1000, *unscaled((value,), series[number][1]))
+            for number, (ms, value) in found.items()
+            if number in series
+        }
+
+    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
+        """Return the processes that were recorded between two moments, by time."""
+        return [
+            ProcessPoint(wall, pid, start, name, rss * 1024, swap * 1024)
+            for wall, (pid, start, name, rss, swap) in self._processes(start_wall, end_wall, int)
+        ]
+
+    def gpu_processes(self, start_wall: float, end_wall: float) -> list[GpuProcessPoint]:
+        """Return the programs that used a GPU between two moments, by time."""
+        return [
+            GpuProcessPoint(wall, uuid, pid, name, None if used is None else used * 1024)
+            for wall, (uuid, pid, name, used) in self._processes(start_wall, end_wall, str)
+        ]
+
+    def _processes(self, start_wall: float, end_wall: float, first: type[int | str]) -> list[tuple[float, list[Any]]]:
+        start, end = round(start_wall * 1000), round(end_wall * 1000)
+        with self.connected() as connection:
+            found = [
+                (ms / 1000, row)
+                for ms, rows in series_reader.processes(connection, start, end, self._ours)
+                for row in rows
+                if isinstance(row[0], first)
+            ]
+        return sorted(found, key=itemgetter(0))
+
+    def events(self, start_wall: float, end_wall: float, kind: str = "") -> list[Event]:
+        """Return the newest of what happened between two moments, of one kind or all, by time."""
+        of = schema.event.c
+        query = select(schema.event).where(of.ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        if kind:
+            query = query.where(of.kind == kind)
+        found = []
+        for row in self._rows(query.order_by(of.ms.desc(), of.id.desc()).limit(MOST_EVENTS), schema.event):
+            with gap("event %d", row.id):
+                found.append(Event(row.kind, row.ms / 1000, row.text, safe_files.parsed(row.fields)))
+        return found[::-1]
+
+    def deliveries(self, start_wall: float, end_wall: float) -> Iterator[DeliveryRecord]:
+        """Yield how it went with the messages that were put into the outbox between two moments."""
+        of = schema.outbox.c
+        query = select(of.channel, of.transition, of.created_ms, of.done_ms, of.attempts, of.error)
+        query = query.where(of.created_ms.between(round(start_wall * 1000), round(end_wall * 1000)))
+        for row in self._rows(query.order_by(of.id), schema.outbox):
+            done = None if row.done_ms is None else row.done_ms / 1000
+            made, error = row.created_ms / 1000, from_text(row.error)
+            yield DeliveryRecord(row.channel, row.transition, made, done, row.attempts, error)
+
+    def transitions(
+        self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
+    ) -> list[tuple[int, Transition]]:
+        """Return the ``newest`` changes of level between two moments with their ids, by time."""
+        of = schema.transition.c
+        query = select(schema.transition).where(of.ms >= round(since_wall * 1000))
+        if until_wall < math.inf:
+            query = query.where(of.ms <= round(until_wall * 1000))
+        return [*self._changes(query.order_by(of.ms.desc(), of.id.desc()).limit(newest))][::-1]
+
+    def changes(
+        self,
+        since_wall: float = 0.0,
+        lasting: Collection[str] = (),
+        *,
+        brief: bool = False,
+        of: tuple[Collection[str], str, int, int] | None = None,
+    ) -> Iterator[tuple[int, Transition]]:
+        """Yield the changes of level since a moment with their ids, by id, one at a time.
+
+        Args:
+            since_wall: the moment.
+            lasting: rules of which those before it are wanted, too.
+            brief: leave out the forecasts and what the rules saw, which is most of the work.
+            of: rules, resource, first and last id: those of one incident.
+        """
+        table = schema.transition.c
+        columns = [null().label(c.name) if brief and c.name in ("forecast", "facts") else c for c in table]
+        query = select(*columns).where(or_(table.ms >= round(since_wall * 1000), table.rule.in_(lasting)))
+        if of is not None:
+            query = query.where(table.rule.in_(of[0]), table.resource == of[1], table.id.between(*of[2:]))
+        yield from self._changes(query.order_by(table.id))
+
+    def changes_numbered(self, numbers_: Collection[int]) -> dict[int, Transition]:
+        """Return these changes of level by their ids; at most 500 at a time."""
+        return dict(self._changes(select(schema.transition).where(schema.transition.c.id.in_([*numbers_][:500]))))
+
+    def _changes(self, query: Select[Any]) -> Iterator[tuple[int, Transition]]:
+        for row in self._rows(query, schema.transition):
+            with gap("transition %d", row.id):
+                yield row.id, transition_of(row)
+
+    def stress_runs(
+        self, since_wall: float = 0.0, *, brief: bool = False, before: int | None = None, newest: int | None = None
+    ) -> list[tuple[int, StressResult]]:
+        """Return stress runs since a moment with their ids, by time.
+
+        Args:
+            since_wall: the moment.
+            brief: leave out the rows behind their figures.
+            before: only those with lower ids.
+            newest: no more than so many, the newest.
+        """
+        of = schema.stress_run.c
+        query = select(of.id, of.document).where(of.ms >= round(since_wall * 1000))
+        if before is not None:
+            query = query.where(of.id < before)
+        # Pages are cut by id.
+        query = query.order_by(of.ms, of.id) if newest is None else query.order_by(of.id.desc()).limit(newest)
+        found = [(n, replace(run, detail={}) if brief else run) for n, run in self._stress_runs(query)]
+        return found if newest is None else found[::-1]
+
+    def stress_run(self, number: int) -> StressResult | None:
+        """Return one stress run; None when there is none of that id."""
+        of = schema.stress_run.c
+        return dict(self._stress_runs(select(of.id, of.document).where(of.id == number))).get(number)
+
+    def _stress_runs(self, query: Select[Any]) -> Iterator[tuple[int, StressResult]]:
+        for row in self._rows(query, schema.stress_run, most_buffered=8):
+            try:
+                run = stress_rows.from_json(safe_files.parsed(row.document))
+            except (ValueError, TypeError) as error:  # the second for what is no text at all
+                _log_once(row.id, str(error))
+            else:
+                yield row.id, run
+
+    def count_stress_runs(self) -> int:
+        """Return how many stress runs are kept."""
+        (row,) = self._rows(select(func.count()).select_from(schema.stress_run), schema.stress_run)
+        return int(row[0])
+
+    def _rows(self, query: Select[Any], table: Table, most_buffered: int = 500) -> Iterator[Row[Any]]:
+        """Yield the rows of the chosen machine one at a time: an ordinary user can add thousands a day."""
+        options = {"stream_results": True, "max_row_buffer": most_buffered}
+        with (
+            self.connected() as connection,
+            connection.execute(query.where(self._ours(connection, table)), execution_options=options) as rows,
+        ):
+            yield from rows
+
+    def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
+        hosts = {row.name: row.id for row in connection.execute(select(schema.host))}
+        # Where there is no other the condition would only mislead who chooses an index.
+        alone = connection.dialect.name == "sqlite" and hosts.keys() <= {self.host}
+        if not self.host or alone:
+            return true()
+        if self.host not in hosts:
+            return false()
+        return schema.of_host(table, hosts[self.host])
+
+
+def _walls(steps: Steps) -> Iterable[float]:
+    return map(truediv, steps.times, repeat(1000))
+
+
+def _one_each(found: list[list[_T]]) -> list[_T]:
+    if len(found) == 1:
+        return found[0]
+    by_time = {step[0]: step for some in found for step in some}
+    return [by_time[wall] for wall in sorted(by_time)]
+
+
+@lru_cache(maxsize=1024)
+def _log_once(number: int, why: str) -> None:
+    log.warning("stress run %d is left out, its row in the database is damaged: %s", number, why)

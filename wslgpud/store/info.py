@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
 from wslgpud.store import engine, schema
-from wslgpud.store.damage import gap
-from wslgpud.store.errors import StoreError
-from wslgpud.store.history import blocks_of, mask_of
+from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.reader import Reader
 from wslgpud.store.records import Oldest
-from wslgpud.store.tiers import DAY
+from wslgpud.store.rollup import DAY
+from wslgpud.store.series_reader import blocks_of, mask_of
 from wslgpud.words import template
 
 #: tier -> its tables
 TIERS = {
     template("samples, sealed"): ("chunk", "block"),
     template("samples, newest"): ("batch",),
-    template("minutes"): ("rollup_minute", "minute_of_part"),
+    template("minutes"): ("rollup_minute",),
     template("hours"): ("rollup_hour",),
     template("events and alerts"): ("event", "transition", "outbox"),
 }
@@ -82,7 +82,7 @@ def info(reader: Reader) -> Info:
         hosts=hosts,
         series=series,
         file_bytes=total,
-        wal_bytes=_size(engine.log_path(path)) if path is not None else 0,
+        wal_bytes=engine.size_of(path and engine.log_path(path)) or 0,
         free_bytes=free,
         tiers=tiers,
         samples=samples,
@@ -93,7 +93,6 @@ def info(reader: Reader) -> Info:
 
 
 def _samples(connection: Connection) -> int:
-    """Count the values kept, sealed or not."""
     chunk, batch = schema.chunk, schema.batch
     total = 0
     for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
@@ -108,31 +107,20 @@ def _samples(connection: Connection) -> int:
 
 def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
     """Return bytes by tier (nothing where this SQLite cannot tell), of the whole, and of its free pages."""
-    with reader.connected() as connection:
-        if connection.dialect.name != "sqlite":
-            size = {
-                table.name: connection.scalar(select(func.pg_total_relation_size(table.name))) or 0
-                for table in schema.metadata.sorted_tables
-            }
-            return _by_tier(size), sum(size.values()), 0
-        pages, free, page = engine.page_counts(connection)
-    try:
-        with reader.connected() as connection:
+    size: dict[str, int] = {}
+    total = free_bytes = 0
+    # not every SQLite is built with dbstat
+    with suppress(StoreError), reader.connected() as connection:
+        if connection.dialect.name == "sqlite":
+            pages, free, page = engine.page_counts(connection)
+            total, free_bytes = pages * page, free * page
             query = "SELECT coalesce(m.tbl_name, s.name), sum(s.pgsize) FROM dbstat s"
             query += " LEFT JOIN sqlite_master m ON m.name = s.name GROUP BY 1"
-            size = {str(name): int(total) for name, total in connection.exec_driver_sql(query)}
-    except StoreError:  # not every SQLite is built with it
-        size = {}
-    return _by_tier(size) if size else {}, pages * page, free * page
-
-
-def _by_tier(size: dict[str, int]) -> dict[str, int]:
-    found = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
-    return found | {template("all else"): sum(size.values()) - sum(found.values())}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+            size = {str(name): int(taken) for name, taken in connection.exec_driver_sql(query)}
+        else:
+            tables = schema.metadata.tables
+            size = {name: connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables}
+            total = sum(size.values())
+    tiers = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
+    rest = {template("all else"): sum(size.values()) - sum(tiers.values())}
+    return tiers | rest if size else {}, total, free_bytes

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from wslgpud.event import Event
 from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
-from wslgpud.store.backlog import Backlog
 from wslgpud.store.numbers import Found, SeriesKey
-from wslgpud.store.pending import Batch, OpenBatch, Pending, dumps
+from wslgpud.store.pending import Backlog, Batch, OpenBatch, Pending
+from wslgpud.store.rollup import dumps
 from wslgpud.store.series_in_use import SeriesInUse
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
@@ -24,25 +24,16 @@ PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
 
 
-class EventRow(NamedTuple):
-    """One event as it waits and as it is written."""
-
-    id: int
-    ms: int
-    kind: str
-    text: str
-    fields: str
-
-
 class Waiting(NamedTuple):
     """What one transaction will write."""
 
     series: list[tuple[int, SeriesKey]]
     batches: list[Batch]
-    events: list[EventRow]
+    #: those of ``schema.batch`` that the batches are
+    rows: list[dict[str, Any]]
+    events: list[dict[str, Any]]
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to write."""
         return bool(self.series or self.batches or self.events)
 
 
@@ -54,62 +45,55 @@ class Intake:
     """
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
-        """Begin empty; ``attach`` tells what the database already has."""
         self._lock = threading.Lock()
-        self._host_id = 0
+        #: of the host whose rows these are
+        self.host_id = 0
         self._series = SeriesInUse()
         self._open = OpenBatch()
-        self._pending = Pending(buffer_bytes)
-        self._events: Backlog[EventRow] = Backlog()
+        self.pending = Pending(buffer_bytes)
+        self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
         self._next_row = PROVISIONAL
         self._shift = 0
         self._committed_row = 0
-        self._synced_row = 0
-        self.dropped_events = 0
+        #: last id of our ticks that the disk is known to have: only such may be sealed. Those after it may have to
+        #: be committed once more, and what is sealed already would be there twice
+        self.synced_row = 0
         self.rejected_values = 0
 
-    def attach(self, host_id: int, found: Found, last_row: int, *, same_file: bool = False) -> None:
-        """Adopt what an opened database holds: our host's id, the series in use, the last row id in use.
+    def attach(self, host_id: int, last_row: int, *, same_file: bool = False) -> None:
+        """Adopt what an opened database holds: our host's id, the last row id in use.
 
         Called again with each new connection. For another file than before what waits is renumbered; for
         the same it must not be, because a commit that failed may have happened all the same.
         """
         with self._lock:
             self._close_batch()
-            self._host_id = host_id
-            moved = self._series.adopt(host_id, found)
+            self.host_id = host_id
+            self._series.adopt(host_id)
             free = max(last_row, schema.row_range(host_id)[0]) + 1
             if self._next_row >= PROVISIONAL:
                 self._shift = free - PROVISIONAL
                 self._next_row += self._shift
             self._next_row = max(self._next_row, free)
             if not same_file:
-                self._committed_row = self._synced_row = last_row
-                self._pending.renumber(lambda batch: self._renumbered(batch, moved))
-                self._events = Backlog(e._replace(id=self._row_ids(1)) for e in self._events)
-
-    def keys(self) -> list[SeriesKey]:
-        """Return the series in use that have a number."""
-        with self._lock:
-            return self._series.keys()
+                self._committed_row = self.synced_row = last_row
+                self.pending.replace(lambda batch: batch._replace(id=self._row_ids(len(batch.rows))))
+                self.events.replace(lambda event: {**event, "id": self._row_ids(1)})
 
     def unnumbered(self) -> list[SeriesKey]:
         """Return the series that wait for ``number``."""
         with self._lock:
-            return self._series.unnumbered()
+            return [series.key for series in self._series.unnumbered()]
 
     def number(self, keys: Iterable[SeriesKey], found: Found) -> None:
         """Give series of ``unnumbered`` their numbers: those found, else free ones as long as there are."""
         with self._lock:
-            moved = self._series.number(set(keys), found)
-            self.rejected_values += list(moved.values()).count(None)
-            self._open.rename({str(old): None if now is None else str(now) for old, now in moved.items()})
-            self._pending.replace(lambda batch: _numbered(batch, moved))
+            self.rejected_values += self._series.number(set(keys), found)
 
-    def uses(self, number: int) -> bool:
-        """Tell whether readings of a series came lately."""
+    def in_use(self) -> set[int]:
+        """Return the numbers of the series whose readings came lately."""
         with self._lock:
-            return self._series.uses(number)
+            return {*self._series.numbers().values()}
 
     def put(self, snapshot: Snapshot, *, urgent: bool) -> None:
         """Keep the fresh, stored readings, the processes and the events of a tick."""
@@ -117,7 +101,7 @@ class Intake:
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
-            if not len(self._pending):
+            if not self.pending.bytes:  # of what is committed, too: it may have to be written again
                 self._series.turn(snapshot.mono)
             for report in snapshot.reports:
                 if not report.fresh:
@@ -125,7 +109,7 @@ class Intake:
                 sample = report.sample
                 self._scale(sample.readings, readings)
                 if sample.processes:
-                    processes = [*_process_rows(sample.processes), *_gpu_process_rows(snapshot.gpus)]
+                    processes = [*_process_rows(sample.processes, snapshot.gpus)]
                 for event in sample.events:
                     self._keep_event(event)
             if readings or processes:
@@ -137,67 +121,53 @@ class Intake:
                     self._close_batch()
 
     def waiting(self, ticks: int) -> Waiting:
-        """Return what waits, about ``ticks`` ticks of it at most, without taking it away.
-
-        Only events while series wait for their numbers.
-        """
+        """Return about ``ticks`` ticks of what waits, without taking it away; only events while numbers are missing."""
         with self._lock:
             if self._series.unnumbered():
-                return Waiting([], [], list(self._events))
+                return Waiting([], [], [], self.events.waiting())
             self._close_batch()
-            return Waiting(list(self._series.unsaved), self._pending.first(ticks), list(self._events))
+            batches, numbers = self.pending.first(ticks), self._series.numbers()
+            series, events = list(self._series.unsaved), self.events.waiting()
+        rows = [
+            {**row, "id": batch.id + i, "batch": batch.id, "readings": _numbered(row["readings"], numbers)}
+            for batch in batches
+            for i, row in enumerate(batch.rows)
+        ]
+        return Waiting(series, batches, rows, events)
 
     def committed(self, done: Waiting) -> None:
         """Note what was committed."""
         with self._lock:
             del self._series.unsaved[: len(done.series)]
-            self._pending.committed(done.batches)
+            self.pending.committed(done.batches)
             if done.batches:
                 newest = done.batches[-1]
                 self._committed_row = newest.id + len(newest.rows) - 1
-            self._events.committed(done.events)
+            self.events.committed(done.events)
 
     def synced(self) -> None:
         """Forget what is committed: the disk has it."""
         with self._lock:
-            self._pending.synced()
-            self._synced_row = self._committed_row
-            self._events.synced()
+            self.pending.synced()
+            self.synced_row = self._committed_row
+            self.events.synced()
 
     def again(self) -> None:
         """Have everything committed again that the disk may not have."""
         with self._lock:
-            self._pending.again()
-            self._events.again()
-
-    @property
-    def host_id(self) -> int:
-        """Id of the host whose rows these are."""
-        return self._host_id
-
-    @property
-    def synced_row(self) -> int:
-        """Last id of our ticks that the disk is known to have: only such may be sealed.
-
-        Those after it may have to be committed once more, and what is sealed already would be there twice.
-        """
-        return self._synced_row
+            self.pending.again()
+            self.events.again()
 
     @property
     def queue(self) -> tuple[int, int]:
         """Ticks that wait, and the bytes they take, about."""
         with self._lock:  # the writer takes from it meanwhile
-            return self._pending.ticks + len(self._open.times), self._pending.bytes
-
-    @property
-    def dropped_ticks(self) -> int:
-        """Ticks given up so far."""
-        return self._pending.dropped_ticks
+            return self.pending.ticks + len(self._open.times), self.pending.bytes
 
     @property
     def empty(self) -> bool:
         """Tell whether everything is written."""
-        return not (self._open.times or len(self._pending) or self._events or self._series.unsaved)
+        return not (self._open.times or self.pending or self.events or self._series.unsaved)
 
     def next_row(self) -> int:
         """Return a row id nobody has."""
@@ -209,7 +179,6 @@ class Intake:
         return number + self._shift if number >= PROVISIONAL else number
 
     def _row_ids(self, count: int) -> int:
-        """Return the first of ``count`` new row ids."""
         self._next_row += count
         return self._next_row - count
 
@@ -217,17 +186,11 @@ class Intake:
         if self._open.times:
             rows = self._open.rows()
             number = self._row_ids(len(rows))
-            self._pending.put(Batch(number, rows, len(self._open.times), self._open.urgent))
+            self.pending.put(Batch(number, rows, len(self._open.times), self._open.urgent))
             self._open = OpenBatch()
 
-    def _renumbered(self, batch: Batch, moved: Mapping[int, int | None]) -> Batch:
-        rows = batch.rows
-        if moved:
-            rows = tuple(r._replace(readings=_renamed(r.readings, moved)) for r in rows)
-        return batch._replace(id=self._row_ids(len(rows)), rows=rows)
-
     def _scale(self, readings: Iterable[Reading], into: dict[str, Number]) -> None:
-        """Put readings under their series' ids as whole numbers of their last decimal."""
+        """Put readings under the names of their series as whole numbers of their last decimal."""
         known = self._series.known
         for spec, value, labels in readings:
             if not spec.stored:
@@ -236,19 +199,19 @@ class Intake:
             found = of_metric.get(labels) if of_metric is not None else None
             if found is None:
                 found = self._series.learn(spec, labels)
-            number = _scaled(value, found[1]) if found[0] else None
+            name = found.name
+            number = _scaled(value, found.divisor) if name else None
             if number is None:
                 self.rejected_values += 1
-            elif spec.names and found[0] in into:
-                into[found[0]] += number
+            elif spec.names and name in into:
+                into[name] += number
             else:
-                into[found[0]] = number
+                into[name] = number
 
     def _keep_event(self, event: Event) -> None:
-        if len(self._events) >= BUFFER_EVENTS:
-            self.dropped_events += self._events.give_up()[1]
         fields = json.dumps(dict(event.fields), ensure_ascii=False)
-        self._events.put(EventRow(self._row_ids(1), round(event.wall * 1000), event.kind, event.text, fields))
+        row = {"id": self._row_ids(1), "ms": round(event.wall * 1000), "kind": event.kind, "text": event.text}
+        self.events.put({**row, "fields": fields})
 
 
 def _scaled(value: float, divisor: int) -> int | float | None:
@@ -264,25 +227,13 @@ def _scaled(value: float, divisor: int) -> int | float | None:
     return number if -_INT64 <= number < _INT64 else None
 
 
-def _process_rows(processes: Iterable[ProcessSample]) -> list[list[Any]]:
-    return [[p.pid, p.start_ticks, p.name, p.rss_bytes // 1024, p.swap_bytes // 1024] for p in processes]
-
-
-def _gpu_process_rows(gpus: Iterable[GpuSample]) -> Iterator[list[Any]]:
+def _process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample]) -> Iterator[list[Any]]:
+    for p in processes:
+        yield [p.pid, p.start_ticks, p.name, p.rss_bytes // 1024, p.swap_bytes // 1024]
     for gpu in gpus:
-        for p in gpu.processes:
-            yield [gpu.uuid, p.pid, p.name, None if p.used_bytes is None else p.used_bytes // 1024]
+        for on in gpu.processes:
+            yield [gpu.uuid, on.pid, on.name, None if on.used_bytes is None else on.used_bytes // 1024]
 
 
-def _numbered(batch: Batch, moved: Mapping[int, int | None]) -> Batch:
-    """Return a batch with the series' own numbers for their provisional ones, which are negative."""
-    if not any('"-' in row.readings for row in batch.rows):
-        return batch
-    rows = (r._replace(readings=_renamed(r.readings, moved)) for r in batch.rows)
-    return batch._replace(rows=tuple(rows))
-
-
-def _renamed(readings: str, moved: Mapping[int, int | None]) -> str:
-    """Return the readings of a row under other series ids."""
-    pairs = ((moved.get(int(key), int(key)), values) for key, values in json.loads(readings).items())
-    return dumps({str(key): values for key, values in pairs if key is not None})
+def _numbered(readings: str, numbers: Mapping[str, int]) -> str:
+    return dumps({str(numbers[name]): values for name, values in json.loads(readings).items() if name in numbers})

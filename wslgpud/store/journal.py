@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Row, select, update
 
-from wslgpud import documents
 from wslgpud.model import Forecast, Level, Transition
+from wslgpud.security import safe_files
 from wslgpud.store import schema
-from wslgpud.store.backlog import Backlog
-from wslgpud.store.damage import gap
+from wslgpud.store.errors import gap
+from wslgpud.store.pending import Backlog
 from wslgpud.store.records import Delivery
-from wslgpud.store.sql import insert_new
-from wslgpud.words import Said, from_json, from_text, to_json, to_text
+from wslgpud.store.schema import insert_new
+from wslgpud.words import Message, Said, facts_from_json, from_json, from_text, to_json, to_text
 
 Write = Callable[[Connection], object]
 
@@ -31,44 +31,16 @@ MAX_WAITING = 20_000
 MOST_LOADED = 5000
 
 
-def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
-    probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
-    fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
-    return fields | {
-        "level": forecast.level.label,
-        "probabilities": probabilities,
-        "who": to_json(forecast.who),
-    }
-
-
-def forecast_from(payload: Mapping[str, Any]) -> Forecast:
-    """Return a forecast from its row; fields of other versions are ignored."""
-    known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
-    probabilities = {int(h): p for h, p in dict(known.get("probabilities") or {}).items()}
-    return Forecast(
-        **known
-        | {
-            "level": Level[known["level"].upper()],
-            "probabilities": probabilities,
-            "who": from_json(known.get("who", "")),
-        }
-    )
-
-
 class Journal:
     """Transitions and deliveries: in memory now, in the database as soon as it takes them."""
 
-    def __init__(
-        self, next_id: Callable[[], int], final_id: Callable[[int], int], wall: Callable[[], float]
-    ) -> None:
-        """Begin empty; ``next_id`` gives row ids, ``final_id`` what they are on disk, ``wall`` the time."""
+    def __init__(self, next_id: Callable[[], int], final_id: Callable[[int], int], wall: Callable[[], float]) -> None:
         self._lock = threading.Lock()
         self._next_id, self._final_id = next_id, final_id
         self._wall = wall
         self._unsent: dict[int, Delivery] = {}
-        self._writes: Backlog[Write] = Backlog()
+        self.writes: Backlog[Write] = Backlog(MAX_WAITING)
         self._loaded = False
-        self.dropped_writes = 0
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
         """Remember the deliveries of our ids that no channel has taken yet."""
@@ -82,31 +54,23 @@ class Journal:
         for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):
                 earlier[row.id] = Delivery(
-                    row.id, row.channel, row.transition, documents.parsed(row.payload),
-                    row.created_ms / 1000, row.attempts, from_text(row.error),
-                )  # fmt: skip
+                    row.id,
+                    row.channel,
+                    row.transition,
+                    safe_files.parsed(row.payload),
+                    row.created_ms / 1000,
+                    row.attempts,
+                    from_text(row.error),
+                )
         with self._lock:
             self._unsent = earlier | self._unsent
             self._loaded = True
 
     def record(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]]) -> int:
         """Keep a transition and what each channel is to be told of it; return its id."""
-        number, forecast, facts = self._next_id(), transition.forecast, to_json(transition.facts)
-        row = {
-            "ms": round(transition.wall * 1000),
-            "mono": transition.mono,
-            "resource": transition.resource,
-            "rule": transition.rule,
-            "old": int(transition.old),
-            "new": int(transition.new),
-            "message": json.dumps(to_json(transition.message), ensure_ascii=False),
-            "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
-            "facts": json.dumps(facts, ensure_ascii=False) if facts else None,
-        }
-        self.run(
-            lambda connection: insert_new(
-                connection, schema.transition, [{"id": self._final_id(number), **row}]
-            )
+        number, row = self._next_id(), _row_of(transition)
+        self.writes.put(
+            lambda connection: insert_new(connection, schema.transition, [{"id": self._final_id(number), **row}])
         )
         for channel, message in messages.items():
             self.post(channel, message, number)
@@ -129,11 +93,9 @@ class Journal:
 
         def write(connection: Connection) -> None:
             of = None if transition_id is None else self._final_id(transition_id)
-            insert_new(
-                connection, schema.outbox, [{"id": self._final_id(delivery.id), "transition": of, **row}]
-            )
+            insert_new(connection, schema.outbox, [{"id": self._final_id(delivery.id), "transition": of, **row}])
 
-        self.run(write)
+        self.writes.put(write)
         return delivery.id
 
     def unsent(self, channel: str | None = None) -> list[Delivery]:
@@ -141,46 +103,8 @@ class Journal:
         with self._lock:
             return [d for d in self._unsent.values() if channel in (None, d.channel)]
 
-    def sent(self, delivery_id: int) -> None:
-        """Mark a delivery as taken by its channel (or given up for good)."""
-        self._change(delivery_id, done=True, error="")
-
-    def failed(self, delivery_id: int, error: Said) -> None:
-        """Note an attempt that failed; the delivery goes on waiting."""
-        self._change(delivery_id, done=False, error=error)
-
-    def abandoned(self, delivery_id: int, error: Said) -> None:
-        """Give a delivery up for good; the row keeps why."""
-        self._change(delivery_id, done=True, error=error)
-
-    def run(self, write: Write) -> None:
-        """Have a small write done, in order with all others; of too many that wait the oldest is given up."""
-        with self._lock:
-            if len(self._writes) >= MAX_WAITING:
-                self.dropped_writes += self._writes.give_up()[1]
-            self._writes.put(write)
-
-    def batch(self) -> list[Write]:
-        """Return what waits to be written, without taking it away."""
-        with self._lock:
-            return list(self._writes)
-
-    def committed(self, writes: Iterable[Write]) -> None:
-        """Note which were committed; committed again they change nothing."""
-        with self._lock:
-            self._writes.committed(writes)
-
-    def synced(self) -> None:
-        """Forget what is committed: the disk has it."""
-        with self._lock:
-            self._writes.synced()
-
-    def again(self) -> None:
-        """Have everything committed again that the disk may not have."""
-        with self._lock:
-            self._writes.again()
-
-    def _change(self, delivery_id: int, *, done: bool, error: Said) -> None:
+    def tried(self, delivery_id: int, error: Said = "", *, done: bool) -> None:
+        """Note an attempt to hand a delivery over; it goes on waiting unless it is ``done`` with for good."""
         with self._lock:
             delivery = self._unsent.get(delivery_id)
             if delivery is None:
@@ -195,8 +119,56 @@ class Journal:
             "done_ms": round(self._wall() * 1000) if done else None,
         }
         box = schema.outbox
-        self.run(
+        self.writes.put(
             lambda connection: connection.execute(
                 update(box).where(box.c.id == self._final_id(delivery_id)).values(values)
             )
         )
+
+
+def _row_of(transition: Transition) -> dict[str, Any]:
+    """Return a change of level as the columns of its row, without the id."""
+    forecast, facts = transition.forecast, to_json(transition.facts)
+    return {
+        "ms": round(transition.wall * 1000),
+        "mono": transition.mono,
+        "resource": transition.resource,
+        "rule": transition.rule,
+        "old": int(transition.old),
+        "new": int(transition.new),
+        "message": json.dumps(to_json(transition.message), ensure_ascii=False),
+        "forecast": None if forecast is None else json.dumps(_forecast_payload(forecast)),
+        "facts": json.dumps(facts, ensure_ascii=False) if facts else None,
+    }
+
+
+def transition_of(row: Row[Any]) -> Transition:
+    """Return the change of level of a row; one that is damaged ends in any of ``errors.DAMAGE``."""
+    said = from_json(safe_files.parsed(row.message))
+    return Transition(
+        row.ms / 1000,
+        row.mono,
+        row.resource,
+        row.rule,
+        Level(row.old),
+        Level(row.new),
+        Message(said) if isinstance(said, str) else said,
+        None if row.forecast is None else _forecast_from(safe_files.parsed(row.forecast)),
+        facts_from_json(safe_files.parsed(row.facts or "{}")),
+    )
+
+
+def _forecast_payload(forecast: Forecast) -> dict[str, Any]:
+    probabilities = {str(horizon): p for horizon, p in forecast.probabilities.items()}
+    fields = {name: getattr(forecast, name) for name in Forecast.__slots__}
+    return fields | {"level": forecast.level.label, "probabilities": probabilities, "who": to_json(forecast.who)}
+
+
+def _forecast_from(payload: Mapping[str, Any]) -> Forecast:
+    known = {name: value for name, value in payload.items() if name in Forecast.__slots__}
+    converted = {
+        "level": Level[known["level"].upper()],
+        "probabilities": {int(h): p for h, p in dict(known.get("probabilities") or {}).items()},
+        "who": from_json(known.get("who", "")),
+    }
+    return Forecast(**known | converted)

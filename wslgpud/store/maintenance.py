@@ -12,8 +12,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from wslgpud.store import engine as engines
-from wslgpud.store.errors import LockedError, StoreError, UnwritableError
-from wslgpud.store.explain import explain
+from wslgpud.store.errors import LockedError, StoreError, UnwritableError, explained
 from wslgpud.words import cause, say
 
 #: pages copied between two calls of ``progress``
@@ -28,23 +27,14 @@ class Compaction(NamedTuple):
 
 
 def file_of(target: str) -> Path:
-    """Return the file behind a path or URL.
-
-    Raises:
-        StoreError: there is none, or the history lies on a server.
-    """
+    """Return the file behind a path or URL, or raise StoreError: there is none, or it lies on a server."""
     path = engines.sqlite_path(target)
     if path is None:
         raise StoreError(
-            say(
-                "{database}: lies on a server; use its own tools (pg_dump, VACUUM)",
-                database=engines.shown(target),
-            )
+            say("{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target))
         )
     if not path.is_file():
-        raise StoreError(
-            say("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-        )
+        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
     engines.refuse_odd_files(path)
     return path
 
@@ -61,25 +51,16 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
     part = copy.with_name(f"{copy.name}.part")
     try:
         part.unlink(missing_ok=True)
-        with (
-            closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(part)) as made,
-        ):
+        with closing(_reading(path)) as source, closing(sqlite3.connect(part)) as made:
             # without a transaction around it each commit of the daemon would have the copy begin again
             source.isolation_level = None
             source.execute("BEGIN")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            source.backup(
-                made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total)
-            )
+            source.backup(made, pages=SLICE_PAGES, progress=lambda _, left, total: progress(total - left, total))
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
             raise StoreError(
-                say(
-                    "{path}: is damaged ({problem}); no copy was kept",
-                    path=str(path),
-                    problem=str(problems[0]),
-                )
+                say("{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0]))
             )
         with part.open("rb+") as written:
             os.fsync(written.fileno())
@@ -97,18 +78,10 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
 
 
 def would_free(target: str) -> Compaction:
-    """Return what ``compact`` would free.
-
-    Raises:
-        StoreError: there is no file that can be read.
-    """
+    """Return what ``compact`` would free, or raise StoreError: there is no file that can be read."""
     path = file_of(target)
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)) as database:
-            free = database.execute("PRAGMA freelist_count").fetchone()[0]
-            page = database.execute("PRAGMA page_size").fetchone()[0]
-    except sqlite3.Error as error:
-        raise explain(error, target) from error
+    with explained(target), closing(_reading(path)) as database:
+        free, page = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size"))
     return Compaction(path.stat().st_size, free * page)
 
 
@@ -121,7 +94,39 @@ def compact(target: str) -> Compaction:
     """
     path = file_of(target)
     with _as_its_owner(path):
-        return _compact(path, target)
+        before = would_free(target)
+        needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
+        if left < needed:
+            raise StoreError(
+                say(
+                    "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
+                    path=str(path),
+                    needed_bytes=needed,
+                    left_bytes=left,
+                )
+            )
+        try:
+            lock = engines.WriterLock(path)
+        except LockedError as error:
+            raise LockedError(
+                say("{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path))
+            ) from error
+        try:
+            with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
+                database.execute("VACUUM")
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise UnwritableError(
+                say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
+            ) from error
+        finally:
+            lock.release()
+        size = path.stat().st_size
+        return Compaction(size, before.file_bytes - size)
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
 
 
 @contextmanager
@@ -145,38 +150,3 @@ def _as_its_owner(path: Path) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
-
-
-def _compact(path: Path, target: str) -> Compaction:
-    before = would_free(target)
-    needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
-    if left < needed:
-        raise StoreError(
-            say(
-                "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
-                path=str(path),
-                needed_bytes=needed,
-                left_bytes=left,
-            )
-        )
-    try:
-        lock = engines.WriterLock(path)
-    except LockedError as error:
-        raise LockedError(
-            say(
-                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)",
-                path=str(path),
-            )
-        ) from error
-    try:
-        with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
-            database.execute("VACUUM")
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.Error as error:
-        raise UnwritableError(
-            say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
-        ) from error
-    finally:
-        lock.release()
-    size = path.stat().st_size
-    return Compaction(size, before.file_bytes - size)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select, tuple_
 
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.store import schema
-from wslgpud.store.damage import gap
-from wslgpud.store.pending import dumps
+from wslgpud.store.errors import gap
 from wslgpud.store.records import SeriesRef
+from wslgpud.store.rollup import dumps
 
 #: identities in one statement; SQLite takes 999 values in older versions
 _AT_ONCE = 200
@@ -35,24 +35,16 @@ class SeriesKey(NamedTuple):
         return self.metric, self.labels, self.divisor
 
 
-class Row(NamedTuple):
-    """A series that the database has."""
-
-    id: int
-    kind: str
-
-
 class Found(NamedTuple):
-    """What the database knows of some series of one host.
+    """What the database knows of some series of one host."""
 
-    ``newest`` is the highest number in use. ``room`` says how many series more a metric may have whose names
-    others choose. ``free`` are numbers below it that no series has any more; filled
-    once ``newest`` is about to be the last.
-    """
-
-    rows: Mapping[Identity, Row]
+    #: number and kind
+    rows: Mapping[Identity, tuple[int, str]]
+    #: the highest number in use
     newest: int = 0
+    #: how many series more a metric may have whose names others choose
     room: Mapping[str, int] = {}
+    #: numbers that no series has any more; filled once ``newest`` is about to be the last
     free: Sequence[int] = ()
 
 
@@ -64,37 +56,29 @@ def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Foun
     first, last = schema.series_range(host)
     mine = _series.id.between(first, last)
     newest: int = connection.scalar(select(func.max(_series.id)).where(mine)) or first
-    rows: dict[Identity, Row] = {}
+    rows: dict[Any, tuple[int, str]] = {}
     identities = sorted({key.identity for key in keys})
     columns = tuple_(_series.metric, _series.labels, _series.divisor)
     for at in range(0, len(identities), _AT_ONCE):
         query = select(_series.id, _series.kind, _series.metric, _series.labels, _series.divisor)
         query = query.where(_series.host == host, columns.in_(identities[at : at + _AT_ONCE]))
         for number, kind, *identity in connection.execute(query):
-            metric, labels, divisor = identity
             # a row that somebody else has put under our name is none of ours
             if first <= number <= last:
-                rows[metric, labels, divisor] = Row(number, kind)
-    unknown = {key.metric for key in keys if key.identity not in rows}
-    counts = {metric: _count(connection, host, metric) for metric in sorted(unknown)}
-    room = {metric: max(0, MOST_SERIES_OF_NAMES - count) for metric, count in counts.items()}
-    wanted = sum(key.identity not in rows for key in keys)
-    free = _free(connection, first, last, wanted) if newest + wanted > last else ()
+                rows[tuple(identity)] = number, kind
+    unknown = [key for key in keys if key.identity not in rows]
+    room = {}
+    for metric in {key.metric for key in unknown}:
+        count = select(func.count()).select_from(schema.series).where(_series.host == host, _series.metric == metric)
+        room[metric] = max(0, MOST_SERIES_OF_NAMES - (connection.scalar(count) or 0))
+    free = _free(connection, first, last, len(unknown)) if newest + len(unknown) > last else ()
     return Found(rows, newest, room, free)
 
 
-def _count(connection: Connection, host: int, metric: str) -> int:
-    of_metric = (_series.host == host, _series.metric == metric)
-    return connection.scalar(select(func.count()).select_from(schema.series).where(*of_metric)) or 0
-
-
 def _free(connection: Connection, first: int, last: int, count: int) -> list[int]:
-    """Return the lowest numbers that no series has: nothing refers to them any more."""
     free: list[int] = []
     expected = first + 1
-    for number in connection.scalars(
-        select(_series.id).where(_series.id.between(expected, last)).order_by(_series.id)
-    ):
+    for number in connection.scalars(select(_series.id).where(_series.id.between(expected, last)).order_by(_series.id)):
         free += range(expected, min(number, expected + count - len(free)))
         expected = number + 1
         if len(free) >= count:
@@ -137,10 +121,7 @@ def of(connection: Connection, series: SeriesRef) -> list[Number]:
 
 
 def listed(connection: Connection, host: str, most: int) -> Iterator[tuple[SeriesRef, str]]:
-    """Return each series with its kind, at most so many of a metric, one at a time.
-
-    Those of one machine if it is named, else of all.
-    """
+    """Yield each series (of one machine if it is named) with its kind, at most so many of a metric."""
     of = (_LISTED.where(schema.host.c.name == host) if host else _LISTED).subquery().c
     query = select(of.name, of.metric, of.kind, of.labels).where(of.place <= most)
     query = query.order_by(of.host, of.metric, of.labels)

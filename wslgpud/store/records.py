@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from wslgpud.metrics import PREFIX
 from wslgpud.model import Number
+from wslgpud.security.patterns import shell_pattern
 from wslgpud.words import Said, say
 
 
@@ -19,9 +22,40 @@ class SeriesRef(NamedTuple):
     host: str = ""
 
     def __str__(self) -> str:
-        """Write it as Prometheus would: ``ram_bytes{kind="free"}``."""
         inside = ",".join(f'{k}="{v}"' for k, v in self.labels)
         return f"{self.metric}{{{inside}}}" if inside else self.metric
+
+
+_SELECTOR = re.compile(r"([^{}]*)\{(.*)\}")
+_LABEL = re.compile(r"\s*([a-z][a-z0-9_]*)\s*=\s*(\"[^\"]*\"|[^\",]*)\s*(?:,|$)")
+
+
+def matcher(pattern: str) -> Callable[[SeriesRef], bool]:
+    """Return a test of series against a pattern.
+
+    ``gpu_*`` is a shell pattern for the metric; ``gpu_memory_used_bytes{gpu="0"}`` asks for labels too (those
+    named; quotes may be left out, their values be patterns). Prometheus' prefix and suffix may be there.
+    """
+    bare = pattern.removeprefix(PREFIX)
+    metric, wanted = bare, {}
+    if selector := _SELECTOR.fullmatch(bare):
+        metric, inside = selector[1] or "*", selector[2]
+        wanted = {name: value.strip('"').strip() for name, value in _LABEL.findall(inside)}
+        if _LABEL.sub("", inside).strip():
+            return lambda _: False
+    whole = shell_pattern(bare)
+    names = [shell_pattern(name) for name in {metric, metric.removesuffix("_total")}]
+    values = {label: shell_pattern(value) for label, value in wanted.items()}
+
+    def matches(ref: SeriesRef) -> bool:
+        if whole(str(ref)):
+            return True
+        labels = dict(ref.labels)
+        return any(name(ref.metric) for name in names) and all(
+            label in labels and value(labels[label]) for label, value in values.items()
+        )
+
+    return matches
 
 
 class Point(NamedTuple):
@@ -49,9 +83,7 @@ class Bucket(NamedTuple):
 
 #: made from one tuple: NamedTuple's own constructor runs as Python, which shows where there are thousands
 new_point: Callable[[tuple[float, Number]], Point] = partial(tuple.__new__, Point)
-new_bucket: Callable[[tuple[float, int, Number, Number, Number, Number]], Bucket] = partial(
-    tuple.__new__, Bucket
-)
+new_bucket: Callable[[tuple[float, int, Number, Number, Number, Number]], Bucket] = partial(tuple.__new__, Bucket)
 
 
 class Oldest(NamedTuple):
@@ -113,7 +145,7 @@ class DeliveryRecord(NamedTuple):
     error: Said
 
 
-class Run(NamedTuple):
+class DaemonRun(NamedTuple):
     """One life of the daemon; ``stopped_wall`` of an unclean end is when it last wrote, as far as known."""
 
     started_wall: float
@@ -132,7 +164,6 @@ class StoreStats:
     free_bytes: int | None
     rows: dict[str, int]
     queue_ticks: int
-    queue_bytes: int
     dropped_ticks_total: int
     dropped_records_total: int
     rejected_values_total: int

@@ -23,9 +23,17 @@ SLICE_ROWS = 300
 #: what other rows refer to comes first, then what is worth most
 _IDENTITY = (schema.host, schema.series, schema.outbox)
 _CONTENT = (
-    schema.transition, schema.stress_run, schema.learned, schema.daemon_run, schema.event, schema.batch,
-    schema.rollup_hour, schema.rollup_minute, schema.chunk, schema.block,
-)  # fmt: skip
+    schema.transition,
+    schema.stress_run,
+    schema.learned,
+    schema.daemon_run,
+    schema.event,
+    schema.batch,
+    schema.rollup_hour,
+    schema.rollup_minute,
+    schema.chunk,
+    schema.block,
+)
 _FAR = 1 << 61
 #: how often a stretch that cannot be read is halved in search of what lies within
 _DEPTH = 12
@@ -57,9 +65,9 @@ def take_over_identity(connection: Connection, aside: Path) -> int:
     newest = 0
     with connection.begin(), closing(_open(aside)) as old:
         for table in _IDENTITY:
-            for rows in _slices(old, table):
+            for rows in _rows(old, table):
                 _insert(connection, table, rows)
-        for table in (*_CONTENT[:6], schema.outbox, schema.chunk):
+        for table in schema.NUMBERED:
             newest = max(newest, _greatest_id(old, table))
     return newest
 
@@ -69,7 +77,7 @@ def take_over(connection: Connection, aside: Path) -> Iterator[int]:
     total = 0
     with closing(_open(aside)) as old:
         for table in _CONTENT:
-            for rows in _slices(old, table):
+            for rows in _rows(old, table):
                 with connection.begin():
                     _insert(connection, table, rows)
                 total += len(rows)
@@ -110,34 +118,25 @@ def _insert(connection: Connection, table: Table, rows: list[dict[str, Any]]) ->
                 connection.execute(insert, row)
 
 
-def _slices(old: sqlite3.Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
-    """Return the rows of a table, some at a time, as far as they can be read."""
-    yield from _between(old, table, -_FAR, _FAR, _DEPTH)
-
-
-def _between(
-    old: sqlite3.Connection, table: Table, low: int, high: int, depth: int
+def _rows(
+    old: sqlite3.Connection, table: Table, low: int = -_FAR, high: int = _FAR, depth: int = _DEPTH
 ) -> Iterator[list[dict[str, Any]]]:
     """Return the rows with keys in between: from both ends up to the damage, then of its halves."""
-    name = _keys(table)[0]
-    for rows in _onwards(old, table, low, high, backwards=False):
-        if rows is None:
-            break
-        yield rows
-        low = rows[-1][name] + (0 if len(_keys(table)) > 1 else 1)
-    else:
-        return
-    for rows in _onwards(old, table, low, high, backwards=True):
-        if rows is None:
-            break
-        yield rows
-        high = rows[-1][name] - (0 if len(_keys(table)) > 1 else 1)
-    else:
-        return
+    keys = _keys(table)
+    step = len(keys) == 1  # else rows share the first of their keys
+    for backwards in (False, True):
+        for rows in _onwards(old, table, low, high, backwards=backwards):
+            if rows is None:
+                break
+            yield rows
+            last = rows[-1][keys[0]]
+            low, high = (low, last - step) if backwards else (last + step, high)
+        else:
+            return
     if depth and high - low > 1:
         middle = (low + high) // 2
-        yield from _between(old, table, low, middle, depth - 1)
-        yield from _between(old, table, middle + 1, high, depth - 1)
+        yield from _rows(old, table, low, middle, depth - 1)
+        yield from _rows(old, table, middle + 1, high, depth - 1)
 
 
 def _onwards(
@@ -145,12 +144,9 @@ def _onwards(
 ) -> Iterator[list[dict[str, Any]] | None]:
     """Return rows from one end, some at a time; None, and no more, where they cannot be read."""
     keys = _keys(table)
-    # Of an older version's file: what it lacks must not cost the rows.
-    there = {row[1] for row in old.execute(f"PRAGMA table_info({table.name})")}
-    names = [column.name for column in table.columns if column.name in there or not there]
     sign, order = ("<", " DESC") if backwards else (">", "")
     query = (
-        f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608 - our own names
+        f"SELECT {', '.join(table.columns.keys())} FROM {table.name}"  # noqa: S608 - our own names
         f" WHERE {keys[0]} BETWEEN ? AND ? AND ({', '.join(keys)}) {sign} ({', '.join('?' * len(keys))})"
         f" ORDER BY {', '.join(key + order for key in keys)} LIMIT ?"
     )

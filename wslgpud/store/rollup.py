@@ -1,14 +1,32 @@
-"""Summaries of stretches of time: n, min, max, sum, last. Pure; what holds for parts holds for the whole."""
+"""Summaries of stretches of time: n, min, max, sum, last; minutes as they are sealed, hours always made of them."""
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import copysign, gcd, isfinite
 from operator import truediv
-from typing import NamedTuple
+from struct import Struct
+from sys import float_info
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, select
 
 from wslgpud.model import Number
+from wslgpud.store import schema
+from wslgpud.store.errors import gap
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+#: seconds whose minutes share a row: those of a chunk, so that rows are written once
+MINUTE_PART = 900
+_MINUTES = MINUTE_PART // MINUTE
+_INT64_MAX = (1 << 63) - 1
+#: 15 numbers of so many bytes, as the next wider that ``struct`` knows
+_WORDS = [Struct(f">{_MINUTES}{code}") for code in "BBHIIQQQQ"]
+
+dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
 class Summary(NamedTuple):
@@ -23,12 +41,12 @@ class Summary(NamedTuple):
     def then(self, later: Summary) -> Summary:
         """Return the summary of both, ``later`` having arrived later."""
         return Summary(
-            self.n + later.n,
-            min(self.low, later.low),
-            max(self.high, later.high),
-            self.total + later.total,
-            later.last,
+            self.n + later.n, min(self.low, later.low), max(self.high, later.high), self.total + later.total, later.last
         )
+
+
+#: (beginning of the step in seconds, series) -> what is known of it
+Summaries = Mapping[tuple[int, int], Summary]
 
 
 class Steps(NamedTuple):
@@ -87,10 +105,7 @@ def summary(values: Sequence[Number]) -> Summary:
 
 
 def summarise(times: Sequence[int], values: Sequence[Number], step: int) -> dict[int, Summary]:
-    """Return a summary for each clock-aligned ``step`` that has values, by its beginning.
-
-    ``times`` are in order of arrival, which need not be that of the clock.
-    """
+    """Return a summary for each clock-aligned ``step`` that has values; ``times`` are in order of arrival."""
     found: dict[int, Summary] = {}
     for begin, first, end in stretches(times, step):
         part = summary(values[first:end])
@@ -122,3 +137,137 @@ def merge(steps: Steps, step: int) -> Steps:
         [sum(total[first:end]) for _, first, end in runs],
         [last[end - 1] for _, _, end in runs],
     )
+
+
+def write_summaries(connection: Connection, minutes: Summaries) -> None:
+    """Add newly sealed minutes, joining those that are there already, and renew the hours they belong to.
+
+    A minute is there already when a clock went back or a chunk was closed within it.
+    """
+    if not minutes:
+        return
+    table = schema.rollup_minute
+    parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
+    numbers = {number for _, number in minutes}
+    low, high = min(numbers), max(numbers)
+    these = and_(table.c.part.in_(parts), table.c.series.between(low, high))
+    all_minutes = {(time, number): known for time, number, known in minute_rows(connection, these)}
+    if all_minutes:
+        connection.execute(delete(table).where(these))
+    for key, new in minutes.items():
+        all_minutes[key] = all_minutes[key].then(new) if key in all_minutes else new
+    by_row: dict[tuple[int, int], dict[int, Summary]] = {}
+    for (time, number), known in all_minutes.items():
+        part = time // MINUTE_PART * MINUTE_PART
+        by_row.setdefault((part, number), {})[(time - part) // MINUTE] = known
+    rows = [{"part": part, "series": number, **packed(row)} for (part, number), row in sorted(by_row.items())]
+    connection.execute(table.insert(), rows)
+    _renew_hours(connection, parts, low, high)
+
+
+def _renew_hours(connection: Connection, parts: Iterable[int], low: int, high: int) -> None:
+    minute, table = schema.rollup_minute, schema.rollup_hour
+    for begin in sorted({part // HOUR * HOUR for part in parts}):
+        found: dict[int, Summary] = {}
+        within = range(begin, begin + HOUR, MINUTE_PART)
+        of_hour = and_(minute.c.part.in_(within), minute.c.series.between(low, high))
+        for _, number, known in minute_rows(connection, of_hour):
+            found[number] = found[number].then(known) if number in found else known
+        day, hour = begin // DAY * DAY, begin % DAY // HOUR
+        connection.execute(
+            delete(table).where(table.c.part == day, table.c.series.between(low, high), table.c.hour == hour)
+        )
+        rows = [{"part": day, "series": n, "hour": hour, "n": s.n, **_kept(s)} for n, s in sorted(found.items())]
+        if rows:
+            connection.execute(table.insert(), rows)
+
+
+def minute_rows(connection: Connection, where: ColumnElement[bool]) -> Iterator[tuple[int, int, Summary]]:
+    """Return (time, series, summary), by series in order of time."""
+    table = schema.rollup_minute
+    query = select(table).where(where).order_by(table.c.part, table.c.series)
+    for part, series, *row in connection.execute(query):
+        for minute, known in minutes_of(part, series, *row).rows():
+            yield part + minute * MINUTE, series, known
+
+
+def packed(minutes: Mapping[int, Summary]) -> dict[str, Any]:
+    """Return the minutes (0 to 14) of one series and part as columns of a row, see ``schema``."""
+    numbers: dict[int, Sequence[Number]] = {}
+    unit = base = 0
+    names = ("n", "last", "below", "above", "over")
+    whole = isinstance(next(iter(minutes.values())).last, int)
+    if whole:
+        base = min(int(s.last) for s in minutes.values())
+        distances = {
+            m: [int(v) for v in (s.last - base, s.last - s.low, s.high - s.last, s.total - s.n * s.low)]
+            for m, s in minutes.items()
+        }
+        whole = max(map(max, distances.values())) <= _INT64_MAX
+    if not whole:
+        numbers = {m: (s.n, s.last, s.low, s.high, _finite(s)) for m, s in minutes.items()}
+        columns = [[numbers[m][i] if m in numbers else None for m in range(_MINUTES)] for i in range(len(names))]
+        return {"unit": 0, "base": 0, "data": dumps(columns), **dict.fromkeys(names)}
+    unit = gcd(*(v for values in distances.values() for v in values)) or 1
+    none = (0,) * len(names)
+    rows = [(minutes[m].n, *(v // unit for v in distances[m])) if m in minutes else none for m in range(_MINUTES)]
+    blobs = map(_bytes_of, zip(*rows, strict=True))
+    return {"unit": unit, "base": base, "data": "", **dict(zip(names, blobs, strict=True))}
+
+
+def _bytes_of(column: Sequence[int]) -> bytes:
+    """Return 15 numbers in as few bytes as the largest needs, one after the other, or one for all."""
+    width = (max(column).bit_length() + 7) // 8
+    alike = column.count(column[0]) == _MINUTES
+    return b"".join(number.to_bytes(width, "big") for number in (column[:1] if alike else column))
+
+
+def _numbers_of(blob: bytes) -> Sequence[int]:
+    if len(blob) < _MINUTES:
+        return [int.from_bytes(blob, "big")] * _MINUTES
+    width = len(blob) // _MINUTES
+    words = _WORDS[width]
+    wide = words.size // _MINUTES
+    if wide > width:
+        filled = bytearray(words.size)
+        for i in range(width):
+            filled[wide - width + i :: wide] = blob[i::width]
+        return words.unpack(filled)
+    return words.unpack(blob)
+
+
+def minutes_of(part: int, series: int, unit: int, base: int, data: str, *blobs: bytes | None) -> Steps:
+    """Return the minutes (0 to 14) that a row holds, in order; none of one that is damaged."""
+    with gap("minutes of series %d from %d on", series, part):
+        columns = json.loads(data) if data else [_numbers_of(blob or b"") for blob in blobs]
+        minutes: Sequence[int] = range(_MINUTES)
+        if not all(columns[0]):
+            minutes = [minute for minute in minutes if columns[0][minute]]
+            columns = [[column[minute] for minute in minutes] for column in columns]
+        if data:
+            n, last, low, high, total = columns
+            return Steps(minutes, n, low, high, total, last)
+        n, last, below, above, over = columns
+        ends = [base + distance * unit for distance in last]
+        low = [end - distance * unit for end, distance in zip(ends, below, strict=True)]
+        high = [end + distance * unit for end, distance in zip(ends, above, strict=True)]
+        total = [count * least + more * unit for count, least, more in zip(n, low, over, strict=True)]
+        return Steps(minutes, n, low, high, total, ends)
+    return NONE
+
+
+def _kept(known: Summary) -> dict[str, Number]:
+    """Return a summary as the row of an hour keeps it; ``series_reader`` reads it back."""
+    if isinstance(known.last, float):
+        return {"n": known.n, "last": known.last, "below": known.low, "above": known.high, "extra": _finite(known)}
+    distances = known.last - known.low, known.high - known.last, known.total - known.n * known.last
+    # numbers near the ends of 64 bits: a bound instead of a distance is better than no row
+    below, above, extra = (max(-_INT64_MAX, min(_INT64_MAX, distance)) for distance in distances)
+    return {"n": known.n, "last": known.last, "below": below, "above": above, "extra": extra}
+
+
+def _finite(known: Summary) -> Number:
+    """Return the sum, bounded: neither JSON nor a database takes infinity."""
+    if isinstance(known.total, int) or isfinite(known.total):
+        return known.total
+    return copysign(float_info.max, known.last)

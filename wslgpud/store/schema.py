@@ -1,4 +1,4 @@
-"""The tables as queries see them; ``migrations.py`` creates them.
+"""The tables: queries are made of them, and a new database is created from them.
 
 Every number of a series is kept as a whole number of its last decimal (``value * divisor``), so that sums
 are exact and blocks compress; a series whose metric declares no precision has divisor 0 and keeps doubles.
@@ -13,27 +13,19 @@ deleted row (home-assistant/core#117263).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Connection,
-    Dialect,
-    Float,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-)
-from sqlalchemy.types import UserDefinedType
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine, UserDefinedType
 
 #: ids of series of one host: host << 16 ... + 65535
 SERIES_BITS = 16
+#: of the id of a series those bits that are its own, not its host's
+OWN_SERIES = (1 << SERIES_BITS) - 1
 #: ids of everything else of one host: host << 34 ...; a tick a second fills that in 500 years
 ROW_BITS = 34
 
@@ -43,18 +35,19 @@ class Exact(UserDefinedType[Any]):
 
     cache_ok = True
 
-    def get_col_spec(self, **_: object) -> str:
-        """Name the type as both engines know it."""
-        return "NUMERIC"
-
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any] | None:
         """Write a double for PostgreSQL so that it comes back as one: with digits behind the point."""
         return None if dialect.name == "sqlite" else _to_decimal
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """Turn PostgreSQL's decimals into the int or float that was written."""
         _ = coltype
         return None if dialect.name == "sqlite" else _from_decimal
+
+
+@compiles(Exact)
+def _exact(_type: Exact, compiler: Any, **_: object) -> str:
+    return "ANY" if compiler.dialect.name == "sqlite" else "NUMERIC"
 
 
 def _to_decimal(value: Any) -> Decimal:
@@ -68,197 +61,164 @@ def _from_decimal(value: Decimal) -> int | float:
     return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
 
 
-metadata = MetaData()
+# SQLite's STRICT tables know these types by these names alone.
+_Int: TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_Real: TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
+_Text, _Blob, _Exact = sa.Text(), sa.LargeBinary(), Exact()
+
+metadata = sa.MetaData()
 
 
-def _id() -> Column[int]:
-    return Column("id", BigInteger, primary_key=True, autoincrement=False)
+def _table(
+    table: str, columns: dict[str, TypeEngine[Any]], *others: sa.UniqueConstraint, keys: str = "id", optional: str = ""
+) -> sa.Table:
+    """Return a table; ``keys`` and ``optional`` name columns that are its primary key, or may be null."""
+    primary = [sa.Column(key, _Int, primary_key=True, autoincrement=False) for key in keys.split()]
+    rest = [sa.Column(name, type_, nullable=name in optional.split()) for name, type_ in columns.items()]
+    with_rowid = len(primary) == 1
+    return sa.Table(table, metadata, *primary, *rest, *others, sqlite_strict=True, sqlite_with_rowid=with_rowid)
 
 
-schema_migration = Table(
-    "schema_migration",
-    metadata,
-    Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
-    Column("applied_ms", BigInteger, nullable=False),
-)
+schema_migration = _table("schema_migration", {"name": _Text, "applied_ms": _Int}, keys="version")
 
-host = Table("host", metadata, _id(), Column("name", Text, nullable=False))
+host = _table("host", {"name": _Text}, sa.UniqueConstraint("name"))
 
-series = Table(
+# The metric as declared, with neither prefix nor suffix; ``labels`` are a JSON object, keys in the order of the
+# declaration.
+series = _table(
     "series",
-    metadata,
-    _id(),
-    Column("host", Integer, nullable=False),
-    Column("metric", Text, nullable=False),  # as declared: neither prefix nor suffix
-    Column("kind", Text, nullable=False),
-    Column("labels", Text, nullable=False),  # JSON object, keys in the order of the declaration
-    Column("divisor", BigInteger, nullable=False),
+    {"host": _Int, "metric": _Text, "kind": _Text, "labels": _Text, "divisor": _Int},
+    sa.UniqueConstraint("host", "metric", "labels", "divisor"),
 )
 
 # The newest data, as it is committed: some ticks in order of arrival, which a wall clock that goes back
 # cannot disturb (within a batch time only grows). A row holds the series that have a value at the very same
 # of these ticks; the rows of one batch, fullest first, bear the id of the first. A row a reading would cost
 # several times the processor time and the bytes written.
-batch = Table(
+batch = _table(
     "batch",
-    metadata,
-    _id(),
-    Column("batch", BigInteger, nullable=False),
-    Column("ms", BigInteger, nullable=False),  # of the batch's first tick
-    Column("offsets", Text, nullable=False),  # JSON array: milliseconds from there to each tick
-    Column("readings", Text, nullable=False),  # JSON object: series id -> values * divisor, one if all are it
-    # JSON array of [offset, rows]: [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and since
-    # schema 3 [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU
-    Column("processes", Text),
+    {
+        "batch": _Int,
+        "ms": _Int,  # of the batch's first tick
+        "offsets": _Text,  # JSON array: milliseconds from there to each tick
+        "readings": _Text,  # JSON object: series id -> values * divisor, one if all are it
+        # JSON array of [offset, rows]: [pid, start ticks, name, RSS KiB, swapped KiB] of a process, and
+        # [UUID of a GPU, pid, name, KiB of its memory or null] of one that uses a GPU
+        "processes": _Text,
+    },
+    optional="processes",
 )
 
 # Older data: the ticks of one stretch of time sealed together; what their series share is kept once, here.
-chunk = Table(
+chunk = _table(
     "chunk",
-    metadata,
-    _id(),
-    Column("ticks", Integer, nullable=False),
-    Column("low_ms", BigInteger, nullable=False),  # earliest and latest by the clock
-    Column("high_ms", BigInteger, nullable=False),
-    Column("last_ms", BigInteger, nullable=False),  # last in order of arrival
-    Column("times", LargeBinary, nullable=False),  # block of the ticks' milliseconds
-    Column("masks", LargeBinary, nullable=False),  # deflated: for each mask one byte (0 or 1) a tick
-    Column("processes", LargeBinary),  # deflated JSON array as in batch, with ms for offset
+    {
+        "ticks": _Int,
+        "low_ms": _Int,  # earliest and latest by the clock
+        "high_ms": _Int,
+        "last_ms": _Int,  # last in order of arrival
+        "times": _Blob,  # block of the ticks' milliseconds
+        "masks": _Blob,  # deflated: for each mask one byte (0 or 1) a tick
+        "processes": _Blob,  # deflated JSON array as in batch, with ms for offset
+    },
+    optional="processes",
 )
+sa.Index("chunk_by_time", chunk.c.high_ms, chunk.c.low_ms)
 
-# The blocks of a chunk. Since schema 5 they are one row, a sheet (``sheet.py``), whose id is chunk << 16;
-# before, each series had a row, whose id is that + the low 16 bits of the series (never 0).
-block = Table(
-    "block",
-    metadata,
-    _id(),
-    Column("mask", Integer, nullable=False),  # 0: it has all ticks; else those of the chunk's mask
-    Column("last", Exact, nullable=False),
-    Column("data", LargeBinary, nullable=False),
-)
+# The blocks of all series of the chunk with this id: a sheet, see ``codec``.
+block = _table("block", {"data": _Blob})
 
 # Summaries. Rows of one part (a quarter of an hour, a day) lie together by series, which makes them quick
 # to read by series and append-only to write. The views ``minute`` and ``hour`` show them plainly.
 # A row holds 15 minutes, as distances in multiples of ``unit``, because a row a minute would take more room
-# than the samples themselves.
-rollup_minute = Table(
+# than the samples themselves. ``part`` is its beginning in seconds since the epoch.
+rollup_minute = _table(
     "rollup_minute",
-    metadata,
-    Column("part", BigInteger, primary_key=True),  # seconds since the epoch, beginning of the part
-    Column("series", BigInteger, primary_key=True),
-    Column("unit", BigInteger, nullable=False),
-    Column("base", BigInteger, nullable=False),
-    # JSON: [n, last - base, last - min, max - last, sum - n * last], each a list or one number for all; of
-    # doubles (unit 0) the values themselves; since schema 5 empty for whole numbers: then the columns below
-    Column("data", Text, nullable=False),
-    # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of a
-    # minute that is missing is 0
-    Column("n", LargeBinary),
-    Column("last", LargeBinary),  # last - base
-    Column("below", LargeBinary),  # last - min
-    Column("above", LargeBinary),  # max - last
-    Column("over", LargeBinary),  # sum - n * min
+    {
+        "unit": _Int,
+        "base": _Int,
+        # JSON of doubles and of numbers too far apart: [n, last, min, max, sum], each a list with null for a
+        # minute that is missing; empty for all others, for which the columns below
+        "data": _Text,
+        # hold 15 numbers in as many bytes each as the largest needs, highest first, or one number for all; n of
+        # a minute that is missing is 0
+        "n": _Blob,
+        "last": _Blob,  # last - base
+        "below": _Blob,  # last - min
+        "above": _Blob,  # max - last
+        "over": _Blob,  # sum - n * min
+    },
+    keys="part series",
+    optional="n last below above over",
 )
 
 # Of whole numbers the distances from ``last``, which are small; of doubles min, max and sum themselves.
-rollup_hour = Table(
+rollup_hour = _table(
     "rollup_hour",
-    metadata,
-    Column("part", BigInteger, primary_key=True),
-    Column("series", BigInteger, primary_key=True),
-    Column("hour", Integer, primary_key=True),
-    Column("n", Integer, nullable=False),
-    Column("last", Exact, nullable=False),
-    Column("below", Exact, nullable=False),
-    Column("above", Exact, nullable=False),
-    Column("extra", Exact, nullable=False),
+    {"n": _Int, "last": _Exact, "below": _Exact, "above": _Exact, "extra": _Exact},
+    keys="part series hour",
 )
 
-event = Table(
-    "event",
-    metadata,
-    _id(),
-    Column("ms", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("fields", Text, nullable=False),  # JSON object
-)
+# ``fields`` is a JSON object.
+event = _table("event", {"ms": _Int, "kind": _Text, "text": _Text, "fields": _Text})
 
-transition = Table(
+transition = _table(
     "transition",
-    metadata,
-    _id(),
-    Column("ms", BigInteger, nullable=False),
-    Column("mono", Float, nullable=False),
-    Column("resource", Text, nullable=False),
-    Column("rule", Text, nullable=False),
-    Column("old", Integer, nullable=False),
-    Column("new", Integer, nullable=False),
-    Column("message", Text, nullable=False),  # JSON object: template and facts
-    Column("forecast", Text),  # JSON object
-    Column("facts", Text),  # JSON object: what the rule saw
+    {
+        "ms": _Int,
+        "mono": _Real,
+        "resource": _Text,
+        "rule": _Text,
+        "old": _Int,
+        "new": _Int,
+        "message": _Text,  # JSON object: template and facts
+        "forecast": _Text,  # JSON object
+        "facts": _Text,  # JSON object: what the rule saw
+    },
+    optional="forecast facts",
 )
 
 # What is still to be sent, one row a channel; done_ms is null until the channel has taken it.
-outbox = Table(
+outbox = _table(
     "outbox",
-    metadata,
-    _id(),
-    Column("channel", Text, nullable=False),
-    Column("transition", BigInteger),
-    Column("payload", Text, nullable=False),  # JSON object
-    Column("created_ms", BigInteger, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("error", Text, nullable=False),
-    Column("done_ms", BigInteger),
+    {
+        "channel": _Text,
+        "transition": _Int,
+        "payload": _Text,
+        "created_ms": _Int,
+        "attempts": _Int,
+        "error": _Text,
+        "done_ms": _Int,
+    },
+    optional="transition done_ms",
 )
+# The alert loop asks for what is not yet sent, which is next to nothing of the table.
+_waiting = outbox.c.done_ms.is_(None)
+sa.Index("outbox_waiting", outbox.c.channel, sqlite_where=_waiting, postgresql_where=_waiting)
 
-# One row a stress run; there is one a night, and it stays.
-stress_run = Table(
-    "stress_run",
-    metadata,
-    _id(),
-    Column("ms", BigInteger, nullable=False),
-    Column("gpu", Text, nullable=False),  # UUID
-    Column("verdict", Text, nullable=False),
-    Column("document", Text, nullable=False),  # JSON object: the result
-)
+# One row a stress run of the GPU with a UUID; there is one a night, and it stays.
+stress_run = _table("stress_run", {"ms": _Int, "gpu": _Text, "verdict": _Text, "document": _Text})
 
 # What the daemon has found out about this machine, one row a subject (a GPU's UUID, RAM): written anew with a
 # new id when it changes.
-learned = Table(
-    "learned",
-    metadata,
-    _id(),
-    Column("ms", BigInteger, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("document", Text, nullable=False),  # JSON object
-)
+learned = _table("learned", {"ms": _Int, "subject": _Text, "document": _Text})
 
-daemon_run = Table(
+daemon_run = _table(
     "daemon_run",
-    metadata,
-    _id(),
-    Column("started_ms", BigInteger, nullable=False),
-    Column("stopped_ms", BigInteger),
-    Column("clean", Integer, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("boot_id", Text, nullable=False),
+    {"started_ms": _Int, "stopped_ms": _Int, "clean": _Int, "version": _Text, "boot_id": _Text},
+    optional="stopped_ms",
 )
 
 
-def block_id(chunk: int, series_id: int) -> int:
-    """Return the id of the block of a series in a chunk."""
-    return (chunk << SERIES_BITS) | (series_id & ((1 << SERIES_BITS) - 1))
-
+#: whose ids are a host's rows'
+NUMBERED = (batch, chunk, event, transition, outbox, daemon_run, stress_run, learned)
 
 #: gives what is true of a table's rows that are a machine's own
-Ours = Callable[[Connection, Table], ColumnElement[bool]]
+Ours = Callable[[sa.Connection, sa.Table], sa.ColumnElement[bool]]
 
 
 def row_range(host_id: int) -> tuple[int, int]:
-    """Return the first and last id of a host's rows of any table but series and block."""
+    """Return the first and last id of a host's rows of any table but series."""
     return host_id << ROW_BITS, ((host_id + 1) << ROW_BITS) - 1
 
 
@@ -267,9 +227,23 @@ def series_range(host_id: int) -> tuple[int, int]:
     return host_id << SERIES_BITS, ((host_id + 1) << SERIES_BITS) - 1
 
 
-def key_range(table: Table, host_id: int) -> tuple[Column[int], tuple[int, int]]:
-    """Return the column that tells whose a row is, and its first and last value of a host."""
+def of_host(table: sa.Table, host_id: int) -> sa.ColumnElement[bool]:
+    """Return what is true of a host's rows."""
     if "series" in table.c:
-        return table.c.series, series_range(host_id)
-    low, high = row_range(host_id)
-    return table.c.id, (block_id(low, 0), block_id(high, -1)) if table is block else (low, high)
+        return table.c.series.between(*series_range(host_id))
+    return table.c.id.between(*row_range(host_id))
+
+
+def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert rows, leaving those whose key is there already.
+
+    A commit that failed may have happened all the same, so a batch is written again as a whole.
+    """
+    make: Any = sqlite.insert
+    if connection.dialect.name != "sqlite":
+        # Late: nobody without PostgreSQL should keep 2 MiB of it in memory.
+        from sqlalchemy.dialects import postgresql
+
+        make = postgresql.insert
+    if rows:
+        connection.execute(make(table).on_conflict_do_nothing(), list(rows))

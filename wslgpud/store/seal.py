@@ -18,12 +18,10 @@ from sqlalchemy import Connection, delete, select
 
 from wslgpud.model import Number
 from wslgpud.store import schema
-from wslgpud.store.codec import encode
-from wslgpud.store.damage import gap
+from wslgpud.store.codec import Block, encode, pack_sheet
+from wslgpud.store.errors import gap
 from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
-from wslgpud.store.rollup import Summary, stretches, summary
-from wslgpud.store.sheet import Block, pack
-from wslgpud.store.tiers import MINUTE, write_summaries
+from wslgpud.store.rollup import MINUTE, Summary, stretches, summary, write_summaries
 
 
 class Column(NamedTuple):
@@ -102,8 +100,7 @@ def write(  # noqa: PLR0913, PLR0917 - all that a chunk holds
     with connection.begin():
         connection.execute(schema.chunk.insert(), row)
         if sheet:
-            whole = {"id": schema.block_id(number, 0), "mask": 0, "last": 0, "data": pack(sheet)}
-            connection.execute(schema.block.insert(), whole)
+            connection.execute(schema.block.insert(), {"id": number, "data": pack_sheet(sheet)})
         write_summaries(connection, minutes)
         if instead_of is not None:
             _delete(connection, instead_of)
@@ -145,8 +142,6 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
 
 
 class _Row(NamedTuple):
-    """A row of ``schema.batch``: when its ticks were, and what each series had at each of them."""
-
     batch: int
     times: list[int]
     readings: dict[int, list[Any]]
@@ -175,12 +170,11 @@ def _sheet(columns: dict[int, Column]) -> tuple[dict[int, Block], list[bytes]]:
         if len(column.values) < len(column.mask):
             mask = masks.setdefault(bytes(column.mask), len(masks) + 1)
         data = encode(column.values, whole=isinstance(column.values, array))
-        blocks[schema.block_id(0, number)] = Block(mask, column.values[-1], data)
+        blocks[number & schema.OWN_SERIES] = Block(mask, column.values[-1], data)
     return blocks, list(masks)
 
 
 def _minutes(times: Sequence[int], columns: dict[int, Column]) -> dict[tuple[int, int], Summary]:
-    """Return the summary of each (minute, series); minutes are seconds since the epoch."""
     found: dict[tuple[int, int], Summary] = {}
     everywhere = list(stretches(times, MINUTE * 1000))
     for number, (values, mask) in columns.items():

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from wslgpud import __version__, documents
+from wslgpud import __version__
 from wslgpud.config import StoreSettings
 from wslgpud.host import Clock, SystemClock
 from wslgpud.model import Snapshot, StressResult, Transition
+from wslgpud.security import safe_files
 from wslgpud.store import engine as engines
-from wslgpud.store import migrations, numbers, schema, stress_rows
+from wslgpud.store import migrations, schema, stress_rows
 from wslgpud.store.checks import NightlyCheck
-from wslgpud.store.damage import gap
-from wslgpud.store.errors import ForeignDatabaseError
+from wslgpud.store.errors import ForeignDatabaseError, gap
+from wslgpud.store.history import History
 from wslgpud.store.intake import Intake
 from wslgpud.store.journal import Journal
-from wslgpud.store.reader import MOST_TRANSITIONS, Reader
-from wslgpud.store.records import Bucket, Delivery, Learned, Point, ProcessPoint, Run, SeriesRef, StoreStats
-from wslgpud.store.sql import insert_new
-from wslgpud.store.timescale import make_hypertables
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import DaemonRun, Delivery, Learned, StoreStats
+from wslgpud.store.schema import insert_new
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
 from wslgpud.words import Said, say
@@ -40,7 +39,7 @@ MOST_LESSONS = 200
 
 
 @final
-class Store:
+class Store(History):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
     ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
@@ -65,7 +64,7 @@ class Store:
         """
         self._target = str(target)
         self._settings = settings or StoreSettings()
-        self._host_name = host_name or socket.gethostname()
+        self.host = host_name or socket.gethostname()
         self._clock = clock or SystemClock()
         self._path = engines.sqlite_path(self._target)
         self.warning = ""
@@ -84,7 +83,7 @@ class Store:
         self._reading = threading.Lock()
         self._run_id: int | None = None
         self._boot_id = boot_id
-        self.previous_run: Run | None = None
+        self.previous_run: DaemonRun | None = None
         self._check = NightlyCheck(self._target, self._clock.wall, self._report_damage)
         self.learned: dict[str, Learned] = {}
         self._writer = Writer(
@@ -105,13 +104,9 @@ class Store:
             raise
 
     def __enter__(self) -> Store:
-        """Return the open store."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, snapshot: Snapshot, *, urgent: bool = False) -> None:
@@ -128,11 +123,8 @@ class Store:
         return self._writer.flush(timeout)
 
     def close(self) -> bool:
-        """Write what waits, note the clean end and let go of the file.
-
-        False when something could not be written in time; it is lost.
-        """
-        self._journal.run(self._note_end)
+        """Write what waits, note the clean end and let go of the file; False when something is lost."""
+        self._journal.writes.put(self._note_end)
         clean = self._writer.close(CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.close()
@@ -141,9 +133,7 @@ class Store:
             self._lock = None
         return clean
 
-    def record_transition(
-        self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> int:
+    def record_transition(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None) -> int:
         """Keep a change of level and a message for each channel in ``messages``; return its id.
 
         It is written and synced at once, but nobody waits for that: under memory pressure the disk may
@@ -156,15 +146,12 @@ class Store:
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
         number, final = self._intake.next_row(), self._intake.final_row
-        self._journal.run(lambda connection: stress_rows.insert(connection, final(number), result))
+        self._journal.writes.put(lambda connection: stress_rows.insert(connection, final(number), result))
         self._writer.wake()
         return number
 
     def learn(self, subject: str, document: Mapping[str, Any]) -> None:
-        """Keep what was found out about a subject (a GPU's UUID, RAM), in place of what was known.
-
-        ``learned`` holds what earlier runs have kept.
-        """
+        """Keep what was found out about a subject (a GPU's UUID, RAM), in place of what was known; see ``learned``."""
         ms = round(self._clock.wall() * 1000)
         row: dict[str, Any] = {"ms": ms, "subject": subject, "document": json.dumps(dict(document))}
         table = schema.learned
@@ -176,7 +163,7 @@ class Store:
             connection.execute(delete(table).where(mine, table.c.subject == subject, table.c.id != number))
             insert_new(connection, table, [row])
 
-        self._journal.run(write)
+        self._journal.writes.put(write)
 
     def post(self, channel: str, payload: Mapping[str, Any]) -> int:
         """Put anything else into the outbox of a channel; return the delivery's id."""
@@ -190,58 +177,20 @@ class Store:
 
     def mark_sent(self, delivery_id: int) -> None:
         """Note that the channel has taken a delivery."""
-        self._journal.sent(delivery_id)
+        self._journal.tried(delivery_id, done=True)
         self._writer.wake()
 
     def mark_failed(self, delivery_id: int, error: Said) -> None:
         """Note a failed attempt; the delivery stays unsent."""
-        self._journal.failed(delivery_id, error)
+        self._journal.tried(delivery_id, error, done=False)
 
     def abandon(self, delivery_id: int, error: Said) -> None:
         """Give a delivery up for good, with the reason."""
-        self._journal.abandoned(delivery_id, error)
+        self._journal.tried(delivery_id, error, done=True)
 
-    def series(self, pattern: str = "*", host: str = "") -> list[SeriesRef]:
-        """See Reader.series."""
-        return self.reader.series(pattern, host)
-
-    def read(
-        self, series: SeriesRef, start_wall: float, end_wall: float, step: float | None = None
-    ) -> list[Point]:
-        """See Reader.read."""
-        return self.reader.read(series, start_wall, end_wall, step)
-
-    def summaries(self, series: SeriesRef, start_wall: float, end_wall: float, step: float) -> list[Bucket]:
-        """See Reader.summaries."""
-        return self.reader.summaries(series, start_wall, end_wall, step)
-
-    def latest(self) -> dict[SeriesRef, Point]:
-        """See Reader.latest."""
-        return self.reader.latest()
-
-    def processes(self, start_wall: float, end_wall: float) -> list[ProcessPoint]:
-        """See Reader.processes."""
-        return self.reader.processes(start_wall, end_wall)
-
-    def transitions(
-        self, since_wall: float = 0.0, until_wall: float = math.inf, *, newest: int = MOST_TRANSITIONS
-    ) -> list[tuple[int, Transition]]:
-        """See Reader.transitions."""
-        return self.reader.transitions(since_wall, until_wall, newest=newest)
-
-    def changes(
-        self, since_wall: float = 0.0, lasting: Collection[str] = ()
-    ) -> Iterator[tuple[int, Transition]]:
-        """See Reader.changes."""
-        return self.reader.changes(since_wall, lasting)
-
-    def stress_runs(self, since_wall: float = 0.0, *, brief: bool = False) -> list[tuple[int, StressResult]]:
-        """See Reader.stress_runs."""
-        return self.reader.stress_runs(since_wall, brief=brief)
-
-    def stress_run(self, number: int) -> StressResult | None:
-        """See Reader.stress_run."""
-        return self.reader.stress_run(number)
+    def connected(self) -> AbstractContextManager[Connection]:
+        """See Reader."""
+        return self.reader.connected()
 
     def check(self) -> list[str]:
         """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
@@ -250,7 +199,7 @@ class Store:
         """
         problems = self.reader.check()
         if problems:
-            self._report_damage(problems[0], self.reader.identity)
+            self._writer.report_damage(problems[0], self.reader.identity)
         return problems
 
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
@@ -258,14 +207,10 @@ class Store:
 
     @property
     def reader(self) -> Reader:
-        """What reads the history while we write it.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
+        """What reads the history while we write it; StoreError: it cannot be read."""
         with self._reading:
             if self._reader is None:
-                self._reader = Reader(self._target, self._host_name)
+                self._reader = Reader(self._target, self.host)
             return self._reader
 
     def _attach(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
@@ -283,32 +228,17 @@ class Store:
         migrations.migrate(connection, name)
         with connection.begin():
             engines.serialise(connection)
-            make_hypertables(connection)
-            host_id = _host_id(connection, self._host_name)
-            engines.claim_host(connection, host_id, self._host_name, self._target)
+            migrations.make_hypertables(connection)
+            host_id = _host_id(connection, self.host)
+            engines.claim_host(connection, host_id, self.host, self._target)
             low, high = schema.row_range(host_id)
-            known = numbers.find(connection, host_id, self._intake.keys())
-            tables = (
-                schema.batch,
-                schema.chunk,
-                schema.event,
-                schema.transition,
-                schema.outbox,
-                schema.daemon_run,
-                schema.stress_run,
-                schema.learned,
-            )
-            newest = (
-                connection.scalar(select(func.max(t.c.id)).where(t.c.id.between(low, high))) or low
-                for t in tables
-            )
-            last_row = max(last_row, *newest)
-            self._intake.attach(host_id, known, last_row, same_file=same_file)
+            of_host = (select(func.max(t.c.id)).where(t.c.id.between(low, high)) for t in schema.NUMBERED)
+            last_row = max(last_row, low, *(connection.scalar(query) or 0 for query in of_host))
+            self._intake.attach(host_id, last_row, same_file=same_file)
             self._journal.load(connection, low, high)
             self._begin_run(connection, low, high)
 
     def _begin_run(self, connection: Connection, low: int, high: int) -> None:
-        """Learn how the last run ended, and note that this one has begun."""
         run, batch = schema.daemon_run, schema.batch
         mine = run.c.id.between(low, high)
         if self._run_id is None:
@@ -316,16 +246,13 @@ class Store:
             query = select(lessons).where(lessons.c.id.between(low, high)).order_by(lessons.c.id)
             for row in connection.execute(query.limit(MOST_LESSONS)):
                 with gap("what was learned of %s", row.subject):
-                    self.learned[row.subject] = Learned(row.ms / 1000, documents.parsed(row.document))
+                    self.learned[row.subject] = Learned(row.ms / 1000, safe_files.parsed(row.document))
             last = connection.execute(select(run).where(mine).order_by(run.c.id.desc()).limit(1)).first()
             if last is not None:
                 stopped = last.stopped_ms or connection.scalar(
-                    select(batch.c.ms)
-                    .where(batch.c.id.between(last.id, high))
-                    .order_by(batch.c.id.desc())
-                    .limit(1)
+                    select(batch.c.ms).where(batch.c.id.between(last.id, high)).order_by(batch.c.id.desc()).limit(1)
                 )
-                self.previous_run = Run(
+                self.previous_run = DaemonRun(
                     last.started_ms / 1000,
                     None if stopped is None else stopped / 1000,
                     bool(last.clean),
@@ -335,20 +262,8 @@ class Store:
                 if last.stopped_ms is None:
                     connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
             self._run_id = self._intake.next_row()
-        insert_new(
-            connection,
-            run,
-            [
-                {
-                    "id": self._run_id,
-                    "started_ms": round(self._clock.wall() * 1000),
-                    "stopped_ms": None,
-                    "clean": 0,
-                    "version": __version__,
-                    "boot_id": self._boot_id,
-                }
-            ],
-        )
+        begun = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
+        insert_new(connection, run, [{**begun, "version": __version__, "boot_id": self._boot_id}])
 
     def _keep_up(self, connection: Connection) -> bool:
         self._check()
@@ -357,24 +272,20 @@ class Store:
     def _note_end(self, connection: Connection) -> None:
         run = schema.daemon_run
         connection.execute(
-            update(run)
-            .where(run.c.id == self._run_id)
-            .values(stopped_ms=round(self._clock.wall() * 1000), clean=1)
+            update(run).where(run.c.id == self._run_id).values(stopped_ms=round(self._clock.wall() * 1000), clean=1)
         )
 
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
-        ticks, queued = self._intake.queue
         committed = self._writer.last_commit_mono
         return StoreStats(
-            file_bytes=_size(self._path),
-            wal_bytes=_size(self._path and engines.log_path(self._path)),
+            file_bytes=engines.size_of(self._path),
+            wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
             free_bytes=self._upkeep.free_bytes,
             rows=dict(self._upkeep.rows),
-            queue_ticks=ticks,
-            queue_bytes=queued,
-            dropped_ticks_total=self._intake.dropped_ticks,
-            dropped_records_total=self._intake.dropped_events + self._journal.dropped_writes,
+            queue_ticks=self._intake.queue[0],
+            dropped_ticks_total=self._intake.pending.dropped_ticks,
+            dropped_records_total=self._intake.events.dropped + self._journal.writes.dropped,
             rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,
             error=self._writer.error,
@@ -394,16 +305,6 @@ def _host_id(connection: Connection, name: str) -> int:
     found: int | None = connection.scalar(select(table.c.id).where(table.c.name == name))
     if found is not None:
         return found
-    newest = connection.scalar(select(func.max(table.c.id)))
-    number = 0 if newest is None else newest + 1
+    number = connection.scalar(select(func.coalesce(func.max(table.c.id) + 1, 0))) or 0
     connection.execute(table.insert(), {"id": number, "name": name})
     return number
-
-
-def _size(path: Path | None) -> int | None:
-    if path is None:
-        return None
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None

@@ -5,22 +5,18 @@ Everything is done in slices, so that a batch never waits for long.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
 from wslgpud.store.forget import Forgetter
 from wslgpud.store.intake import Intake
-from wslgpud.store.used import Used
+from wslgpud.store.rollup import DAY, HOUR
 
-log = logging.getLogger(__name__)
-
-DAY_SECONDS = 86400
 #: time between two looks for something to do
 INTERVAL_SECONDS = 60.0
 #: a slice of single rows aims at this; 50 ms is the promise
@@ -37,25 +33,27 @@ FREE_SHARE = 0.1
 #: pages given back in one slice at most
 VACUUM_PAGES = 256
 #: most rows of what is kept for years: a rule that flaps all day must not fill the disk either
-MOST_ROWS = {
-    schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000,
-}  # fmt: skip
-#: tables whose rows the store counts, and tells of itself
-COUNTED = (schema.series, schema.batch, schema.chunk, *MOST_ROWS)
+MOST_ROWS = {schema.event: 500_000, schema.transition: 100_000, schema.outbox: 100_000, schema.daemon_run: 20_000}
+#: PostgreSQL's tables do not shrink when rows go, so the rows themselves are measured, this often
+MEASURE_SECONDS = 6 * 3600.0
+#: of a row in PostgreSQL beside its columns: header, line pointer, entry of the primary key
+_ROW_BYTES = 56
+_MEASURED = (schema.block, schema.chunk, schema.batch, schema.event, schema.rollup_minute, schema.rollup_hour)
+#: what goes first when all together is too much
+_LEAST_VALUABLE = (schema.chunk, schema.rollup_minute, schema.batch, schema.rollup_hour, schema.event)
 
 
 class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
 
     def __init__(self, settings: StoreSettings, wall: Callable[[], float], intake: Intake) -> None:
-        """Follow ``settings``; ``wall`` gives the time, ``intake`` says whose rows these are."""
         self._settings = settings
         self._wall = wall
         self._intake = intake
         self._due_mono = 0.0
         self._rows = 50
         self._pages = VACUUM_PAGES
-        self._used = Used()
+        self._used = _Used()
         self._forget = Forgetter(settings, intake)
         self._offset: float | None = None
         self._even_since = 0.0
@@ -93,42 +91,34 @@ class Upkeep:
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
-        """Delete one slice of what is too old or, oldest samples first, too much."""
         keep = self._settings
         now = self._wall() if self._clock_settled() else 0.0
-        before_raw = now - keep.raw_days * DAY_SECONDS
         # whole hours, so that hours go on exactly where minutes end
-        before_minute = (now - keep.minute_days * DAY_SECONDS) // 3600 * 3600
-        before_hour = now - keep.hour_days * DAY_SECONDS
+        before_minute = (now - keep.minute_days * DAY) // HOUR * HOUR
+        before_hour = now - keep.hour_days * DAY
+        too_old = {
+            # what is not sealed yet never goes for its age: its minutes and hours are still to be made
+            schema.chunk: now - keep.raw_days * DAY,
+            schema.rollup_minute: before_minute,
+            schema.rollup_hour: before_hour,
+            schema.event: before_minute,
+            schema.transition: before_hour,
+            schema.outbox: before_hour,
+            schema.daemon_run: before_hour,
+        }
         started = time.monotonic()
         with connection.begin():
-            rows = (
-                # what is not sealed yet never goes for its age: its minutes and hours are still to be made
-                self._purge_chunk(connection, before_raw)
-                or self._purge_part(connection, schema.rollup_minute, before_minute)
-                or self._purge_part(connection, schema.rollup_hour, before_hour)
-                or self._purge_rows(connection, schema.event, before_minute)
-                or self._purge_rows(connection, schema.transition, before_hour)
-                or self._purge_rows(connection, schema.outbox, before_hour)
-                or self._purge_rows(connection, schema.daemon_run, before_hour)
-            )
+            rows = next((n for table, moment in too_old.items() if (n := self._delete(connection, table, moment))), 0)
             rows = rows or self._purge_excess(connection)
             if not rows and self._used(connection, self._intake.host_id) > keep.max_bytes:
-                rows = (
-                    self._purge_chunk(connection, None)
-                    or self._purge_part(connection, schema.rollup_minute, None)
-                    or self._purge_rows(connection, schema.batch, None)
-                    or self._purge_part(connection, schema.rollup_hour, None)
-                    or self._purge_rows(connection, schema.event, None)
-                )
+                rows = next((n for table in _LEAST_VALUABLE if (n := self._delete(connection, table, None))), 0)
         if rows:
-            self._adapt(time.monotonic() - started)
+            self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
         self.purged_rows += rows
         self._used.freed(rows)
         return rows > 0
 
     def _forget_series(self, connection: Connection) -> bool:
-        """Look at some series, and delete those that nothing is kept of."""
         if not self._clock_settled():
             return False
         before = self._forget.forgotten
@@ -138,24 +128,17 @@ class Upkeep:
         return more
 
     def _purge_excess(self, connection: Connection) -> int:
-        """Delete some of the oldest rows of a table that has more than it may have."""
         for table, most in MOST_ROWS.items():
             excess = self.rows.get(table.name, 0) - most
             if excess > 0:
-                rows = self._purge_rows(connection, table, None, at_most=excess)
+                rows = self._delete_rows(connection, table, None, min(excess, self._rows))
                 self.rows[table.name] -= rows
                 return rows
         return 0
 
     def _ours(self, connection: Connection, table: Table) -> ColumnElement[bool]:
-        """Return what is true of the rows to be kept within bounds.
-
-        In a file that is all: of a machine that was renamed, nobody else would ever delete the old rows.
-        """
-        if connection.dialect.name == "sqlite":
-            return true()
-        key, (low, high) = schema.key_range(table, self._intake.host_id)
-        return key.between(low, high)
+        """Return what is true of our rows: of a file all, as nobody else deletes those of a renamed machine."""
+        return true() if connection.dialect.name == "sqlite" else schema.of_host(table, self._intake.host_id)
 
     def _clock_settled(self) -> bool:
         mono = time.monotonic()
@@ -164,8 +147,14 @@ class Upkeep:
             self._offset, self._even_since = offset, mono
         return mono - self._even_since >= SETTLE_SECONDS
 
-    def _purge_chunk(self, connection: Connection, before: float | None) -> int:
-        """Delete blocks of the oldest chunk, at last itself, if it ends before ``before`` (None: always)."""
+    def _delete(self, connection: Connection, table: Table, before: float | None) -> int:
+        if table is schema.chunk:
+            return self._delete_chunk(connection, before)
+        if "part" in table.c:
+            return self._delete_part(connection, table, before)
+        return self._delete_rows(connection, table, before, self._rows)
+
+    def _delete_chunk(self, connection: Connection, before: float | None) -> int:
         chunk, block = schema.chunk, schema.block
         query = select(chunk.c.id).where(self._ours(connection, chunk))
         if before is not None:
@@ -174,18 +163,9 @@ class Upkeep:
         oldest = connection.scalar(query.order_by(chunk.c.id).limit(1))
         if oldest is None:
             return 0
-        first, last = schema.block_id(oldest, 0), schema.block_id(oldest, -1)
-        beyond = select(block.c.id).where(block.c.id.between(first, last)).order_by(block.c.id)
-        end = connection.scalar(beyond.offset(self._rows).limit(1))
-        gone = block.c.id.between(first, last if end is None else end - 1)
-        deleted = connection.execute(delete(block).where(gone)).rowcount
-        if end is not None:
-            return deleted
-        connection.execute(delete(chunk).where(chunk.c.id == oldest))
-        return deleted + 1
+        return sum(connection.execute(delete(t).where(t.c.id == oldest)).rowcount for t in (block, chunk))
 
-    def _purge_part(self, connection: Connection, table: Table, before: float | None) -> int:
-        """Delete some of the oldest part of summaries if it begins before ``before`` (None: always)."""
+    def _delete_part(self, connection: Connection, table: Table, before: float | None) -> int:
         mine = self._ours(connection, table)
         oldest = connection.scalar(select(func.min(table.c.part)).where(mine))
         if oldest is None or (before is not None and oldest >= before):
@@ -196,17 +176,9 @@ class Upkeep:
         gone = mine if end is None else and_(mine, table.c.series <= end)
         return connection.execute(delete(table).where(table.c.part == oldest, gone)).rowcount
 
-    def _purge_rows(
-        self, connection: Connection, table: Table, before: float | None, at_most: int | None = None
-    ) -> int:
-        """Delete the oldest rows in order of arrival, as far as they are older than ``before``."""
+    def _delete_rows(self, connection: Connection, table: Table, before: float | None, most: int) -> int:
         moment = next(table.c[name] for name in ("ms", "created_ms", "started_ms") if name in table.c)
-        query = (
-            select(table.c.id, moment)
-            .where(self._ours(connection, table))
-            .order_by(table.c.id)
-            .limit(self._rows if at_most is None else min(at_most, self._rows))
-        )
+        query = select(table.c.id, moment).where(self._ours(connection, table)).order_by(table.c.id).limit(most)
         ids = []
         for number, ms in connection.execute(query):
             if before is not None and ms >= before * 1000:
@@ -215,11 +187,6 @@ class Upkeep:
         if ids:
             connection.execute(delete(table).where(table.c.id.between(ids[0], ids[-1])))
         return len(ids)
-
-    def _adapt(self, seconds: float) -> None:
-        """Let the next slice be as large as the time of this one allows."""
-        factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
-        self._rows = max(LEAST_ROWS, min(5000, int(self._rows * factor)))
 
     def _shrink(self, connection: Connection) -> bool:
         if connection.dialect.name != "sqlite":
@@ -230,18 +197,47 @@ class Upkeep:
             return False
         started = time.monotonic()
         engines.run_outside(connection, f"PRAGMA incremental_vacuum({self._pages})")
-        factor = min(1.5, SLICE_SECONDS / max(time.monotonic() - started, 0.001))
-        self._pages = max(LEAST_ROWS, min(VACUUM_PAGES, int(self._pages * factor)))
+        self._pages = _adapted(self._pages, time.monotonic() - started, VACUUM_PAGES)
         return True
 
     def _count(self, connection: Connection) -> None:
         """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
         with connection.begin():
-            for table in COUNTED:
-                count = select(func.count()).select_from(table)
-                if table is not schema.series:
-                    count = count.where(self._ours(connection, table))
+            for table in (schema.batch, schema.chunk, *MOST_ROWS):
+                count = select(func.count()).select_from(table).where(self._ours(connection, table))
                 self.rows[table.name] = connection.scalar(count) or 0
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
                 self.free_bytes = free * size
+
+
+class _Used:
+    """Bytes in use, free room left out: of an SQLite file, or of the rows of one machine in PostgreSQL."""
+
+    def __init__(self) -> None:
+        self._due_mono = 0.0
+        self._bytes = self._bytes_a_row = 0.0
+
+    def __call__(self, connection: Connection, host: int) -> int:
+        if connection.dialect.name == "sqlite":
+            pages, free, size = engines.page_counts(connection)
+            return (pages - free) * size
+        if time.monotonic() >= self._due_mono:
+            self._due_mono = time.monotonic() + MEASURE_SECONDS
+            rows, taken = 0, 0
+            for table in _MEASURED:
+                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
+                query = sizes.select_from(table).where(schema.of_host(table, host))
+                count, data = connection.execute(query).one()
+                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
+            self._bytes, self._bytes_a_row = float(taken), taken / max(rows, 1)
+        return round(self._bytes)
+
+    def freed(self, rows: int) -> None:
+        """Count rows as gone until the next measurement."""
+        self._bytes -= rows * self._bytes_a_row
+
+
+def _adapted(size: int, seconds: float, most: int) -> int:
+    factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
+    return max(LEAST_ROWS, min(most, int(size * factor)))

@@ -12,6 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -37,13 +39,10 @@ class Wal:
     """The log of an open connection; on a server there is none, and what is committed is synced."""
 
     def __init__(self, connection: Connection, path: Path | None) -> None:
-        """Look after the log of ``connection``, whose database is the file ``path``."""
         self._connection, self._path = connection, path
         # SQLite's locks lie on the other two files: closing this descriptor costs none
         self._descriptor = (
-            None
-            if path is None
-            else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            None if path is None else os.open(engines.log_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         )
         self._pages = 0
 
@@ -65,28 +64,16 @@ class Wal:
         self._pages += _COMMIT_PAGES + row_bytes // PAGE
 
     def sync(self) -> None:
-        """Wait until the disk has all that is committed.
-
-        Raises:
-            UnkeptError: it has not; what was committed since the last sync may be lost.
-        """
+        """Wait until the disk has all that is committed, or raise UnkeptError: some of it may be lost."""
         if self._descriptor is not None:
-            try:
+            with _kept(self._path):
                 os.fdatasync(self._descriptor)
-            except OSError as error:
-                raise _unkept(self._path, error) from error
 
     def checkpoint(self) -> None:
-        """Copy it into the database, as far as readers let it.
-
-        Raises:
-            UnkeptError: the disk failed; the next time all of it is copied again.
-        """
+        """Copy it into the database as far as readers let it, or raise UnkeptError: all is copied again later."""
         if self._descriptor is not None:
-            try:
+            with _kept(self._path):
                 engines.run_outside(self._connection, "PRAGMA wal_checkpoint(PASSIVE)")
-            except sqlite3.Error as error:
-                raise _unkept(self._path, error) from error
         self._pages = 0
 
     def close(self) -> None:
@@ -120,35 +107,32 @@ def written_bytes() -> int | None:
         counts = Path("/proc/thread-self/io").read_text(encoding="ascii")
     except OSError:
         return None
-    return next(
-        (int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None
-    )
+    return next((int(line.split()[1]) for line in counts.splitlines() if line.startswith("write_bytes:")), None)
 
 
 def write_again(path: Path) -> None:
-    """Write a log once more as the kernel remembers it, after a disk that failed to take it; sync it.
+    """Write a log once more as the kernel remembers it, after a disk that failed to take it, or raise UnkeptError.
 
     Nobody else may write to the database ``path`` meanwhile; readers are not disturbed.
-
-    Raises:
-        UnkeptError: the disk still fails.
     """
     try:
         descriptor = os.open(engines.log_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return
     try:
-        place = 0
-        while known := os.pread(descriptor, 1 << 20, place):
-            place += os.pwrite(descriptor, known, place)
-        os.fdatasync(descriptor)
-    except OSError as error:
-        raise _unkept(path, error) from error
+        with _kept(path):
+            place = 0
+            while known := os.pread(descriptor, 1 << 20, place):
+                place += os.pwrite(descriptor, known, place)
+            os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _unkept(path: Path | None, error: OSError | sqlite3.Error) -> UnkeptError:
-    return UnkeptError(
-        say("{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error))
-    )
+@contextmanager
+def _kept(path: Path | None) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        why = say("{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error))
+        raise UnkeptError(why) from error

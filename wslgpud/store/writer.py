@@ -6,9 +6,10 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, bindparam, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -23,12 +24,12 @@ from wslgpud.store.errors import (
     StoreError,
     UnkeptError,
     UnwritableError,
+    explain,
+    explained,
 )
-from wslgpud.store.explain import explain, explained
 from wslgpud.store.intake import Intake, Waiting
 from wslgpud.store.journal import Journal, Write
-from wslgpud.store.pending import Batch
-from wslgpud.store.sql import insert_new
+from wslgpud.store.schema import insert_new
 from wslgpud.words import Said, cause, clauses, say
 
 log = logging.getLogger(__name__)
@@ -43,16 +44,6 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)
 _KIND = update(schema.series).where(schema.series.c.id == bindparam("number")).values(kind=bindparam("now"))
 
 
-class Attach(Protocol):
-    """Bring a newly opened database up to date and learn what it holds."""
-
-    def __call__(self, connection: Connection, last_row: int, *, same_file: bool) -> None:
-        """See ``Store``."""
-
-
-Upkeep = Callable[[Connection], bool]
-
-
 class Writer:
     """Owns the writing connection and the thread that uses it."""
 
@@ -62,13 +53,13 @@ class Writer:
         intake: Intake,
         journal: Journal,
         *,
-        attach: Attach,
-        upkeep: Upkeep,
+        attach: Callable[..., None],
+        upkeep: Callable[[Connection], bool],
         suspect: Callable[[], None],
         wall: Callable[[], float],
         commit_seconds: float,
     ) -> None:
-        """Prepare; ``attach`` is called with each newly opened database.
+        """Prepare; ``attach`` is called with each newly opened database (see ``Store``).
 
         ``upkeep`` is called when nothing waits: it does one slice of work and tells whether there is more.
         ``suspect`` is told when the file can be written again after a disk that lost what it had taken.
@@ -146,7 +137,7 @@ class Writer:
             self._stopping = True
             self._wake.notify_all()
         self._thread.join(timeout_seconds)
-        return not self._thread.is_alive() and self._intake.empty and not self._journal.batch()
+        return not self._thread.is_alive() and self._intake.empty and not self._journal.writes.waiting()
 
     def report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         """Have the file (by device and inode) set aside: somebody who read it found it damaged."""
@@ -162,7 +153,7 @@ class Writer:
                 self._wake.wait_for(lambda: self._stopping or self._urgent, 0 if more else wait)
                 urgent, ticket, stopping = self._urgent, self._asked, self._stopping
                 self._urgent = False
-            done = self._step(synced=urgent or stopping)
+            done = self._try(partial(self._commit_all, synced=urgent or stopping))
             self.written_bytes = wal.written_bytes()
             if done:
                 with self._wake:
@@ -171,15 +162,9 @@ class Writer:
             if stopping:
                 break
             more = done and self._try(self._upkeep_slice)
-            wait = self._commit_seconds if done else self._retry_seconds()
+            failures = min(self._failures_in_a_row, len(RETRY_SECONDS))
+            wait = self._commit_seconds if done else RETRY_SECONDS[failures - 1]
         self._close_connection(final=True)
-
-    def _retry_seconds(self) -> float:
-        return RETRY_SECONDS[min(self._failures_in_a_row, len(RETRY_SECONDS)) - 1]
-
-    def _step(self, *, synced: bool) -> bool:
-        """Commit everything that waits; False when the database would not take it."""
-        return self._try(lambda: self._commit_all(synced=synced))
 
     def _commit_all(self, *, synced: bool) -> bool:
         self._reopen_if_replaced()
@@ -187,16 +172,21 @@ class Writer:
         if problem and damaged is not None and damaged == self._inode:
             raise StoreError(say("{path}: is damaged ({problem})", path=str(self._target), problem=problem))
         # before anything is taken to be written: a new file may need other numbers
-        _, log_file = self._open()
+        connection, log_file = self._open()
         started, some = time.monotonic(), False
         while True:
-            asked = self._number_series()
-            waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.batch()
+            asked = self._intake.unnumbered()
+            if asked:
+                with connection.begin():
+                    found = numbers.find(connection, self._intake.host_id, asked)
+                self._intake.number(asked, found)
+            waiting, writes = self._intake.waiting(TICKS_A_COMMIT), self._journal.writes.waiting()
             if not (asked or waiting or writes or self._intake.unnumbered()):
                 break
-            self._commit(waiting, writes)
+            self._commit(connection, waiting, writes)
+            log_file.grew(sum(batch.size for batch in waiting.batches))
             self._intake.committed(waiting)
-            self._journal.committed(writes)
+            self._journal.writes.committed(writes)
             some = self._unsynced = True
         if synced or log_file.long:
             self._sync()
@@ -205,50 +195,34 @@ class Writer:
             self.last_commit_seconds = self.last_commit_mono - started
         return True
 
-    def _number_series(self) -> bool:
-        """Look up the numbers of series that were read for the first time; tell whether there were any."""
-        asked = self._intake.unnumbered()
-        if asked:
-            connection, _ = self._open()
-            with connection.begin():
-                found = numbers.find(connection, self._intake.host_id, asked)
-            self._intake.number(asked, found)
-        return bool(asked)
-
     def _sync(self) -> None:
-        """Have the disk keep what is committed."""
         _, log_file = self._open()
         if self._unsynced:
             log_file.sync()
             self._intake.synced()
-            self._journal.synced()
+            self._journal.writes.synced()
             self._unsynced = False
         if log_file.long:
             log_file.checkpoint()
 
-    def _commit(self, waiting: Waiting, writes: list[Write]) -> None:
-        connection, log_file = self._open()
+    def _commit(self, connection: Connection, waiting: Waiting, writes: list[Write]) -> None:
         with connection.begin():
             for write in writes:
                 write(connection)
             host = self._intake.host_id
-            insert_new(
-                connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series]
-            )
+            insert_new(connection, schema.series, [{"id": n, "host": host, **k._asdict()} for n, k in waiting.series])
             if waiting.series:
                 connection.execute(_KIND, [{"number": n, "now": k.kind} for n, k in waiting.series])
-            insert_new(connection, schema.batch, list(_rows(waiting.batches)))
-            insert_new(connection, schema.event, [e._asdict() for e in waiting.events])
-        log_file.grew(sum(batch.size for batch in waiting.batches))
+            insert_new(connection, schema.batch, waiting.rows)
+            insert_new(connection, schema.event, waiting.events)
 
     def _upkeep_slice(self) -> bool:
         connection, log_file = self._open()
+        more = True
         if self._salvage is None:
             more = self._upkeep(connection)
         elif next(self._salvage, None) is None:
-            self._salvage, self._aside, more = None, None, True
-        else:
-            more = True
+            self._salvage = self._aside = None
         if more:
             self._unsynced = True
             log_file.grew(SLICE_BYTES)
@@ -260,12 +234,10 @@ class Writer:
         """Act; on any trouble with the database note it, let the connection go and return False."""
         try:
             result = act()
-        except (SQLAlchemyError, sqlite3.Error, StoreError, OSError) as error:
-            self._failed(error)
-            return False
         except Exception as error:
-            # a fault of ours in sealing or purging must not end the writing
-            log.exception("please report this")
+            if not isinstance(error, (SQLAlchemyError, sqlite3.Error, StoreError, OSError)):
+                # a fault of ours in sealing or purging must not end the writing
+                log.exception("please report this")
             self._failed(error)
             return False
         if self._failures_in_a_row:
@@ -337,10 +309,7 @@ class Writer:
         return self._connection, self._wal
 
     def _begin_salvage(self, connection: Connection, aside: Path) -> None:
-        """Take over from a damaged file what all else refers to; the rest follows in slices.
-
-        It is begun again with each connection until all is taken over: what is there already stays.
-        """
+        """Take over from a damaged file what all else refers to; the rest follows in slices."""
         migrations.migrate(connection, self._target)
         try:
             self._last_row = recovery.take_over_identity(connection, aside)
@@ -351,28 +320,23 @@ class Writer:
         self._salvage = recovery.take_over(connection, aside)
 
     def _close_connection(self, *, final: bool = False) -> None:
-        connection, self._connection = self._connection, None
+        connection, log_file, self._connection, self._wal = self._connection, self._wal, None, None
         if connection is not None:
-            try:
+            with suppress(SQLAlchemyError):
                 connection.close()
-            except SQLAlchemyError as error:
-                log.debug("closing after a failure: %s", error)
-        if self._wal is not None:
-            self._wal.close()
-            self._wal = None
+        if log_file is not None:
+            log_file.close()
         self._intake.again()
-        self._journal.again()
+        self._journal.writes.again()
         if final and self._engine is not None:
             self._engine.dispose()
 
     def _stat(self, suffix: str = "") -> tuple[int, int] | None:
-        if self._path is None:
-            return None
-        try:
-            found = Path(f"{self._path}{suffix}").stat()
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+        with suppress(FileNotFoundError):
+            if self._path is not None:
+                found = Path(f"{self._path}{suffix}").stat()
+                return found.st_dev, found.st_ino
+        return None
 
     def _reopen_if_replaced(self) -> None:
         """Leave a file that was deleted or replaced: writes to it would succeed and be lost.
@@ -387,9 +351,3 @@ class Writer:
         if ours:
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-
-
-def _rows(batches: Iterable[Batch]) -> Iterator[dict[str, Any]]:
-    for batch in batches:
-        for i, row in enumerate(batch.rows):
-            yield {"id": batch.id + i, "batch": batch.id, **row._asdict()}

@@ -1,4 +1,4 @@
-"""What the card did during a run: heat, power, clocks, what held them down, errors that its ECC saw."""
+"""The card during a run: heat, power, clocks, reasons that held them down, errors that its ECC saw."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wslgpud.model import Finding, Number, Reading
+from wslgpud.model import Number, Reading, StressFinding
 from wslgpud.sources import windows
 from wslgpud.words import says
 
 #: metrics of the GPU's source that are followed, each under its name and further label ("gpu_clock_hertz:sm")
-FOLLOWED = frozenset({
-    "gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttle_reason", "gpu_ecc_errors",
-    "gpu_remapped_rows", "gpu_row_remap_pending", "gpu_row_remap_failed", "gpu_pcie_link_generation",
-    "gpu_pcie_link_width",
-})  # fmt: skip
+FOLLOWED = {
+    *("gpu_temperature_celsius", "gpu_power_watts", "gpu_clock_hertz", "gpu_throttle_reason", "gpu_ecc_errors"),
+    *("gpu_remapped_rows", "gpu_row_remap_pending", "gpu_row_remap_failed"),
+    *("gpu_pcie_link_generation", "gpu_pcie_link_width"),
+}
 #: These make the figures of a night worthless for a comparison. A power cap does not: it holds the cores back
 #: more than the memory, and on many cards it is always there.
 SLOWED = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
@@ -53,7 +53,7 @@ class Course:
     over: bool = False
 
     def note(self, now: Mapping[str, Number]) -> None:
-        """Take over one sample; once the run is over, only for what counters say then."""
+        """Take one sample; once the run is over, only its counters."""
         self.last.update(now)
         if self.over:
             return
@@ -69,15 +69,14 @@ class Course:
         return None if before is None or after is None else max(0, after - before)
 
     def values(self) -> dict[str, Number]:
-        """Return the figures of the run that come from here; what the card does not tell is absent."""
+        """Return the figures of the run; values that the card does not report are absent."""
+        throttles = any(name.startswith("gpu_throttle_reason:") for name in self.last)
         known = {
             "temperature_max_celsius": self.high.get("gpu_temperature_celsius"),
             "power_max_watts": self.high.get("gpu_power_watts"),
             "memory_clock_hertz": self.high.get("gpu_clock_hertz:memory"),
             "sm_clock_hertz": self.high.get("gpu_clock_hertz:sm"),
-            "slowed_ratio": self.slowed / self.samples
-            if any(name.startswith("gpu_throttle_reason:") for name in self.last)
-            else None,
+            "slowed_ratio": self.slowed / self.samples if throttles else None,
             "shared_grown_bytes": self.shared_grown(),
             "ecc_corrected": self.grown(ECC),
             "ecc_uncorrected": self.grown("gpu_ecc_errors:uncorrected"),
@@ -87,15 +86,11 @@ class Course:
 
     def shared_grown(self) -> Number | None:
         """Return by how much Windows moved more of a card's memory into RAM than before the run."""
-        grown = [
-            value - self.first[name]
-            for name, value in self.high.items()
-            if name.startswith(SHARED) and name in self.first
-        ]
-        return max(0, *grown) if grown else None
+        adapters = [name for name in self.high if name.startswith(SHARED) and name in self.first]
+        return max((0, *(self.high[name] - self.first[name] for name in adapters))) if adapters else None
 
-    def findings(self) -> list[Finding]:
-        """Return what the card itself reports as broken."""
+    def findings(self) -> list[StressFinding]:
+        """Return the faults that the card itself reports."""
         values = self.values()
         found = []
         if count := values.get("ecc_uncorrected"):
@@ -104,20 +99,18 @@ class Course:
                 "{count} memory errors that ECC could not correct",
                 count=int(count),
             )
-            found.append(Finding("errors", said))
+            found.append(StressFinding("errors", said))
         if count := values.get("remapped_rows"):
             said = says(
                 "the card has retired {count} broken row of its memory",
                 "the card has retired {count} broken rows of its memory",
                 count=int(count),
             )
-            found.append(Finding("errors", said))
+            found.append(StressFinding("errors", said))
         return found
 
     def detail(self) -> dict[str, Any]:
         """Return the rows behind the figures."""
         reasons = [n.partition(":")[2] for n, v in self.high.items() if v and n.startswith("gpu_throttle")]
-        return {
-            "samples": self.samples, "first": dict(self.first), "last": self.last, "low": self.low,
-            "high": self.high, "throttle_reasons": sorted(reasons),
-        }  # fmt: skip
+        extremes = {"first": dict(self.first), "last": self.last, "low": self.low, "high": self.high}
+        return {"samples": self.samples, **extremes, "throttle_reasons": sorted(reasons)}

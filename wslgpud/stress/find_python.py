@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from wslgpud.foreign.accounts import account_for, environment
-from wslgpud.foreign.rule import Account, Refused
-from wslgpud.foreign.start import Command
-from wslgpud.foreign.survey import survey, users_mounts
+from wslgpud.security.run_as.accounts import account_for, environment
+from wslgpud.security.run_as.evidence import survey, users_mounts
+from wslgpud.security.run_as.rule import Account, Refused
+from wslgpud.security.run_as.start import Command
 from wslgpud.words import Told, say
 
 #: where people keep environments, below a home folder and for all users
 BELOW_HOME = (
-    ".venv", "venv", "*/.venv", "*/venv", "*/*/.venv", "*/*/venv", ".virtualenvs/*", ".pyenv/versions/*",
-    "miniconda3", "anaconda3", "miniforge3", "miniconda3/envs/*", "anaconda3/envs/*", "miniforge3/envs/*",
-    ".conda/envs/*", "micromamba/envs/*",
-)  # fmt: skip
+    *(f"{folder}{name}" for folder in ("", "*/", "*/*/") for name in (".venv", "venv")),
+    *(".virtualenvs/*", ".pyenv/versions/*", "miniconda3", "anaconda3", "miniforge3"),
+    *(f"{conda}/envs/*" for conda in ("miniconda3", "anaconda3", "miniforge3", ".conda", "micromamba")),
+)
 #: how many entries of folders are looked at below one home, and how many homes
 MOST_FOLDERS, MOST_HOMES = 2000, 50
 FOR_ALL = ("/opt/*/.venv", "/opt/*", "/opt/*/envs/*", "/usr/local", "/usr")
@@ -61,7 +61,6 @@ class Looked:
     """
 
     def __init__(self) -> None:
-        """Look at nothing yet."""
         self.left = MOST_FOLDERS
         self._root = os.geteuid() == 0
         self._avoided = users_mounts() if self._root else {}
@@ -101,7 +100,7 @@ def home_folders() -> list[Path]:
 
 @dataclass(frozen=True)
 class Python:
-    """A Python with torch, and as whom it is to be started (None: as ourselves)."""
+    """A Python with torch, and the account to start it as (None: our own)."""
 
     path: Path
     account: Account | None
@@ -138,12 +137,6 @@ def find_python(setting: str, environ: Mapping[str, str], homes: Iterable[Path] 
 def command(python: Python, uuid: str, environ: Mapping[str, str]) -> Command:
     """Return how to run the worker on one GPU."""
     kept = {k: environ[k] for k in ("PATH", "HOME", "LD_LIBRARY_PATH") if k in environ}
-    variables = {
-        **environment(python.account, kept),
-        "LANG": "C.UTF-8",
-        "PYTHONSAFEPATH": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": uuid,
-    }
+    variables = environment(python.account, kept) | {"LANG": "C.UTF-8", "PYTHONSAFEPATH": "1"}
+    variables |= {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": uuid}
     return Command([str(python.path)], variables, python.account)

@@ -1,4 +1,4 @@
-"""May a stress run begin, and must a running one leave? Pure; ``look.py`` gathers what this needs."""
+"""May a stress run begin, and must a running one leave? Pure; ``conditions.py`` gathers the facts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AFTER_JUMP_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the gates look at; ``samples`` cover the settle time, oldest first."""
+    """The state of the machine before a run; ``samples`` cover the settle time, oldest first."""
 
     samples: Sequence[GpuSample]
     holders: Sequence[str] = ()
@@ -58,11 +58,8 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[Message]:
     if busy:
         middle, high = busy[len(busy) // 2], busy[min(len(busy) - 1, int(0.95 * len(busy)))]
         if middle >= IDLE_MEDIAN or high >= IDLE_P95:
-            past = settings.settle_seconds
-            busy_lately = say(
-                "the GPU is busy: {busy_ratio} in the last {past_seconds}", busy_ratio=high, past_seconds=past
-            )
-            found.append(busy_lately)
+            facts = {"busy_ratio": high, "past_seconds": settings.settle_seconds}
+            found.append(say("the GPU is busy: {busy_ratio} in the last {past_seconds}", **facts))
     used = [s.used_bytes for s in samples if s.used_bytes is not None]
     if not used:
         found.append(say("the driver does not report how much memory is in use"))
@@ -80,14 +77,11 @@ def _of_card(samples: Sequence[GpuSample], settings: Stress) -> list[Message]:
 
 @dataclass(frozen=True)
 class Watched:
-    """What is looked at ten times a second while a run goes on.
-
-    ``waiting``: somebody waits for the lock file. ``gpu_errors``: new errors of the driver in the kernel log.
-    """
+    """The state of the machine, ten times a second while a run goes on."""
 
     holders: Sequence[str] = ()
-    waiting: bool = False
-    gpu_errors: bool = False
+    waiting: bool = False  # somebody waits for the lock file
+    gpu_errors: bool = False  # new errors of the driver in the kernel log
     silent_seconds: float = 0.0
 
 
@@ -96,14 +90,10 @@ SILENT_SECONDS = 10.0
 
 
 def reason_to_leave(now: Watched, before: Sequence[str]) -> Said:
-    """Return why a running run must end, empty when it may go on.
-
-    ``before`` are the programs that held the GPU when it began.
-    """
-    new = [holder for holder in now.holders if holder not in before]
+    """Return why a running run must end, empty when it may go on; ``before`` held the GPU when it began."""
     if now.waiting:
         return say("a program is waiting for the GPU's lock file")
-    if new:
+    if new := [holder for holder in now.holders if holder not in before]:
         return say("{program} wants the GPU", program=new[0])
     if now.gpu_errors:
         return say("the kernel reports errors of the GPU driver")

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from wslgpud import documents
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.security import safe_files
 from wslgpud.sources.identity import identity
 from wslgpud.sources.text import whole
 from wslgpud.words import Message, Said, Told, failure, say
@@ -57,7 +57,6 @@ class GpuLock:
     """
 
     def __init__(self, index: int, folder: str | Path | None = None) -> None:
-        """Name the file; nothing is opened yet."""
         place = folder or next((p for p in PLACES if os.access(p, os.W_OK)), PLACES[-1])
         self.path = Path(place) / f"wslgpud-gpu{index}.lock"
 
@@ -71,12 +70,9 @@ class GpuLock:
         try:
             descriptor = self._open()
         except OSError as error:
-            remedy = "chmod a+r" if isinstance(error, PermissionError) else "rm -r"
-            said = say(
-                "the lock file {path} cannot be used, {why}: {remedy}",
-                path=str(self.path), why=failure(error), remedy=f"sudo {remedy} {self.path}",
-            )  # fmt: skip
-            raise LockError(said) from error
+            remedy = f"sudo {'chmod a+r' if isinstance(error, PermissionError) else 'rm -r'} {self.path}"
+            facts = {"path": str(self.path), "why": failure(error), "remedy": remedy}
+            raise LockError(say("the lock file {path} cannot be used, {why}: {remedy}", **facts)) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -92,11 +88,11 @@ class GpuLock:
         # Not O_CREAT on an existing file: in a sticky folder the kernel refuses that for others' files,
         # even to root (fs.protected_regular). To read only: another user's flock(1) makes it its own.
         with contextlib.suppress(FileNotFoundError):
-            return documents.open_plain(self.path)
+            return safe_files.open_plain(self.path)
         try:
-            descriptor = documents.open_plain(self.path, os.O_CREAT | os.O_EXCL)
+            descriptor = safe_files.open_plain(self.path, os.O_CREAT | os.O_EXCL)
         except FileExistsError:  # another run has just made it
-            return documents.open_plain(self.path)
+            return safe_files.open_plain(self.path)
         os.fchmod(descriptor, 0o666)  # whatever the umask: every user's training shall be able to take it
         return descriptor
 
@@ -115,19 +111,17 @@ class GpuLock:
 
     def file(self) -> os.stat_result | None:
         """Return which file it is; None where there is none, or nothing that could be locked."""
-        try:
-            found = self.path.lstat()
-        except OSError:
-            return None
-        return found if stat.S_ISREG(found.st_mode) else None
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG((found := self.path.lstat()).st_mode):
+                return found
+        return None
 
 
 def locks(host: Host) -> str:
-    """Return the text of /proc/locks, as far as it is read; empty where there is none."""
-    try:
+    """Return the text of /proc/locks, up to a bound; empty where there is none."""
+    with contextlib.suppress(NoData, SourceError):
         return host.head("/proc/locks", _MOST_BYTES)
-    except (NoData, SourceError):
-        return ""
+    return ""
 
 
 def named(host: Host, pid: int) -> Said:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wslgpud import documents, shapes
-from wslgpud.foreign.start import Command, start
+from wslgpud.security import safe_files, shapes
+from wslgpud.security.run_as.start import Command, start
 from wslgpud.words import Message, Said, failure, say
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -28,7 +28,7 @@ OWN_SECONDS, TERM_SECONDS, KILL_SECONDS = 5.0, 3.0, 3.0
 #: Until it has loaded torch a worker hears nothing, and holds nothing that somebody could want.
 START_SECONDS = 30.0
 WATCH_SECONDS = 0.1
-#: What a worker of ours says at most: bytes of a line, lines, bytes of the lines that are kept (four times
+#: The most that a worker of ours says: bytes of a line, lines, bytes of the lines that are kept (four times
 #: what the largest card with errors everywhere makes), and bytes in all (its beats, for hours).
 LONGEST_LINE, MOST_LINES, MOST_KEPT_BYTES, MOST_BYTES = 1 << 18, 50_000, 2 << 20, 64 << 20
 #: It beats twenty times a second. More is not passed on, and five times as often, after a backlog, believed.
@@ -39,14 +39,11 @@ Line = dict[str, Any]
 
 @dataclass
 class Outcome:
-    """How the worker fared. ``failure`` is empty when it ended by itself and in order.
-
-    ``left`` is why it was asked to leave, where it then did.
-    """
+    """How the worker fared."""
 
     lines: list[Line] = field(default_factory=list)
-    failure: Said = ""
-    left: Said = ""
+    failure: Said = ""  # empty when it ended by itself and in order
+    left: Said = ""  # why it was asked to leave, where it then did
     hung_pid: int | None = None
     seconds: float = 0.0
 
@@ -62,22 +59,14 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
     progress: Callable[[Line], None] = lambda _: None,
     stall_seconds: float = STALL_SECONDS,
 ) -> Outcome:
-    """Run the worker to its end.
+    """Run the worker on a ``worker.Job`` to its end; ``script`` is its file where the command does not name it.
 
-    Args:
-        command: how to start it.
-        script: the worker's file, where the command does not name it.
-        job: what it is to do, see ``worker.Job``.
-        deadline_seconds: longest time for all of it.
-        watch: asked ten times a second; what it says, if anything, is a reason to leave the GPU now.
-        started: gets the worker's pid as soon as there is one.
-        progress: gets every line as it comes.
-        stall_seconds: longest time without a line, from the first one on.
+    ``watch`` is asked ten times a second: a text is a reason to leave the GPU now. ``started`` gets the worker's
+    pid as soon as there is one, ``progress`` every line as it comes. ``stall_seconds`` is the longest time
+    without a line, from the first one on.
     """
-    outcome = Outcome()
-    began = time.monotonic()
+    outcome, began, pipe = Outcome(), time.monotonic(), subprocess.PIPE
     try:
-        pipe = subprocess.PIPE
         process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, script=script)
     except OSError as error:
         program, why = command.arguments[0], failure(error)
@@ -90,55 +79,48 @@ def supervise(  # noqa: PLR0913 - what to run and its limits
         conversation.tell(json.dumps(dict(job)))
         while not reason and conversation.listen(WATCH_SECONDS):
             now = time.monotonic()
+            # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
+            patience = stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
             if now - began > deadline_seconds:
-                reason = say("not done within {limit_seconds}", limit_seconds=deadline_seconds)
-                outcome.failure = reason
-            elif now - conversation.heard > (
-                # The first line comes once torch is loaded, from a cold disk or a drive of Windows at worst.
-                patience := stall_seconds if outcome.lines else max(stall_seconds, START_SECONDS)
-            ):
-                reason = say("the worker has been silent for {silent_seconds}", silent_seconds=patience)
-                outcome.failure = reason
-            else:
-                reason = outcome.failure or watch()
+                outcome.failure = say("not done within {limit_seconds}", limit_seconds=deadline_seconds)
+            elif now - conversation.heard > patience:
+                outcome.failure = say("the worker has been silent for {silent_seconds}", silent_seconds=patience)
+            reason = outcome.failure or watch()
         conversation.part(reason)
     finally:
         _end(process, outcome)
         conversation.close()
     outcome.seconds = time.monotonic() - began
-    ended = outcome.lines and outcome.lines[-1]["event"] == "end"
-    if not ended and not outcome.failure:
-        outcome.failure = _epitaph(process.returncode, conversation.last_words())
-    if ended and not outcome.failure:
-        outcome.left = reason
+    if not outcome.failure:
+        if outcome.lines and outcome.lines[-1]["event"] == "end":
+            outcome.left = reason
+        else:
+            outcome.failure = _epitaph(process.returncode, conversation.last_words())
     return outcome
 
 
 class _Conversation:
     """Lines from the worker, and the one word it understands."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], outcome: Outcome, progress: Callable[[Line], None]) -> None:
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018 - for mypy; asked for above
         self._process, self._outcome, self._progress = process, outcome, progress
+        self._pipes = process.stdin, process.stdout, process.stderr
         self.heard = self._began = time.monotonic()
         self._rest = self._complaints = b""
         self._deaf = False
         self._bytes = self._kept_bytes = self._beats = 0
         self._beat = float("-inf")
-        assert process.stdout is not None  # noqa: S101 - for mypy; asked for above
-        assert process.stderr is not None  # noqa: S101
-        self._streams = {process.stdout.fileno(), process.stderr.fileno()}
         self._out = process.stdout.fileno()
+        self._streams = {self._out, process.stderr.fileno()}
         self._poll = select.poll()
         for stream in self._streams:
             self._poll.register(stream, select.POLLIN | select.POLLHUP)
 
     def tell(self, text: str) -> None:
-        assert self._process.stdin is not None  # noqa: S101
         with contextlib.suppress(OSError):  # it is gone already; what it said last tells why
-            self._process.stdin.write(text.encode() + b"\n")
-            self._process.stdin.flush()
+            self._pipes[0].write(text.encode() + b"\n")
+            self._pipes[0].flush()
 
     def listen(self, seconds: float) -> bool:
         """Take what comes within ``seconds``; False when nothing can come any more."""
@@ -161,7 +143,7 @@ class _Conversation:
         self._bytes += len(data)
         for text in lines:
             try:
-                line = documents.parsed(text)
+                line = safe_files.parsed(text)
                 shapes.check_line(line)
             except ValueError:
                 odd = text[:80].decode("utf-8", "replace")
@@ -194,9 +176,8 @@ class _Conversation:
         """Ask the worker to end, and hear it out."""
         if reason:
             self.tell("stop")
-        assert self._process.stdin is not None  # noqa: S101
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._pipes[0].close()
         loading = not self._outcome.lines and not self._outcome.failure
         end = time.monotonic() + (START_SECONDS if loading else OWN_SECONDS)
         while self._streams and time.monotonic() < end:
@@ -209,28 +190,21 @@ class _Conversation:
         return words[-1] if words else ""
 
     def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        for stream in self._pipes:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _end(process: subprocess.Popen[bytes], outcome: Outcome) -> None:
     """See to it that the process ends, each step harder than the last; note when it cannot be."""
-    for number, patience in (
-        (None, OWN_SECONDS),
-        (signal.SIGTERM, TERM_SECONDS),
-        (signal.SIGKILL, KILL_SECONDS),
-    ):
+    for number, patience in ((None, OWN_SECONDS), (signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         if number is not None:
             outcome.failure = outcome.failure or say("the worker did not end by itself")
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.2 if number is None and outcome.failure else patience)
-        except subprocess.TimeoutExpired:
-            continue
-        return
+            return
     outcome.hung_pid = process.pid
 
 

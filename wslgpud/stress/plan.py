@@ -1,4 +1,4 @@
-"""What a run is to do on a given card. Pure."""
+"""The worker's job on a given card. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ MODES: tuple[Mode, ...] = ("quick", "nightly", "full")
 ENGINE = "1"
 #: of a 16 GB card: the 2, 5, 8, 10, 12 and 14 GB of its users' own notes
 LADDER = (1 / 8, 5 / 16, 1 / 2, 5 / 8, 3 / 4, 7 / 8)
+_NIGHTLY = ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention")
 PASSES: Mapping[Mode, tuple[str, ...]] = {
     "quick": ("solid", "address"),
-    "nightly": ("solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention"),
-    "full": (
-        "solid", "checkerboard", "walking", "address", "random", "move", "modulo", "retention",
-        "random", "walking", "random", "address", "move", "random",
-    ),
-}  # fmt: skip
+    "nightly": _NIGHTLY,
+    "full": (*_NIGHTLY, "random", "walking", "random", "address", "move", "random"),
+}
 RETENTION_SECONDS: Mapping[Mode, float] = {"quick": 0.0, "nightly": 2.0, "full": 15.0}
 #: how many of the twenty places of the modulo pattern
 OFFSETS: Mapping[Mode, int] = {"quick": 0, "nightly": 2, "full": 20}
@@ -32,14 +30,11 @@ OFFSETS: Mapping[Mode, int] = {"quick": 0, "nightly": 2, "full": 20}
 #: the 2 s after which Windows resets the driver.
 CHUNK_BYTES, LARGE_CARD_BYTES, LARGE_CHUNK_BYTES = 256 * MIB, 64 * GIB, GIB
 #: sizes in which cards are sold, in GiB
-SOLD = (
-    1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256,
-    288,
-)  # fmt: skip
+SOLD = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 128, 141, 144, 180, 192, 256, 288)
 
 
 def sold_bytes(total_bytes: int) -> int:
-    """Return what a card is sold as: the next size up from what its driver manages.
+    """Return the size a card is sold as: the next one up from the memory that its driver manages.
 
     The difference is ECC's and the driver's: 23,034 MiB are left of an L4's 24 GB, 16,303 of a 5070 Ti's 16.
     """
@@ -47,7 +42,7 @@ def sold_bytes(total_bytes: int) -> int:
 
 
 def reserve_bytes(total_bytes: int, setting: int, *, wsl: bool) -> int:
-    """Return what must stay free.
+    """Return the bytes that must stay free.
 
     Under WSL2 allocations fail, and the desktop is paged out, before a card is full: with 2 GB left of 16 on
     one machine (microsoft/WSL#41176). Natively only the driver's own small change must fit.

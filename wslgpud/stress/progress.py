@@ -1,4 +1,4 @@
-"""How far a run is and how long it will still take, from what the worker says of itself."""
+"""How far a run is and how long it will still take, from the worker's own lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SURE_SHARE = 0.05
 
 
 @dataclass(slots=True)
-class Pace:
+class WorkerPace:
     """Bytes go by at the pace so far; a pause and a soak last as long as they were told to.
 
     On a fast card waiting is most of a run: by bytes alone, an H200 was done for the last 30 of its 65 s.

@@ -8,47 +8,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from wslgpud.active_runs.writer import Note
 from wslgpud.config import Stress
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.model import GpuSample, StressResult
 from wslgpud.probes.nvml_calls import RARELY
-from wslgpud.running.write import Note
-from wslgpud.stress import look, plan
+from wslgpud.stress import conditions, plan
+from wslgpud.stress.comparison import judged
 from wslgpud.stress.course import ECC
 from wslgpud.stress.find_python import NoTorch, command, find_python
-from wslgpud.stress.gates import obstacles, reason_to_leave
-from wslgpud.stress.history import judged
+from wslgpud.stress.gates import Surroundings, Watched, obstacles, reason_to_leave
 from wslgpud.stress.lock import GpuLock, LockError
 from wslgpud.stress.parent import STALL_SECONDS, WORKER, Line, supervise
-from wslgpud.stress.progress import Pace
-from wslgpud.stress.verdict import Frame, digest
+from wslgpud.stress.progress import WorkerPace
+from wslgpud.stress.result import Frame, digest
 from wslgpud.words import Said, cause, clauses, say
 
 #: how long memory may take to come back in NVML's view after the worker has ended
 AFTER_SECONDS = 5.0
+RECENT_ERRORS_SECONDS = 60.0
 #: how long the next sample may take once it is due
 COUNTERS_SECONDS = 5.0
 
 
 @dataclass
 class Runner:
-    """Runs the stress test on GPUs of this machine, one at a time.
-
-    ``earlier`` returns the runs so far, oldest first. ``stop`` ends a run under way. ``renew`` returns when
-    the driver's counters of errors, asked for once a minute, have been asked for anew.
-    """
+    """Runs the stress test on GPUs of this machine, one at a time."""
 
     host: Host
     settings: Stress
     state_folder: Path
-    recent: look.Recent
-    earlier: Callable[[], Sequence[StressResult]] = tuple
+    recent: conditions.Recent
+    earlier: Callable[[], Sequence[StressResult]] = tuple  # the runs so far, oldest first
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     worker: Path = WORKER
     lock_folder: Path | None = None
     stall_seconds: float = STALL_SECONDS
-    stop: threading.Event = field(default_factory=threading.Event)
-    renew: Callable[[], object] | None = None
+    stop: threading.Event = field(default_factory=threading.Event)  # ends a run under way
+    renew: Callable[[], object] | None = None  # asks for the driver's error counters, read once a minute, anew
 
     def run(
         self, sample: GpuSample, mode: plan.Mode, progress: Callable[[Line], None] = lambda _: None
@@ -63,14 +60,8 @@ class Runner:
                         locked = say("the GPU is locked by {holders}", holders=tuple(holders))
                         return self._skipped(sample, mode, locked)
                     # At once, and until the lock is free: by this the daemon knows whose lock it is.
-                    with Note(
-                        self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index
-                    ) as note:
-                        hung = look.HungNote(self.state_folder, self.host)
-                        seen = look.surroundings(
-                            self.host, self.recent, sample.uuid, self.settings.settle_seconds,
-                            hung=hung.stands(),
-                        )  # fmt: skip
+                    with Note(self.host, "stress", f"GPU {sample.index} {sample.name}", gpu=sample.index) as note:
+                        seen = self._surroundings(sample)
                         if found := obstacles(seen, self.settings):
                             return self._skipped(sample, mode, clauses(found))
                         lines, frame = self._locked(seen.samples[-1], mode, lock, note, progress)
@@ -83,45 +74,51 @@ class Runner:
             return self._skipped(sample, mode, say("cannot look at the machine: {why}", why=cause(error)))
         return judged(digest(lines, replace(frame, course=course)), self.earlier())
 
+    def _surroundings(self, sample: GpuSample) -> Surroundings:
+        now, jump, error = self.host.clock.mono(), self.recent.last_jump_mono, self.recent.last_error_mono
+        return Surroundings(
+            samples=self.recent.since(sample.uuid, now - self.settings.settle_seconds),
+            holders=conditions.users(self.host, os.getpid()),
+            on_battery=conditions.on_battery(self.host),
+            jump_age_seconds=None if jump is None else now - jump,
+            hung_since_boot=conditions.HungNote(self.state_folder, self.host).stands(),
+            recent_gpu_errors=error is not None and now - error < RECENT_ERRORS_SECONDS,
+        )
+
     def _skipped(self, sample: GpuSample, mode: plan.Mode, reason: Said) -> StressResult:
-        wall = self.host.clock.wall()
-        key = self._key(sample, mode)
+        wall, key = self.host.clock.wall(), self._key(sample, mode)
         return StressResult(wall, sample.uuid, sample.index, sample.name, "skipped", reason, key=key)
 
     def _key(self, sample: GpuSample, mode: plan.Mode) -> dict[str, str]:
-        wsl = self.host.exists(look.WSL_DEVICE)
-        # What is left free on purpose is no loss: nights with another reserve are another measure.
-        reserve = self.settings.reserve_bytes
-        return {
-            **({"reserve_bytes": str(reserve)} if reserve else {}),
-            "driver": self.recent.drivers.get(sample.uuid, ""),
-            "mode": mode,
-            "engine": plan.ENGINE,
-            "wsl": "yes" if wsl else "no",
-        }
+        wsl = "yes" if self.host.exists(conditions.WSL_DEVICE) else "no"
+        # Memory left free on purpose is no loss: nights with another reserve are not comparable.
+        reserve = {"reserve_bytes": str(self.settings.reserve_bytes)} if self.settings.reserve_bytes else {}
+        driver = self.recent.drivers.get(sample.uuid, "")
+        return {**reserve, "driver": driver, "mode": mode, "engine": plan.ENGINE, "wsl": wsl}
 
     def _locked(
-        self,
-        before: GpuSample,
-        mode: plan.Mode,
-        lock: GpuLock,
-        note: Note,
-        progress: Callable[[Line], None],
+        self, before: GpuSample, mode: plan.Mode, lock: GpuLock, note: Note, progress: Callable[[Line], None]
     ) -> tuple[list[Line], Frame]:
         python = find_python(self.settings.python, self.environ)
         clock = self.host.clock
         wall, started = clock.wall(), clock.mono()
-        bystanders, known = look.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
+        bystanders, known = conditions.users(self.host, os.getpid()), frozenset(self.host.names("/proc"))
 
         def watch() -> Said:
             if self.stop.is_set():
                 return say("wslgpud is shutting down")
-            now = look.watched(self.host, self.recent, before.uuid, lock, started_mono=started, known=known)
+            last, error, own = self.recent.last(before.uuid), self.recent.last_error_mono, os.getpid()
+            now = Watched(
+                holders=[*conditions.users(self.host, own), *conditions.newcomers(self.host, known, own)],
+                waiting=lock.wanted(self.host),
+                gpu_errors=error is not None and error >= started,
+                silent_seconds=0.0 if last is None else clock.mono() - last[0],
+            )
             return reason_to_leave(now, bystanders)
 
-        job = plan.job(before, self.settings, mode, wsl=self.host.exists(look.WSL_DEVICE))
+        job = plan.job(before, self.settings, mode, wsl=self.host.exists(conditions.WSL_DEVICE))
         pauses = job["retention_seconds"] * job["passes"].count("retention")
-        pace = Pace(pauses, job["soak_seconds"], clock.mono())
+        pace = WorkerPace(pauses, job["soak_seconds"], clock.mono())
         done = supervise(
             command(python, before.uuid, self.environ),
             job,
@@ -133,29 +130,25 @@ class Runner:
             stall_seconds=self.stall_seconds,
         )
         if done.hung_pid is not None:
-            look.HungNote(self.state_folder, self.host).write(done.hung_pid)
-        frame = Frame(
-            wall, before, self._key(before, mode), self._after(before), done.failure,
-            left=done.left, hung=done.hung_pid is not None, duration_seconds=done.seconds,
-        )  # fmt: skip
-        return done.lines, frame
+            conditions.HungNote(self.state_folder, self.host).write(done.hung_pid)
+        hung, key, after = done.hung_pid is not None, self._key(before, mode), self._after(before)
+        return done.lines, Frame(wall, before, key, after, done.failure, done.left, hung, done.seconds)
 
     def _after(self, before: GpuSample) -> GpuSample | None:
         """Return the GPU once the worker's memory is back, or after a while as it is then."""
-        end = self.host.clock.mono() + AFTER_SECONDS
         asked = self.host.clock.mono()
         while True:
             last = self.recent.last(before.uuid)
             fresh = last[1] if last is not None and last[0] >= asked else None
             back = fresh is not None and (fresh.used_bytes or 0) <= (before.used_bytes or 0) + (64 << 20)
-            if back or self.host.clock.mono() >= end or self.stop.wait(0.1):
+            if back or self.host.clock.mono() >= asked + AFTER_SECONDS or self.stop.wait(0.1):
                 return fresh
 
 
 def told(
-    note: Note, pace: Pace, now: Callable[[], float], progress: Callable[[Line], None]
+    note: Note, pace: WorkerPace, now: Callable[[], float], progress: Callable[[Line], None]
 ) -> Callable[[Line], None]:
-    """Return ``progress`` that also keeps the note up to date, and is told how far the run is."""
+    """Wrap ``progress`` so that it also updates the note and hears how far the run is."""
 
     def line(said: Line) -> None:
         pace.note(said, now())

@@ -72,36 +72,29 @@ SLOW_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class Job:
-    """What to do: sizes in bytes.
-
-    ``reserve`` stays free. ``foreign`` is by how much others may grow before we leave. ``ladder`` are sizes
-    of single tensors. ``passes`` names the patterns, ``offsets`` how many of the modulo pattern's twenty.
-    Slower than ``slow_ratio`` of its own speed means that somebody else is at work (0: never). ``beyond``
-    chunks may be tried past the limit, to see it spill.
-    """
+    """What to do: sizes in bytes."""
 
     device: str = "cuda:0"
-    reserve: int = 128 * MIB
-    foreign: int = 256 * MIB
+    reserve: int = 128 * MIB  # stays free
+    foreign: int = 256 * MIB  # by how much others may grow before we leave
     chunk: int = 256 * MIB
     scratch: int = 64 * MIB
-    ladder: Sequence[int] = ()
-    passes: Sequence[str] = tuple(TRAVERSALS)
+    ladder: Sequence[int] = ()  # sizes of single tensors
+    passes: Sequence[str] = tuple(TRAVERSALS)  # names of patterns
     repeats: int = 3
-    offsets: int = 2
+    offsets: int = 2  # how many of the modulo pattern's twenty
     retention_seconds: float = 2.0
     soak_seconds: float = 0.0
-    slow_ratio: float = 0.5
-    beyond: int = 0
+    slow_ratio: float = 0.5  # slower than this share of our own speed: somebody else is at work (0: never)
+    beyond: int = 0  # chunks that may be tried past the limit, to see it spill
     seed: int = 0
     cpu_bytes: int = 0
 
 
-class Leave(Exception):  # noqa: N818 - not a mistake
+class Leave(Exception):  # not a mistake
     """Give everything back now; why is a word that the parent knows, with figures."""
 
     def __init__(self, why: str, **facts: int) -> None:
-        """Keep both."""
         super().__init__(why)
         self.facts = facts
 
@@ -110,32 +103,21 @@ class Leave(Exception):  # noqa: N818 - not a mistake
 Restore = Callable[[int, Tensor, Tensor], Tensor]
 
 
-def _as_it_is(_index: int, _place: Tensor, values: Tensor) -> Tensor:
-    return values
-
-
 def signed(word: int, bits: int = 64) -> int:
     """Return a word as torch writes it."""
     word &= (1 << bits) - 1
     return word - (1 << bits) if word >> (bits - 1) else word
 
 
-def hexadecimal(word: int) -> str:
-    """Write 64 bits as people read them."""
-    return f"{word & ((1 << 64) - 1):016x}"
-
-
 class Worker:
     """One run. Tests replace ``allocate``, ``free_bytes`` and ``written`` to plant faults."""
 
     def __init__(self, job: Job, send: Callable[..., None], stop: threading.Event) -> None:
-        """Touch nothing yet."""
         self.job, self.send, self.stop = job, send, stop
         self.cuda = job.device.startswith("cuda")
         self.device = torch.device(job.device)
         self.chunks: list[Tensor] = []
-        self.verified = 0
-        self.traversed = 0
+        self.verified = self.traversed = 0
         self.reports: collections.Counter[int] = collections.Counter()
         self.phase = ""
         self._looked = self._slow_since = 0.0
@@ -157,8 +139,9 @@ class Worker:
 
     def own_bytes(self) -> int:
         """Return what this process has taken for tensors."""
-        if self.cuda:
-            return int(torch.cuda.memory_reserved(self.device))
+        return int(torch.cuda.memory_reserved(self.device)) if self.cuda else self._taken()
+
+    def _taken(self) -> int:
         return sum(chunk.nbytes for chunk in self.chunks)
 
     def written(self, name: str) -> None:
@@ -211,12 +194,15 @@ class Worker:
         """Say what the allocator looked like when it was refused, and return the gist of the error."""
         if self.cuda:
             stats = torch.cuda.memory_stats(self.device)
-            names = ("allocated_bytes.all.current", "reserved_bytes.all.current",
-                     "inactive_split_bytes.all.current", "num_alloc_retries", "num_ooms")  # fmt: skip
+            sizes = [f"{kind}_bytes.all.current" for kind in ("allocated", "reserved", "inactive_split")]
             segments = collections.Counter(part["total_size"] for part in torch.cuda.memory_snapshot())
-            self.send("allocator", phase=self.phase, free=self.free_bytes(),
-                      stats={name: stats.get(name, 0) for name in names},
-                      segments=sorted(segments.items(), reverse=True)[:MOST_ERRORS])  # fmt: skip
+            self.send(
+                "allocator",
+                phase=self.phase,
+                free=self.free_bytes(),
+                stats={name: stats.get(name, 0) for name in (*sizes, "num_alloc_retries", "num_ooms")},
+                segments=sorted(segments.items(), reverse=True)[:MOST_ERRORS],
+            )
         return first_line(error)
 
     # Looking around.
@@ -318,7 +304,7 @@ class Worker:
             x.fill_(-1)
             for self.form in FORMS:
                 low, high = self.bounds(1)[:, 0]
-                seconds[self.form] = min(self.timings([lambda: self.extremes(x, low, high)] * 4))  # noqa: B023 - called at once
+                seconds[self.form] = min(self.timings([functools.partial(self.extremes, x, low, high)] * 4))
             self.form = min(seconds, key=seconds.__getitem__)
             del x, low, high
             self.let_go()
@@ -395,15 +381,14 @@ class Worker:
             except torch.OutOfMemoryError as error:
                 refused = self.refusal(error)
                 break
-            self.send("chunk", index=len(self.chunks) - 1, bytes=self.chunks[-1].nbytes,
-                      free_less=before - self.free_bytes())  # fmt: skip
+            less, index = before - self.free_bytes(), len(self.chunks) - 1
+            self.send("chunk", index=index, bytes=self.chunks[-1].nbytes, free_less=less)
             self.look()
         del scratch
-        taken = sum(chunk.nbytes for chunk in self.chunks)
+        taken = self._taken()
         sweeps = [TRAVERSALS[n] * (self.job.offsets if n == "modulo" else 1) for n in self.job.passes]
-        planned = taken * (6 * self.job.repeats + sum(sweeps))
-        self.send("filled", bytes=taken, chunks=len(self.chunks), refused=refused, free=self.free_bytes(),
-                  planned=planned)  # fmt: skip
+        planned, count = taken * (6 * self.job.repeats + sum(sweeps)), len(self.chunks)
+        self.send("filled", bytes=taken, chunks=count, refused=refused, free=self.free_bytes(), planned=planned)
 
     def bandwidth(self) -> None:
         """Time each chunk, twice over all: only the second sweep sees what moved when memory was full."""
@@ -415,21 +400,21 @@ class Worker:
             "change": inverted,
             "read": lambda x: self.extremes(x, low, high),
         }
+
+        def measure(x: Tensor, index: int, kind: str, rows: list[dict[str, float]]) -> None:
+            times = self.timings([functools.partial(works[kind], x)] * self.job.repeats)
+            self.traversed += x.nbytes * (self.job.repeats - 1)
+            rows[index][kind] = min(*times, rows[index].get(kind, times[0]))
+
         for sweep in (1, 2):
             rows: list[dict[str, float]] = [{} for _ in self.chunks]
-
-            def measure(x: Tensor, index: int, kind: str) -> None:
-                times = self.timings([functools.partial(works[kind], x)] * self.job.repeats)
-                self.traversed += x.nbytes * (self.job.repeats - 1)
-                row = rows[index]  # noqa: B023 - called in this turn of the loop only
-                row[kind] = min(*times, row.get(kind, times[0]))
-
             for kind in works:
-                self.sweep("", functools.partial(measure, kind=kind))
+                work = functools.partial(measure, kind=kind, rows=rows)
+                self.sweep("", work)
                 # What is slow because it was moved out is slow again; what somebody else slowed down is not.
                 usual = statistics.median(row[kind] for row in rows)
                 if slow := [index for index, row in enumerate(rows) if row[kind] > 2 * usual]:
-                    self.sweep("", functools.partial(measure, kind=kind), slow)
+                    self.sweep("", work, slow)
             for index, row in enumerate(rows):
                 self.send("speed", sweep=sweep, index=index, bytes=self.chunks[index].nbytes, **row)
             for kind in works:
@@ -446,9 +431,9 @@ class Worker:
             before, start = self.verified, time.perf_counter()
             pattern = Patterns(self, name, generator)
             found = getattr(pattern, name)()
-            self.send("pattern", name=name, verified=self.verified - before, bad_words=found,
-                      checks=pattern.checks, check_seconds=pattern.check_seconds,
-                      seconds=time.perf_counter() - start)  # fmt: skip
+            facts = {"checks": pattern.checks, "check_seconds": pattern.check_seconds}
+            seconds = time.perf_counter() - start
+            self.send("pattern", name=name, verified=self.verified - before, bad_words=found, seconds=seconds, **facts)
 
     def beyond(self) -> None:
         """Try up to two chunks past the limit, timing each at once, and stop at the first that is slow."""
@@ -489,9 +474,9 @@ class Worker:
             rounds.append(time.perf_counter() - began)
             if len(rounds) % SOAK_ROUNDS == 0:
                 self.rest(SOAK_PAUSE_SECONDS)
-        self.send("pattern", name="soak", verified=self.verified - before, bad_words=found,
-                  checks=len(rounds), check_seconds=checking, seconds=time.perf_counter() - start,
-                  fastest_seconds=min(rounds), slowest_seconds=max(rounds))  # fmt: skip
+        facts = {"checks": len(rounds), "check_seconds": checking, "seconds": time.perf_counter() - start}
+        facts |= {"fastest_seconds": min(rounds), "slowest_seconds": max(rounds)}
+        self.send("pattern", name="soak", verified=self.verified - before, bad_words=found, **facts)
 
     def rest(self, seconds: float) -> None:
         """Do nothing, but look around."""
@@ -503,11 +488,8 @@ class Worker:
     def release(self) -> None:
         """Give everything back and see whether it has come back."""
         self.let_go()
-        start, own, left = time.perf_counter(), self.own_bytes() - self.own_at_start, 0
-        while time.perf_counter() - start < 2.0:
-            left = self.free_at_start - self.free_bytes()
-            if left <= 32 * MIB:
-                break
+        start, own = time.perf_counter(), self.own_bytes() - self.own_at_start
+        while (left := self.free_at_start - self.free_bytes()) > 32 * MIB and time.perf_counter() - start < 2.0:
             time.sleep(LOOK_SECONDS)
         self.send("released", still_taken=own, free_less=left, seconds=time.perf_counter() - start)
 
@@ -548,11 +530,11 @@ class Patterns:
         seeded = torch.Generator().manual_seed(generator.getrandbits(60))
         counts = [chunk.numel() // ROW_WORDS for chunk in worker.chunks]
 
-        def factors(count: int) -> Tensor:
-            return torch.randint(-(1 << 62), 1 << 62, (count,), generator=seeded).to(worker.device)
-
-        self.rows = list((factors(sum(counts)) * 2 + 1).split(counts))
-        self.columns = factors(ROW_WORDS)
+        rows, self.columns = (
+            torch.randint(-(1 << 62), 1 << 62, (count,), generator=seeded).to(worker.device)
+            for count in (sum(counts), ROW_WORDS)
+        )
+        self.rows = list((rows * 2 + 1).split(counts))
 
     def solid(self) -> int:
         """All zeros, all ones: bits that cannot change, dead chips."""
@@ -577,23 +559,16 @@ class Patterns:
         """Give each word a value of its own: ranges that are mirrored, swapped, or share cells."""
         self._sweep("broadcast", self._write)
         bad = self._verify(range(len(self.worker.chunks)))
-        if bad:
-            self._locate()
-        return bad
-
-    def _locate(self) -> None:
-        """Write the addresses once more and look at them directly, to see whose words a chunk holds.
-
-        The check before has changed memory while it checked, and twice where two chunks share it.
-        """
-        self._sweep("", self._write)
-        for index in sorted(self.bad_chunks):
+        if bad:  # The check has changed memory while it checked, and twice where two chunks share it.
+            self._sweep("", self._write)
+        for index in sorted(self.bad_chunks):  # whose words do they hold?
             x = self.worker.chunks[index]
             place = torch.linspace(0, x.numel() - 1, 64, dtype=torch.float64, device=x.device).long()
             product = self.rows[index][place // ROW_WORDS] * self.columns[place % ROW_WORDS]
             homes = [self._home(word) for word in x[place][x[place] != product].tolist()[:4]]
             if any(homes):
                 self.worker.send("located", chunk=index, belongs=[home for home in homes if home])
+        return bad
 
     def random(self) -> int:
         """Random words and their inverse, other ones in each run: what depends on the data."""
@@ -649,9 +624,7 @@ class Patterns:
             bad += self._verify([pair + there for pair in pairs], origin=here - there)
         return bad
 
-    def _sweep(
-        self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None
-    ) -> None:
+    def _sweep(self, kind: str, work: Callable[[Tensor, int], Any], chunks: Sequence[int] | None = None) -> None:
         if chunks is None or chunks:
             self.worker.sweep(kind, work, chunks or ())
             self.worker.written(self.name)
@@ -688,9 +661,8 @@ class Patterns:
         return self._undo_and_check("change", subtract, -1 if inverted else 0, restore, chunks)
 
     def _undo_and_check(
-        self, kind: str, undo: Callable[[Tensor, int], Any], word: int, restore: Restore,
-        chunks: Sequence[int] = (),
-    ) -> int:  # fmt: skip
+        self, kind: str, undo: Callable[[Tensor, int], Any], word: int, restore: Restore, chunks: Sequence[int] = ()
+    ) -> int:
         start = time.perf_counter()
         # Not by ``_sweep``: nothing is written that has to last until a check.
         self.worker.sweep(kind, undo, chunks)
@@ -714,7 +686,7 @@ class Patterns:
         worker.verified += sum(worker.chunks[i].nbytes for i in order)
         right = signed(word, bounds.dtype.itemsize * 8)
         wrong = [i for i in order if not low[i] == high[i] == right]
-        return sum(self._diagnose(i, word, restore or _as_it_is) for i in wrong)
+        return sum(self._diagnose(i, word, restore or (lambda _index, _place, values: values)) for i in wrong)
 
     def _diagnose(self, index: int, word: int, restore: Restore) -> int:
         """Say what is wrong with a chunk: how much, where, which bits, and whether it stays so."""
@@ -732,8 +704,8 @@ class Patterns:
         told = worker.reports[index] >= MOST_LOOKS or worker.reports.total() >= MOST_ERRORS
         if not count or told:  # read wrong once and right now, or told often enough
             x.fill_(word)
-            worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count,
-                        samples=[], bits={}, flips={})  # fmt: skip
+            nothing: dict[str, Any] = {"samples": [], "bits": {}, "flips": {}}
+            worker.send("bad", pattern=self.name, chunk=index, words=count, examined=not count, **nothing)
             return max(count, 1)
         worker.reports[index] += 1
         seen, again = restore(index, place, x[place]), restore(index, place, self._read_again(x, place))
@@ -746,27 +718,24 @@ class Patterns:
             worker.written("rewrite")
             stuck |= self._read_again(x, place) ^ value
         x[place] = word
-        columns = [c[:MOST_ERRORS].tolist() for c in (expected, seen, again, stuck)]
+        names = ("expected", "got", "again", "stuck")
+        rows = zip(*(found[:MOST_ERRORS].tolist() for found in (expected, seen, again, stuck)), strict=True)
         samples = [
-            {
-                "word": at,
-                **{
-                    k: hexadecimal(w) for k, w in zip(("expected", "got", "again", "stuck"), row, strict=True)
-                },
-            }
-            for at, *row in zip(place[:MOST_ERRORS].tolist(), *columns, strict=True)
+            {"word": at} | {name: f"{word & ((1 << 64) - 1):016x}" for name, word in zip(names, row, strict=True)}
+            for at, row in zip(place[:MOST_ERRORS].tolist(), rows, strict=True)
         ]
         for sample in samples[:4] if self.name == "address" else ():
             sample["belongs"] = self._home(int(sample["got"], 16))
         ones = bits.sum(1).tolist()
-        worker.send("bad", pattern=self.name, chunk=index, words=count, samples=samples,
-                    bits={n: bit for n, bit in enumerate(bits.sum(0).tolist()) if bit},
-                    flips={n: ones.count(n) for n in sorted(set(ones))})  # fmt: skip
+        flipped = {n: bit for n, bit in enumerate(bits.sum(0).tolist()) if bit}
+        flips = {n: ones.count(n) for n in sorted(set(ones))}
+        worker.send("bad", pattern=self.name, chunk=index, words=count, samples=samples, bits=flipped, flips=flips)
         return count
 
     def _read_again(self, x: Tensor, place: Tensor) -> Tensor:
-        low, high = self.worker.bounds(1)[:, 0]
-        self.worker.extremes(x, low, high)  # larger than the cache: what is read next comes from memory
+        self.worker.extremes(
+            x, *self.worker.bounds(1)[:, 0]
+        )  # larger than the cache: what is read next comes from memory
         return x[place]
 
     def _home(self, word: int) -> list[int] | None:
@@ -779,10 +748,9 @@ class Patterns:
         wanted = inverse * signed(word)
         near = torch.searchsorted(ordered, wanted).clamp(max=ROW_WORDS - 1)
         for row in (ordered[near] == wanted).nonzero().flatten().tolist():
-            column = int(order[near[row]])
             starts = list(itertools.accumulate((len(mine) for mine in self.rows), initial=0))
             chunk = bisect.bisect_right(starts, row) - 1
-            return [chunk, (row - starts[chunk]) * ROW_WORDS + column]
+            return [chunk, (row - starts[chunk]) * ROW_WORDS + int(order[near[row]])]
         return None
 
 

@@ -1,45 +1,378 @@
 """Words: what the program says, worded at the edge in the reader's language.
 
-``say`` makes a message, a ``Tongue`` words it. A command has one language for all that it prints: ``use``
-sets it once, ``t`` words in it. The daemon words each answer in the language that was asked for.
+``say`` makes a message: a template with facts. The engine, the rules, the doctor and the stress test emit
+messages; rows, the API and recordings keep template and facts. A ``Tongue`` words them. A command has one
+language for all that it prints: ``use`` sets it once, ``t`` words in it. The daemon words each answer in the
+language that was asked for.
+
+The template is the English text, as in gettext, and the key of every translation. A blank is the name of a
+fact, and its ending tells the unit (``left_bytes``, ``eta_seconds``, ``used_ratio``), see ``Tongue.fact``. A
+part in brackets is said only where its facts are known: ``full in {eta_seconds}[ ({range})]``. Of several,
+between bars, the first that is known is said: ``[{who}|A process] was killed``. Brackets around one blank
+alone, or around none, are brackets: ``[{section}]``, ``[wsl2]``.
 """
 
 from __future__ import annotations
 
-from wslgpud.words.failure import Told, cause, failure, known
-from wslgpud.words.message import (
-    Fact,
-    Message,
-    Said,
-    all_of,
-    clauses,
-    facts_from_json,
-    filled,
-    from_json,
-    from_text,
-    say,
-    says,
-    sentences,
-    template,
-    to_json,
-    to_text,
-)
-from wslgpud.words.tongue import (
-    ENGLISH,
-    HEADLINE_CHARACTERS,
-    LANGUAGES,
-    MOST_CHARACTERS,
-    Tongue,
-    chosen,
-    tongue,
-)
+import json
+import math
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Union
 
-__all__ = [
-    "ENGLISH", "HEADLINE_CHARACTERS", "LANGUAGES", "MOST_CHARACTERS", "Fact", "Message", "Said", "Told",
-    "Tongue", "all_of", "cause", "chosen", "clauses", "current", "facts_from_json", "failure", "filled",
-    "from_json", "from_text", "known", "say", "says", "sentences", "t", "template", "to_json", "to_text",
-    "tongue", "use",
-]  # fmt: skip
+from wslgpud.words.templates import TEMPLATES
+from wslgpud.words.units import one_line, printable, resource_path, size
+
+Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
+
+BLANK = re.compile(r"\{(\w+)\}")
+#: parts within parts; a stranger's database may have rows with very many, each a walk through all of it
+_DEEPEST = 4
+_OPTIONAL = re.compile(r"\[(?!\{\w+\}\])([^][]*\{[^][]*)\]")
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Message:
+    """A template and its facts. ``plural`` is the template for any ``count`` but one."""
+
+    template: str
+    facts: Mapping[str, Fact] = field(default_factory=lambda: _NO_FACTS)
+    plural: str = ""
+
+    def __str__(self) -> str:
+        return ENGLISH.text(self)
+
+    def __bool__(self) -> bool:
+        return bool(self.template)
+
+
+_NOTHING = ("", Message(""))
+#: a name is the same in every language
+Said = str | Message
+
+
+def say(template: str, /, **facts: Fact) -> Message:
+    """Return a message; translators' tools find its template by this function's name."""
+    return Message(template, facts)
+
+
+def says(one: str, many: str, /, *, count: int, **facts: Fact) -> Message:
+    """Return a message that counts: ``one`` is the template for a ``count`` of 1."""
+    return Message(one, {"count": count, **facts}, many)
+
+
+def filled(template: str, facts: Mapping[str, Fact]) -> Message:
+    """Return a message with what is known of its facts; an empty one where it needs one that is not."""
+    known = {name: facts[name] for name in BLANK.findall(template) if facts.get(name, "") not in _NOTHING}
+    said = without_unknown(template, known)
+    return Message(template, known) if said and known.keys() >= {*BLANK.findall(said)} else Message("")
+
+
+def without_unknown(template: str, known: Container[str]) -> str:
+    """Return a template with those of its optional parts whose facts are known, and no brackets."""
+    for _ in range(_DEEPEST):  # from the inmost to the outmost
+        template, found = _OPTIONAL.subn(lambda part: _first_known(part[1], known), template)
+        if not found:
+            break
+    return template
+
+
+def _first_known(part: str, known: Container[str]) -> str:
+    choices = part.split("|")
+    return next((one for one in choices if all(name in known for name in BLANK.findall(one))), "")
+
+
+def _several(how: str, parts: Iterable[Said]) -> Said:
+    found = tuple(part for part in parts if part)
+    return Message(f"{{{how}}}", {how: found}) if len(found) > 1 else found[0] if found else ""
+
+
+#: several things that are said of one matter; sentences one after another; an enumeration: each as one message
+clauses, sentences, all_of = (partial(_several, how) for how in ("clauses", "sentences", "all"))
+
+
+def template(text: str) -> str:
+    """Mark a template that stands in a table, for translators' tools; it is returned as it is."""
+    return text
+
+
+def to_json(value: Any) -> Any:
+    """Return a message as JSON can hold it, a name as a string, else template and facts; or facts alone."""
+    if isinstance(value, Message):
+        found = {"template": value.template, "facts": to_json(value.facts)}
+        return found | ({"plural": value.plural} if value.plural else {})
+    if isinstance(value, Mapping):
+        return {name: to_json(fact) for name, fact in value.items()}
+    return list(map(to_json, value)) if isinstance(value, tuple) else value
+
+
+def to_text(said: Said) -> str:
+    """Return a message as a column of text can hold it; what is no message stays as it is."""
+    return said if isinstance(said, str) else json.dumps(to_json(said), ensure_ascii=False)
+
+
+def from_text(text: str) -> Said:
+    """Return what ``to_text`` has written, or else the text, such as an earlier version's."""
+    if not text.startswith('{"template": '):
+        return text
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def from_json(document: Any) -> Said:
+    """Return what ``to_json`` has made of a message; a ValueError where it is something else."""
+    if isinstance(document, str):
+        return document
+    if not isinstance(document, Mapping) or not isinstance(document.get("template"), str):
+        raise ValueError("not a message")  # noqa: TRY004 - of the document, as any other fault in it
+    facts = facts_from_json(document.get("facts", {}))
+    return Message(document["template"], facts, str(document.get("plural", "")))
+
+
+def facts_from_json(document: Mapping[str, Any]) -> dict[str, Fact]:
+    """Return what ``to_json`` has made of facts; a ValueError where it is something else."""
+    return {str(name): _fact(value) for name, value in document.items()}
+
+
+def _fact(value: Any) -> Fact:
+    if isinstance(value, list):
+        return tuple(map(_fact, value))
+    return value if isinstance(value, (int, float)) else from_json(value)
+
+
+_MOST_CHARACTERS = 500
+#: what is said most often by the C library, by SQLite, and by ``wslgpud.security.safe_files``, which knows no messages
+FAILURES = frozenset(TEMPLATES["failures"])
+
+
+class Told(Exception):  # mostly a state, not a mistake
+    """What is raised with a message: ``said`` is worded only where somebody reads it."""
+
+    def __init__(self, said: Said) -> None:
+        super().__init__(said)
+        # Part of a text may be the words of a server or a program that is not ours.
+        self.said = one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said
+
+    def __str__(self) -> str:
+        return one_line(str(self.said), _MOST_CHARACTERS)
+
+
+def known(text: str) -> Said:
+    """Return a message of what others say often, else their text."""
+    return Message(text) if text in FAILURES else text
+
+
+def failure(error: OSError) -> Said:
+    """Return why the system refused something; rare reasons stay as they are in every language."""
+    return Message(error.strerror) if error.strerror else str(error)
+
+
+def cause(error: BaseException) -> Said:
+    """Return the message that an error was raised with, the system's reason, or else its text in one line."""
+    first = error.args[0] if error.args else ""
+    if isinstance(first, Message):
+        return first
+    return failure(error) if isinstance(error, OSError) else known(one_line(str(error)))
+
+
+#: other than English, which templates are written in: the catalogue of each lies beside this file
+TRANSLATIONS = ("zh",)
+LANGUAGES = ("en", *TRANSLATIONS)
+
+#: what a lock screen, a toast's first line and a mail's subject show without cutting
+HEADLINE_CHARACTERS = 100
+#: no channel shows more, and a mail of a megabyte helps nobody
+MOST_CHARACTERS = 3000
+
+#: what stands between the parts of a fact of several, by its name, and of any other
+_BETWEEN: Final[Mapping[str, str]] = {
+    "clauses": template("{first}; {rest}"),
+    "sentences": template("{first} {rest}"),
+    "": template("{first}, {rest}"),
+}
+_WIDE = r"[\u3000-\u9fff\uff00-\uffef]"
+_GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
+#: below how many seconds a span is written in a unit of so many
+_SPANS: Final = (
+    (90, 1, template("{number} s")),
+    (90 * 60, 60, template("{number} min")),
+    (36 * 3600, 3600, template("{number} h")),
+    (math.inf, 86400, template("{number} d")),
+)
+#: what a resource other than a memory is called; the rest of its name follows
+_KINDS: Final[Mapping[str, str]] = {
+    "disk": template("disk {name}"),
+    "source": template("source {name}"),
+    "clock": template("clock"),
+    "store": template("history"),
+    "machine": template("machine"),
+    "daemon": template("daemon"),
+    "windows": template("Windows"),
+}
+
+
+class Tongue:
+    """One language. Words come from a catalogue by their English template, figures from the rules below."""
+
+    def __init__(self, code: str, translations: Mapping[str, str]) -> None:
+        """Take the language's code (``en``, ``zh``) and what each template is in it."""
+        self.code, self._translations = code, translations
+
+    def text(self, said: Said) -> str:
+        """Return what people read."""
+        if isinstance(said, str):
+            return said
+        plural = bool(said.plural) and said.facts.get("count") != 1
+        chosen = said.plural if plural and not self._translations else said.template
+        facts, blanks = said.facts, without_unknown(self.template(chosen), said.facts)
+        return _fill(blanks, lambda name: self.fact(name, facts[name]) if name in facts else None)
+
+    def t(self, text: str, /, **facts: Fact) -> str:
+        """Return a template with its facts: ``text`` of what has no other use as a message."""
+        return self.text(Message(text, facts))
+
+    def template(self, text: str) -> str:
+        """Return a template in this language, or as it is where nobody has translated it."""
+        return self._translations.get(text, text)
+
+    def document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of facts as JSON, its messages in words; a headline is one that fits."""
+        known = {k: v for k, v in facts.items() if v is not None and v != Message("")}
+        return {name: self._worded(name, value) for name, value in known.items()}
+
+    def listed(self, parts: Iterable[Said]) -> str:
+        """Return an enumeration."""
+        return self.text(all_of(parts))
+
+    def fact(self, name: str, value: Fact) -> str:
+        """Write a fact the way people do; its name tells the unit.
+
+        ``_bytes`` (a pair is a part of a whole), ``_bytes_per_second`` (with its sign), ``_seconds``,
+        ``_ratio``, ``_wall`` (seconds since the epoch, as date and time), ``_clock`` (the same as time of
+        day), ``resource``.
+        """
+        if isinstance(value, Message):
+            return self.text(value)
+        if isinstance(value, tuple):
+            return self._several(name, value)
+        if isinstance(value, str):
+            return self.resource(value) if name.endswith("resource") else one_line(value)
+        for ending, write in _UNITS.items():
+            if name.endswith(ending):
+                return write(self, value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def duration(self, seconds: float) -> str:
+        """Write a span of time: ``8 s``, ``4 min``, ``2 h``, ``3 d``."""
+        seconds = abs(seconds)
+        _, unit, text = next((span for span in _SPANS if seconds < span[0]), _SPANS[-1])
+        return self.t(text, number=max(1, round(seconds / unit)))
+
+    def rate(self, value: float) -> str:
+        """Write a rate so that it has a few digits before the point: ``+310 MiB/min``; + is growth of use."""
+        sign, value = ("\N{MINUS SIGN}" if value < 0 else "+"), abs(value)
+        if value >= 50 << 20:
+            return self.t("{amount}/s", amount=sign + size(value))
+        return self.t("{amount}/min", amount=sign + size(60 * value))
+
+    def resource(self, resource: str) -> str:
+        """Write a resource the way people do: ``RAM``, ``GPU 0``, ``cgroup /build``."""
+        kind, _, rest = resource.partition(":")
+        if resource == "ram":
+            return self.t("RAM")
+        if resource.startswith("gpu"):  # a number, or a name where the number is not known
+            return f"GPU {printable(resource[3:].strip())}".strip()
+        if kind == "cgroup":
+            return self.t("cgroup {path}", path=resource_path(rest))
+        return self.t(_KINDS[kind], name=printable(rest)).strip() if kind in _KINDS else printable(resource)
+
+    def _worded(self, name: str, value: Any) -> Any:
+        if isinstance(value, Message):
+            return one_line(self.text(value), HEADLINE_CHARACTERS if name == "headline" else MOST_CHARACTERS)
+        if isinstance(value, Mapping):
+            return self.document(value)
+        return [self._worded("", one) for one in value] if isinstance(value, (list, tuple)) else value
+
+    def _several(self, name: str, values: tuple[Fact, ...]) -> str:
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if name.endswith("bytes") and len(numbers) == len(values) == 2:
+            part, whole = map(size, numbers)
+            if part.split()[-1] == whole.split()[-1]:
+                part = part.split()[0]
+            return self.t("{part} of {whole}", part=part, whole=whole)
+        between = self.template(_BETWEEN.get(name, _BETWEEN[""]))
+        return between.replace("{first}", "").replace("{rest}", "").join(self.fact(name, v) for v in values)
+
+
+def _moment(wall: float, form: str) -> str:
+    return datetime.fromtimestamp(wall, timezone.utc).astimezone().strftime(form)
+
+
+#: how a figure is written, by the ending of its name
+_UNITS: Final[Mapping[str, Callable[[Tongue, float], str]]] = {
+    "bytes_per_second": Tongue.rate,
+    "bytes": lambda _, value: size(value),
+    "seconds": Tongue.duration,
+    "ratio": lambda _, value: f"{100 * value:.0f} %",
+    "_wall": lambda _, value: _moment(value, "%Y-%m-%d %H:%M:%S"),
+    "_clock": lambda _, value: _moment(value, "%H:%M:%S"),
+}
+
+
+def _fill(text: str, value: Callable[[str], str | None]) -> str:
+    """Fill the blanks that have a value; the page does the same in ``i18n.js``.
+
+    Chinese has a space beside Latin and none beside Chinese: templates have it around each blank, and it
+    goes where what was filled in is Chinese.
+    """
+    whole = ""
+    for number, piece in enumerate(BLANK.split(text)):
+        filled = piece if number % 2 == 0 else value(piece)
+        filled = f"{{{piece}}}" if filled is None else filled
+        whole = whole[:-2] + _GAP.sub("", whole[-2:] + filled[:2]) + filled[2:]
+    return whole
+
+
+ENGLISH = Tongue("en", {})
+
+
+@cache
+def tongue(code: str) -> Tongue:
+    """Return a language by its code, one of ``LANGUAGES``."""
+    return ENGLISH if code == ENGLISH.code else Tongue(code, translations(code))
+
+
+def translations(code: str, said_in: str = "") -> dict[str, str]:
+    """Return a language's translation of each template that is said in files below ``said_in``."""
+    if code == ENGLISH.code:
+        return {}
+    if code not in TRANSLATIONS:
+        raise KeyError(code)
+    import polib  # only who reads a translation pays for it
+
+    entries = polib.pofile(str(Path(__file__).with_name(f"{code}.po")), encoding="utf-8")
+    return {
+        e.msgid: e.msgstr or e.msgstr_plural.get(0, "") or e.msgid
+        for e in entries
+        if not e.obsolete and any(file.startswith(said_in) for file, _ in e.occurrences)
+    }
+
+
+def chosen(setting: str, environ: Mapping[str, str]) -> str:
+    """Return the code of the configured language, else of the locale's, else English."""
+    if setting in LANGUAGES:
+        return setting
+    locale = environ.get("LC_ALL") or environ.get("LC_MESSAGES") or environ.get("LANG") or ""
+    return next((code for code in TRANSLATIONS if locale.startswith(code)), ENGLISH.code)
+
 
 _current = ENGLISH
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wslgpud.words.message import template
+from wslgpud.words import template
 
 LEVELS = {
     "ok": template("ok"),

@@ -18,28 +18,38 @@ from typer.testing import CliRunner
 from tests.hosts.machines import HERE, MACHINES
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.advise.doctor import Finding, run
+from wslgpud.advise.doctor import CheckResult, run
 from wslgpud.advise.doctor.bundle import write
 from wslgpud.advise.doctor.checks_machine import service
+from wslgpud.advise.doctor.evidence import Evidence
 from wslgpud.advise.doctor.findings import CHECKS
-from wslgpud.advise.doctor.look import Look
 from wslgpud.advise.doctor.torches import TorchFacts
 from wslgpud.cli import app
 from wslgpud.cli.console import Console
-from wslgpud.cli.doctor_screen import print_findings
+from wslgpud.cli.doctor import print_findings
 from wslgpud.config import Alerts, Config, Otlp, Sampling, StoreSettings
 from wslgpud.host import Host, NoData, RecordedHost
 
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = Config(sampling=Sampling(gpu_timeout_seconds=3.0))
 TORCH = TorchFacts(
-    "/home/user/.venv/bin/python", "2.7.1+cu128", "12.8", ("sm_75", "sm_80", "sm_90", "sm_120"),
-    (("NVIDIA GeForce RTX 5070 Ti", (12, 0)),), ran=True, tf32=True, cudnn=90701,
-)  # fmt: skip
+    "/home/user/.venv/bin/python",
+    "2.7.1+cu128",
+    "12.8",
+    ("sm_75", "sm_80", "sm_90", "sm_120"),
+    (("NVIDIA GeForce RTX 5070 Ti", (12, 0)),),
+    ran=True,
+    tf32=True,
+    cudnn=90701,
+)
 OLD_TORCH = TorchFacts(
-    "/opt/conda/bin/python", "2.5.1+cu124", "12.4", ("sm_50", "sm_90"), TORCH.devices,
+    "/opt/conda/bin/python",
+    "2.5.1+cu124",
+    "12.4",
+    ("sm_50", "sm_90"),
+    TORCH.devices,
     kernel="CUDA error: no kernel image is available for execution on the device",
-)  # fmt: skip
+)
 
 #: torch's and NVML's own words
 QUOTED = ("no kernel image is available for execution on the device", "error")
@@ -49,7 +59,7 @@ def states(name: str, **more) -> dict[str, str]:
     return {f.id: f.state for f in run(RecordedHost(HERE / name), CONFIG, **more)}
 
 
-def report(findings: Sequence[Finding], language: str, width: int = 100) -> str:
+def report(findings: Sequence[CheckResult], language: str, width: int = 100) -> str:
     """What the terminal shows of all of them."""
     paper = io.StringIO()
     words.use(language)
@@ -63,14 +73,24 @@ def report(findings: Sequence[Finding], language: str, width: int = 100) -> str:
 @pytest.mark.parametrize(
     ("name", "language"),
     [
-        *((name, "en") for name in (
-            "wsl2-idle", "wsl2-swap-thrash", "wsl2-vram-full", "wsl2-no-psi", "no-gpu", "cgroup-limit",
-            "driver-mismatch", "two-gpus", "h200-training",
-        )),
+        *(
+            (name, "en")
+            for name in (
+                "wsl2-idle",
+                "wsl2-swap-thrash",
+                "wsl2-vram-full",
+                "wsl2-no-psi",
+                "no-gpu",
+                "cgroup-limit",
+                "driver-mismatch",
+                "two-gpus",
+                "h200-training",
+            )
+        ),
         ("wsl2-swap-thrash", "zh"),
         ("driver-mismatch", "zh"),
     ],
-)  # fmt: skip
+)
 def test_the_report_of_a_machine_is_as_it_was(name, language):
     shown = report(run(RecordedHost(HERE / name), CONFIG, [TORCH]), language)
 
@@ -106,18 +126,53 @@ def test_every_problem_on_every_machine_comes_with_a_remedy(name):
 def test_ids_never_change_once_they_are_out():
     """Scripts and forum answers name them: add to this list, take nothing away."""
     assert [c.id for c in CHECKS if c.look.__module__.endswith("checks_wsl")] == [
-        "wsl.kernel", "wsl.version", "wsl.systemd", "wsl.stays", "wsl.interop", "wslconfig.valid",
+        "wsl.kernel",
+        "wsl.version",
+        "wsl.systemd",
+        "wsl.stays",
+        "wsl.interop",
+        "wslconfig.valid",
         "wslconfig.in_force",
-    ]  # fmt: skip
+    ]
     assert {c.id for c in CHECKS} == {
-        "wsl.kernel", "wsl.version", "wsl.systemd", "wsl.stays", "wsl.interop", "wslconfig.valid",
-        "wslconfig.in_force", "gpu.visible", "gpu.library", "gpu.cuda", "torch.architecture", "torch.kernel",
-        "torch.speed", "cuda.toolkit", "gpu.desktop", "memory.size", "memory.swap", "memory.thrashing",
-        "memory.killed", "kernel.swappiness", "kernel.overcommit", "kernel.max_map_count", "kernel.inotify",
-        "kernel.pressure", "kernel.memory_cgroup", "memory.limited", "data.windows_drive", "disk.state",
-        "disk.space", "disk.windows", "clock.daemons", "clock.skew", "docker.nvidia", "rights.kernel_log",
-        "rights.processes", "rights.secrets", "service.runs",
-    }  # fmt: skip
+        "wsl.kernel",
+        "wsl.version",
+        "wsl.systemd",
+        "wsl.stays",
+        "wsl.interop",
+        "wslconfig.valid",
+        "wslconfig.in_force",
+        "gpu.visible",
+        "gpu.library",
+        "gpu.cuda",
+        "torch.architecture",
+        "torch.kernel",
+        "torch.speed",
+        "cuda.toolkit",
+        "gpu.desktop",
+        "memory.size",
+        "memory.swap",
+        "memory.thrashing",
+        "memory.killed",
+        "kernel.swappiness",
+        "kernel.overcommit",
+        "kernel.max_map_count",
+        "kernel.inotify",
+        "kernel.pressure",
+        "kernel.memory_cgroup",
+        "memory.limited",
+        "data.windows_drive",
+        "disk.state",
+        "disk.space",
+        "disk.windows",
+        "clock.daemons",
+        "clock.skew",
+        "docker.nvidia",
+        "rights.kernel_log",
+        "rights.processes",
+        "rights.secrets",
+        "service.runs",
+    }
     assert len({c.id for c in CHECKS}) == len(CHECKS)
 
 
@@ -125,9 +180,7 @@ def test_a_torch_without_code_for_the_card_is_a_problem_though_it_sees_the_card(
     found = {f.id: f for f in run(RecordedHost(HERE / "wsl2-idle"), CONFIG, [TORCH, OLD_TORCH])}
 
     assert found["torch.architecture"].state == found["torch.kernel"].state == "problem"
-    assert "torch 2.5.1+cu124 in /opt/conda/bin/python has no sm_120" in str(
-        found["torch.architecture"].found
-    )
+    assert "torch 2.5.1+cu124 in /opt/conda/bin/python has no sm_120" in str(found["torch.architecture"].found)
     assert "whl/cu128" in found["torch.kernel"].remedy
 
 
@@ -164,8 +217,7 @@ def test_a_driver_older_than_the_card_is_a_problem_of_the_driver(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("two-gpus", "check whether nvidia-smi works"), ("wsl2-idle", "run 'wsl --shutdown'")],
+    ("name", "remedy"), [("two-gpus", "check whether nvidia-smi works"), ("wsl2-idle", "run 'wsl --shutdown'")]
 )
 def test_a_driver_that_crashes_is_a_problem_with_a_remedy_of_its_own(tmp_path, name, remedy):
     calls = json.loads((HERE / name / "nvml.json").read_text()) | {"steps": [{"do": "crash"}]}
@@ -303,7 +355,7 @@ def test_a_daemon_that_was_killed_does_not_run_though_its_number_is_given_anew(t
         note = {"pid": process.pid, "url": "http://127.0.0.1:9655"}
         (tmp_path / "daemon.json").write_text(json.dumps(note))
 
-        assert service(Look(NotInstalled(), CONFIG, None, str(tmp_path))).state == state
+        assert service(Evidence(NotInstalled(), CONFIG, None, str(tmp_path))).state == state
 
 
 def test_an_archive_and_json_can_be_had_at_once(tmp_path):
@@ -332,21 +384,20 @@ def test_the_exit_status_of_an_archive_is_whether_it_was_written(tmp_path):
 def test_the_support_archive_holds_the_machine_and_no_secret_and_no_name(tmp_path):
     secrets = ("hunter2", "tok-4711", "annegret")
     host = copied(
-        tmp_path, "wsl2-idle",
+        tmp_path,
+        "wsl2-idle",
         **{
             "/mnt/c/Users/annegret/.wslconfig": "[wsl2]\nswapFile=C:\\\\Users\\\\annegret\\\\swap.vhdx\n",
             "/etc/wsl.conf": "[boot]\nsystemd=true\ncommand = run tok-4711\n[user]\ndefault=annegret\n",
         },
-    )  # fmt: skip
+    )
     (host.folder / "root/mnt/c/Users/user/.wslconfig").unlink()
     (host.folder / "root/mnt/c/Users/user").rmdir()
     config = Config(
         sampling=CONFIG.sampling,
         store=StoreSettings(path="postgresql+psycopg://me:hunter2@db/wslgpud"),
         alerts=Alerts(
-            urls=("ntfy://tok-4711@ntfy.sh/x",),
-            command=("/home/annegret/warn", "tok-4711"),
-            save_user="annegret",
+            urls=("ntfy://tok-4711@ntfy.sh/x",), command=("/home/annegret/warn", "tok-4711"), save_user="annegret"
         ),
         otlp=Otlp(endpoint="https://annegret:hunter2@collector:4318/v1/metrics"),
     )

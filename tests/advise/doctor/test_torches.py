@@ -55,8 +55,18 @@ def test_the_probe_tells_what_torch_is_and_whether_a_kernel_ran(tmp_path, works)
 
 
 def test_a_python_that_answers_is_heard(public):
-    line = json.dumps({"version": "2.7", "cuda": None, "architectures": [], "devices": [], "kernel": "none",
-                       "ran": False, "tf32": None, "cudnn": None})  # fmt: skip
+    line = json.dumps(
+        {
+            "version": "2.7",
+            "cuda": None,
+            "architectures": [],
+            "devices": [],
+            "kernel": "none",
+            "ran": False,
+            "tf32": None,
+            "cudnn": None,
+        }
+    )
 
     (facts,) = ask([python(public, f"echo hello; echo '{line}'")], os.environ)
 

@@ -31,7 +31,7 @@ from wslgpud.cli import app
 from wslgpud.cli.fit import Usable, _from_history
 from wslgpud.config import StoreSettings
 from wslgpud.model import GpuSample, Reading, Sample, Snapshot, SourceReport
-from wslgpud.risk.metrics import LEARNED
+from wslgpud.risk.risk_metrics import LEARNED
 from wslgpud.sources.gpu import GpuSource
 from wslgpud.store import Store
 
@@ -39,9 +39,16 @@ GIB = 1 << 30
 SMALL = Shape(2, 256, 4, 2, 64, 688, 1000)
 SMALL_GPT2 = Shape(2, 256, 4, 4, 64, 1024, 1000, gated=False, stepwise_gelu=True)
 PLANS = st.builds(
-    Plan, st.sampled_from(MODES), st.sampled_from(PRECISIONS), st.integers(1, 64), st.integers(1, 32768),
-    st.sampled_from(OPTIMIZERS), st.booleans(), st.integers(1, 256), st.sampled_from(["attention", "all"]),
-).filter(lambda p: not (p.mode == "training" and p.precision in QUANTIZED))  # fmt: skip
+    Plan,
+    st.sampled_from(MODES),
+    st.sampled_from(PRECISIONS),
+    st.integers(1, 64),
+    st.integers(1, 32768),
+    st.sampled_from(OPTIMIZERS),
+    st.booleans(),
+    st.integers(1, 256),
+    st.sampled_from(["attention", "all"]),
+).filter(lambda p: not (p.mode == "training" and p.precision in QUANTIZED))
 
 
 @pytest.mark.parametrize(
@@ -153,10 +160,18 @@ def test_what_cannot_be_answered_says_why(arguments, words):
 
 
 def test_a_mixture_computes_with_some_of_its_experts_and_stores_all():
-    mixtral = of_config({
-        "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
-    })  # fmt: skip
+    mixtral = of_config(
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "vocab_size": 32000,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        }
+    )
     dense = replace(mixtral, experts=1, active_experts=1)
 
     assert weights(mixtral, "bf16") > 6 * weights(dense, "bf16")

@@ -13,51 +13,99 @@ from wslgpud.advise.fit.shape import Shape, ShapeError, header, of, of_config, t
 
 #: Published figures: parameters by the models' own cards.
 LLAMA_2_7B = {
-    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 32, "intermediate_size": 11008, "vocab_size": 32000, "tie_word_embeddings": False,
-}  # fmt: skip
-LLAMA_3_1B = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
-    "tie_word_embeddings": True,
-}  # fmt: skip
-MIXTRAL = {
-    "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
-    "num_experts_per_tok": 2, "tie_word_embeddings": False,
-}  # fmt: skip
-QWEN3_30B_A3B = {
-    "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
-    "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768,
-    "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936, "tie_word_embeddings": False,
-}  # fmt: skip
-QWEN15_MOE = {
-    "model_type": "qwen2_moe", "hidden_size": 2048, "num_hidden_layers": 24, "num_attention_heads": 16,
-    "num_key_value_heads": 16, "intermediate_size": 5632, "moe_intermediate_size": 1408, "num_experts": 60,
-    "num_experts_per_tok": 4, "shared_expert_intermediate_size": 5632, "vocab_size": 151936,
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 11008,
+    "vocab_size": 32000,
     "tie_word_embeddings": False,
-}  # fmt: skip
+}
+LLAMA_3_1B = {
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 8192,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+QWEN15_MOE = {
+    "model_type": "qwen2_moe",
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 5632,
+    "moe_intermediate_size": 1408,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "shared_expert_intermediate_size": 5632,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
 DEEPSEEK_MOE_16B = {
-    "model_type": "deepseek", "hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
-    "num_key_value_heads": 16, "intermediate_size": 10944, "moe_intermediate_size": 1408,
-    "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
-    "vocab_size": 102400, "tie_word_embeddings": False,
-}  # fmt: skip
-GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257,
-        "activation_function": "gelu_new"}  # fmt: skip
+    "model_type": "deepseek",
+    "hidden_size": 2048,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "vocab_size": 102400,
+    "tie_word_embeddings": False,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 768,
+    "n_layer": 12,
+    "n_head": 12,
+    "vocab_size": 50257,
+    "activation_function": "gelu_new",
+}
 
 
 @pytest.mark.parametrize(
-    ("config", "parameters"),
-    [(LLAMA_2_7B, 6_738_415_616), (LLAMA_3_1B, 1_235_814_400), (MIXTRAL, 46_702_792_704)],
+    ("config", "parameters"), [(LLAMA_2_7B, 6_738_415_616), (LLAMA_3_1B, 1_235_814_400), (MIXTRAL, 46_702_792_704)]
 )
 def test_parameters_are_counted_as_the_models_cards_say(config, parameters):
     assert of_config(config).size == parameters
 
 
-@pytest.mark.parametrize(
-    ("config", "billions"), [(QWEN3_30B_A3B, 30.5), (QWEN15_MOE, 14.3), (DEEPSEEK_MOE_16B, 16.4)]
-)
+@pytest.mark.parametrize(("config", "billions"), [(QWEN3_30B_A3B, 30.5), (QWEN15_MOE, 14.3), (DEEPSEEK_MOE_16B, 16.4)])
 def test_mixtures_with_shared_experts_and_dense_layers_are_as_large_as_their_cards_say(config, billions):
     assert of_config(config).size / 1e9 == pytest.approx(billions, abs=0.05)
 
@@ -119,13 +167,18 @@ def safetensors(file, tensors) -> None:
 
 
 TENSORS = {
-    "model.embed_tokens.weight": [1000, 256], "lm_head.weight": [1000, 256], "model.norm.weight": [256],
-    **{f"model.layers.{i}.self_attn.{n}_proj.weight": [rows, 256]
-       for i in (0, 1) for n, rows in (("q", 256), ("k", 128), ("v", 128), ("o", 256))},
+    "model.embed_tokens.weight": [1000, 256],
+    "lm_head.weight": [1000, 256],
+    "model.norm.weight": [256],
+    **{
+        f"model.layers.{i}.self_attn.{n}_proj.weight": [rows, 256]
+        for i in (0, 1)
+        for n, rows in (("q", 256), ("k", 128), ("v", 128), ("o", 256))
+    },
     **{f"model.layers.{i}.mlp.{n}_proj.weight": [688, 256] for i in (0, 1) for n in ("gate", "up")},
     **{f"model.layers.{i}.mlp.down_proj.weight": [256, 688] for i in (0, 1)},
     **{f"model.layers.{i}.{n}_layernorm.weight": [256] for i in (0, 1) for n in ("input", "post_attention")},
-}  # fmt: skip
+}
 
 
 def test_weights_tell_their_shape_without_being_read(tmp_path):
@@ -138,8 +191,15 @@ def test_weights_tell_their_shape_without_being_read(tmp_path):
     assert shape.size == shape.count()
 
 
-TINY = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "intermediate_size": 688, "vocab_size": 1000}  # fmt: skip
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 688,
+    "vocab_size": 1000,
+}
 
 
 def test_a_folder_of_pieces_counts_as_one_with_its_configuration(tmp_path):
@@ -201,17 +261,26 @@ def a_gguf(tensors, *, data_bytes: int, **values) -> bytes:
 
 
 BLOCKS = {
-    "token_embd.weight": [256, 1000], "output.weight": [256, 1000], "output_norm.weight": [256],
-    **{f"blk.{i}.attn_{n}.weight": [256, columns]
-       for i in (0, 1) for n, columns in (("q", 256), ("k", 128), ("v", 128), ("output", 256))},
+    "token_embd.weight": [256, 1000],
+    "output.weight": [256, 1000],
+    "output_norm.weight": [256],
+    **{
+        f"blk.{i}.attn_{n}.weight": [256, columns]
+        for i in (0, 1)
+        for n, columns in (("q", 256), ("k", 128), ("v", 128), ("output", 256))
+    },
     **{f"blk.{i}.ffn_{n}.weight": [256, 688] for i in (0, 1) for n in ("gate", "up", "down")},
     **{f"blk.{i}.{n}_norm.weight": [256] for i in (0, 1) for n in ("attn", "ffn")},
-}  # fmt: skip
+}
 LLAMA = {
-    "general__architecture": "llama", "llama__block_count": 2, "llama__embedding_length": 256,
-    "llama__feed_forward_length": [688, 688], "llama__attention__head_count": 4,
-    "llama__attention__head_count_kv": [2, 2], "tokenizer__ggml__tokens": [f"word {i}" for i in range(1000)],
-}  # fmt: skip
+    "general__architecture": "llama",
+    "llama__block_count": 2,
+    "llama__embedding_length": 256,
+    "llama__feed_forward_length": [688, 688],
+    "llama__attention__head_count": 4,
+    "llama__attention__head_count_kv": [2, 2],
+    "tokenizer__ggml__tokens": [f"word {i}" for i in range(1000)],
+}
 COUNT = Shape(2, 256, 4, 2, 64, 688, 1000).count()
 
 
@@ -228,6 +297,15 @@ def test_a_gguf_file_tells_shape_and_size_of_its_weights(tmp_path):
     assert of(str(tmp_path)) == shape
     file.write_bytes(a_gguf(BLOCKS, data_bytes=COUNT * 9 // 16, **LLAMA, general__file_type=18))
     assert of(str(file)).stored == "q6_k"
+
+
+def test_a_gguf_file_without_layers_says_what_it_lacks(tmp_path):
+    file = tmp_path / "odd.gguf"
+    values = {name: value for name, value in LLAMA.items() if "block_count" not in name}
+    file.write_bytes(a_gguf(BLOCKS, data_bytes=COUNT, **values))
+
+    with pytest.raises(ShapeError, match="lacks the num_hidden_layers of a language model"):
+        of(str(file))
 
 
 def test_a_gguf_file_with_a_list_without_end_is_refused(tmp_path):

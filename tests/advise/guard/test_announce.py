@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
-from wslgpud.advise.guard import ledger, plan
-from wslgpud.advise.guard.holding import Holding
-from wslgpud.advise.guard.memory import most_bytes
+from wslgpud.active_runs.note import PLACES, name_of
+from wslgpud.active_runs.reader import RunNotes, expected
+from wslgpud.active_runs.writer import Claim, Note
+from wslgpud.advise.guard import past_runs, plan
+from wslgpud.advise.guard.memory import TreeMemory, most_bytes
 from wslgpud.advise.guard.plan import Process
 from wslgpud.config import Config
-from wslgpud.documents import Folder
 from wslgpud.host import Host
 from wslgpud.model import Expected
-from wslgpud.monitor import Monitor
-from wslgpud.running.form import PLACES, name_of
-from wslgpud.running.read import Notes, expected
-from wslgpud.running.write import Claim, Note
-from wslgpud.units import size
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.security.safe_files import Folder
+from wslgpud.words.units import size
 
 MIB, GIB = 1 << 20, 1 << 30
 #: as much as this machine can hold, and so always more than is free
@@ -34,23 +33,26 @@ COMMAND = [sys.executable, "-c", HOLD]
 
 
 def remembered(folder: Path, **facts) -> None:
-    known = ledger.Ledger()
+    known = past_runs.PastRuns()
     known.learn(plan.key_of(COMMAND), facts, {})
-    ledger.save(folder, known)
+    past_runs.save(folder, known)
 
 
 def start(folder: Path) -> subprocess.Popen:
     guard = subprocess.Popen(
         [*GUARD, "--state", str(folder), "--", *COMMAND],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert guard.stdout.readline() == "held\n"
     return guard
 
 
 def of(guard: subprocess.Popen) -> list[Expected]:
     """What the daemon would read of this guard; others may run on this machine."""
-    return [e for e in expected(Notes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
+    return [e for e in expected(RunNotes(Host()).read(), ()) if f"(guard {guard.pid})" in e.who]
 
 
 def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path):
@@ -62,10 +64,10 @@ def test_the_daemon_knows_from_start_to_end_what_a_command_will_come_to(tmp_path
     ram, card = of(guard)
     assert (ram.resource, ram.peak_bytes) == ("ram", ALL)
     assert (card.resource, card.peak_bytes, card.used_bytes) == ("GPU-1", 5 * GIB, 0)
-    (note,) = (note for note in Notes(Host()).read() if note.who.pid == guard.pid)
+    (note,) = (note for note in RunNotes(Host()).read() if note.who.pid == guard.pid)
     assert note.document["pids"]
     assert guard.pid not in note.document["pids"]  # who watches is none of the watched
-    monitor = Monitor(Config(), Host())
+    monitor = SamplingPipeline(Config(), Host())
     state, _ = monitor.tick()
     monitor.close()
     assert {e.resource for e in state.observation.expected if e.who == ram.who} == {"ram", "GPU-1"}
@@ -110,10 +112,12 @@ def test_a_full_disk_behind_the_note_does_not_end_the_command(tmp_path, monkeypa
 
 
 def test_a_build_with_fewer_jobs_is_expected_to_take_less():
-    known = ledger.Ledger({
-        "make": {"peak_bytes": 8 * GIB, "jobs": 8, "compiler_bytes": GIB},
-        "train.py": {"peak_bytes": 8 * GIB, "jobs": 8, "compiler_bytes": 0},
-    })  # fmt: skip
+    known = past_runs.PastRuns(
+        {
+            "make": {"peak_bytes": 8 * GIB, "jobs": 8, "compiler_bytes": GIB},
+            "train.py": {"peak_bytes": 8 * GIB, "jobs": 8, "compiler_bytes": 0},
+        }
+    )
 
     assert known.peaks("make", 4, {}) == {"ram": 4 * GIB}
     assert known.peaks("make", None, {}) == {"ram": 8 * GIB}
@@ -122,7 +126,7 @@ def test_a_build_with_fewer_jobs_is_expected_to_take_less():
 
 
 def test_a_build_with_more_jobs_than_fit_is_expected_to_take_all_there_is():
-    known = ledger.Ledger({"make": {"peak_bytes": 8 * GIB, "jobs": 2, "compiler_bytes": GIB}})
+    known = past_runs.PastRuns({"make": {"peak_bytes": 8 * GIB, "jobs": 2, "compiler_bytes": GIB}})
 
     assert known.peaks("make", 16, {"ram": 24 * GIB}) == {"ram": 24 * GIB}
 
@@ -141,7 +145,7 @@ FACTS = st.fixed_dictionaries(
 
 @given(FACTS, st.none() | st.integers(1, 999), st.integers(1, 1 << 45), st.integers(1, 1 << 38))
 def test_no_peak_is_believed_that_this_machine_cannot_hold(facts, jobs, ram, vram):
-    peaks = ledger.Ledger({"make": facts}).peaks("make", jobs, {"ram": ram, "GPU-1": vram})
+    peaks = past_runs.PastRuns({"make": facts}).peaks("make", jobs, {"ram": ram, "GPU-1": vram})
 
     assert 0 < peaks.get("ram", 1) <= ram
     assert 0 < peaks.get("GPU-1", 1) <= vram
@@ -152,5 +156,5 @@ def test_no_peak_is_believed_that_this_machine_cannot_hold(facts, jobs, ram, vra
 def test_a_sum_that_exceeds_the_machine_is_not_known():
     crowd = [Process(pid, 1, "python3", most_bytes(Host()) // 2) for pid in (1, 2, 3)]
 
-    assert Holding(Host()).now_bytes(crowd[:1]) == crowd[0].bytes
-    assert Holding(Host()).now_bytes(crowd) is None
+    assert TreeMemory(Host()).now_bytes(crowd[:1]) == crowd[0].bytes
+    assert TreeMemory(Host()).now_bytes(crowd) is None

@@ -17,8 +17,8 @@ import pytest
 from tests.advise.guard.box import box
 from tests.support.daemons import eventually
 from tests.support.elsewhere import seen as seen_now
-from wslgpud.advise.guard.runner import Order
-from wslgpud.advise.guard.watch import Account
+from wslgpud.advise.guard.runner import GuardedCommand
+from wslgpud.advise.guard.watch import RunStats
 from wslgpud.cli.guard import _own_log, _sum_up
 from wslgpud.host import Host
 
@@ -33,9 +33,8 @@ def guard(tmp_path: Path, *arguments: str, **more):
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
     options = ("--state", str(tmp_path / "state"))
     return subprocess.Popen(
-        [*GUARD, *options, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*GUARD, *options, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def alive(pid: str) -> bool:
@@ -60,9 +59,7 @@ def test_all_that_is_printed_is_kept(tmp_path):
 
 
 def test_the_build_is_told_how_many_jobs_fit(tmp_path):
-    done = guard(
-        tmp_path, "-j", "3", "--", "sh", "-c", "echo $MAX_JOBS $CMAKE_BUILD_PARALLEL_LEVEL $MAKEFLAGS"
-    )
+    done = guard(tmp_path, "-j", "3", "--", "sh", "-c", "echo $MAX_JOBS $CMAKE_BUILD_PARALLEL_LEVEL $MAKEFLAGS")
     left_alone = guard(tmp_path, "-j", "off", "--", "sh", "-c", "echo [$MAX_JOBS]", env={**os.environ})
 
     assert done.stdout == "3 3 -j3\n"
@@ -85,6 +82,10 @@ def test_when_the_time_is_up_nothing_is_left_not_even_what_has_left_the_session(
     assert "the time was up" in done.stderr
     assert not alive((tmp_path / "left").read_text())
     assert not alive((tmp_path / "near").read_text())
+
+
+def test_a_command_that_closes_its_output_and_goes_on_ends_when_it_ends(tmp_path):
+    assert guard(tmp_path, "--", "sh", "-c", "exec >&- 2>&-; sleep 1; exit 5").returncode == 5
 
 
 def test_the_fallback_is_tried_once_and_its_status_counts(tmp_path):
@@ -121,9 +122,7 @@ def test_a_full_disk_ends_neither_the_command_nor_its_own_status(tmp_path):
     command = ("--", "sh", "-c", "echo one; echo two >&2; exit 3")
     full = guard(tmp_path, "--log", "/dev/full", *command)
     with Path("/dev/full").open("wb") as nowhere:
-        deaf = subprocess.run(
-            [*GUARD, "--state", str(tmp_path), *command], stdout=nowhere, stderr=nowhere, check=False
-        )
+        deaf = subprocess.run([*GUARD, "--state", str(tmp_path), *command], stdout=nowhere, stderr=nowhere, check=False)
 
     assert (full.returncode, full.stdout) == (3, "one\n")
     assert full.stderr.count("the log ends here: No space left on device") == 1
@@ -135,8 +134,10 @@ def test_under_nohup_neither_the_guard_nor_its_command_hears_the_terminal_close(
     nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
     done = subprocess.run(
         [*nohup, *GUARD, "--state", str(tmp_path), "--", "sh", "-c", script],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
     assert (done.returncode, done.stdout) == (0, "alive\n")
 
@@ -204,8 +205,8 @@ def test_a_training_that_outlasts_twenty_builds_keeps_its_log(tmp_path):
 
 
 def test_who_was_killed_for_want_of_memory_is_told_also_without_a_number_of_jobs(tmp_path, capfd):
-    order = Order(["make"], {"MAX_JOBS": ""})
-    _sum_up(Account(code=137, oom_kills=1), order, tmp_path / "log")
+    order = GuardedCommand(["make"], {"MAX_JOBS": ""})
+    _sum_up(RunStats(code=137, oom_kills=1), order, tmp_path / "log")
 
     assert "killed 1 process for want of memory" in capfd.readouterr().err
 
@@ -216,9 +217,18 @@ def test_on_a_terminal_the_program_has_one_and_a_live_line_stands_below(tmp_path
         os.chdir(Path(__file__).parents[3])
         os.execv(  # noqa: S606 - a terminal of its own is what this is about
             sys.executable,
-            [*GUARD, "--state", str(tmp_path), "--timeout", "50s", "--", "sh", "-c",
-             "test -t 1 && echo terminal; sleep 2; echo end"],
-        )  # fmt: skip
+            [
+                *GUARD,
+                "--state",
+                str(tmp_path),
+                "--timeout",
+                "50s",
+                "--",
+                "sh",
+                "-c",
+                "test -t 1 && echo terminal; sleep 2; echo end",
+            ],
+        )
     said = b""
     while select.select([master], [], [], 180)[0]:
         try:
@@ -281,9 +291,9 @@ def test_a_wish_that_cannot_be_met_is_said_before_anything_runs(tmp_path, argume
 GROW = """
 import os, signal, sys, time
 from wslgpud.host import Host
-from wslgpud.running.read import Notes
+from wslgpud.active_runs.reader import RunNotes
 def seen():
-    notes = [note for note in Notes(Host()).read() if note.who.pid == os.getppid()]
+    notes = [note for note in RunNotes(Host()).read() if note.who.pid == os.getppid()]
     return max((note.document.get("peak_bytes", 0) for note in notes), default=0)
 def save(*_):
     print("saved", flush=True)
@@ -302,10 +312,7 @@ def test_a_program_that_catches_the_signal_is_asked_to_save_itself_before_memory
     options = ("--state", str(tmp_path), "--jobs", "off", "--save-signal", "USR1", "--")
     with box(500 << 20) as inside:
         done = subprocess.run(
-            [*inside, *GUARD, *options, sys.executable, "-c", GROW],
-            capture_output=True,
-            text=True,
-            check=False,
+            [*inside, *GUARD, *options, sys.executable, "-c", GROW], capture_output=True, text=True, check=False
         )
 
     assert (done.returncode, done.stdout) == (0, "saved\n"), done.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.advise.guard.memory import Room, room
+from wslgpud.advise.guard.memory import MemoryLeft, memory_left
 from wslgpud.host import Host, NoData
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ def host(folder: Path, **files: str) -> Host:
 def test_without_a_limit_it_is_what_the_machine_has_left(tmp_path):
     files = {"/proc/self/cgroup": "0::/user.slice/build.scope\n", f"{BUILD}/memory.max": "max\n"}
 
-    assert room(host(tmp_path, **files)) == Room(6 * GIB, 8 * GIB, 7, GIB)
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(6 * GIB, 8 * GIB, 7, GIB)
 
 
 def test_the_limit_of_a_group_counts_and_its_page_cache_is_free(tmp_path):
@@ -40,7 +40,7 @@ def test_the_limit_of_a_group_counts_and_its_page_cache_is_free(tmp_path):
         f"{BUILD}/memory.events": "low 0\nhigh 0\nmax 9\noom 1\noom_kill 2\n",
     }
 
-    assert room(host(tmp_path, **files)) == Room(2 * GIB, 4 * GIB, 2)
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(2 * GIB, 4 * GIB, 2)
 
 
 def test_the_limit_of_a_group_above_counts_too(tmp_path):
@@ -51,7 +51,7 @@ def test_the_limit_of_a_group_above_counts_too(tmp_path):
         "/sys/fs/cgroup/user.slice/memory.current": f"{GIB}\n",
     }
 
-    assert room(host(tmp_path, **files)) == Room(GIB, 2 * GIB)
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(GIB, 2 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,9 @@ def test_the_limit_of_a_group_above_counts_too(tmp_path):
 )
 def test_in_a_container_its_own_limit_counts(tmp_path, line, folder, limit, used):
     """What it sees of cgroups begins with its own."""
-    files = {
-        "/proc/self/cgroup": f"{line}\n",
-        f"{folder}/{limit}": f"{2 * GIB}\n",
-        f"{folder}/{used}": f"{GIB}\n",
-    }
+    files = {"/proc/self/cgroup": f"{line}\n", f"{folder}/{limit}": f"{2 * GIB}\n", f"{folder}/{used}": f"{GIB}\n"}
 
-    assert room(host(tmp_path, **files)) == Room(GIB, 2 * GIB)
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(GIB, 2 * GIB)
 
 
 def test_groups_of_version_1_say_it_in_other_words(tmp_path):
@@ -83,9 +79,9 @@ def test_groups_of_version_1_say_it_in_other_words(tmp_path):
         "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes": "9223372036854771712\n",
     }
 
-    assert room(host(tmp_path, **files)) == Room(GIB + GIB // 4, 2 * GIB, 3)
+    assert memory_left(host(tmp_path, **files)) == MemoryLeft(GIB + GIB // 4, 2 * GIB, 3)
 
 
 def test_a_machine_that_does_not_tell_is_no_machine_with_nothing_left(tmp_path):
     with pytest.raises(NoData, match="does not tell"):
-        room(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))
+        memory_left(host(tmp_path, **{"/proc/meminfo": "MemTotal: 8388608 kB\n"}))

@@ -40,6 +40,7 @@ def build(folder: Path, *before: str) -> subprocess.CompletedProcess:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_build_that_dies_without_the_guard_lives_with_it(sources, tmp_path):
     alone = build(sources)
     assert alone.returncode != 0
@@ -78,5 +79,4 @@ def test_compilers_go_on_when_the_guard_is_killed(sources, tmp_path):
 
 def below(root: int) -> list[tree.Process]:
     """Return the processes that ``root`` has started; orphans are found below the first of all."""
-    host = Host()
-    return tree.descendants(host, tree.scan(host), root)
+    return tree.descendants(Host(), root)

@@ -30,8 +30,7 @@ sys.stdin.read()
 """
 #: A guard that takes every run for a brief one, however slow this machine is.
 PATIENT = (
-    "from wslgpud.advise.guard import runner; runner._BRIEF_SECONDS = float('inf')\n"
-    "from wslgpud.cli import app; app()"
+    "from wslgpud.advise.guard import runner; runner._BRIEF_SECONDS = float('inf')\nfrom wslgpud.cli import app; app()"
 )
 
 
@@ -42,18 +41,7 @@ def remembered(state: Path) -> int | None:
 
 def test_what_workers_share_counts_once_and_shared_memory_counts(tmp_path):
     with box(1024 * MIB) as inside:
-        command = [
-            *inside,
-            *GUARD,
-            "--jobs",
-            "off",
-            "--state",
-            str(tmp_path),
-            "--",
-            sys.executable,
-            "-c",
-            WORKERS,
-        ]
+        command = [*inside, *GUARD, "--jobs", "off", "--state", str(tmp_path), "--", sys.executable, "-c", WORKERS]
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         seen = 0
         while seen < 310 * MIB:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.guard.ledger import Ledger, load, save
+from wslgpud.advise.guard.past_runs import PastRuns, load, save
 from wslgpud.advise.guard.plan import (
     CXX_BYTES,
     NVCC_BYTES,
@@ -25,12 +25,7 @@ GIB = 1 << 30
 SIZES = st.integers(0, 64 * GIB)
 COMPILERS = st.lists(
     st.builds(
-        Process,
-        st.integers(2, 9999),
-        st.integers(0, 99),
-        st.just("cc1plus"),
-        st.integers(0, 8 * GIB),
-        st.booleans(),
+        Process, st.integers(2, 9999), st.integers(0, 99), st.just("cc1plus"), st.integers(0, 8 * GIB), st.booleans()
     ),
     max_size=12,
     unique_by=lambda p: p.pid,
@@ -51,8 +46,11 @@ def test_there_is_always_one_job_and_never_more_than_processors(available, total
 
 def test_builds_are_told_by_the_variables_they_read_and_a_smaller_wish_of_the_user_stays():
     assert limits(6, {}) == {
-        "MAX_JOBS": "6", "CMAKE_BUILD_PARALLEL_LEVEL": "6", "CARGO_BUILD_JOBS": "6", "MAKEFLAGS": "-j6",
-    }  # fmt: skip
+        "MAX_JOBS": "6",
+        "CMAKE_BUILD_PARALLEL_LEVEL": "6",
+        "CARGO_BUILD_JOBS": "6",
+        "MAKEFLAGS": "-j6",
+    }
     mine = {"MAX_JOBS": "2", "CMAKE_BUILD_PARALLEL_LEVEL": "many", "MAKEFLAGS": "-k"}
     assert limits(6, mine)["MAX_JOBS"] == "2"
     assert limits(6, mine)["CMAKE_BUILD_PARALLEL_LEVEL"] == "6"
@@ -119,7 +117,7 @@ def test_shortage_is_little_left_or_a_fall_that_ends_soon():
 
 
 def test_what_was_learned_is_there_the_next_time_and_a_spoilt_file_is_nothing(tmp_path):
-    ledger = Ledger()
+    ledger = PastRuns()
     ledger.learn("make", {"compiler_bytes": GIB}, {"cc1plus": GIB})
     ledger.learn("make", {"compiler_bytes": GIB // 2}, {"cc1plus": GIB // 2})
     save(tmp_path / "new", ledger)
@@ -127,7 +125,7 @@ def test_what_was_learned_is_there_the_next_time_and_a_spoilt_file_is_nothing(tm
     known = load(tmp_path / "new")
     assert known.compiler_bytes("make") == GIB // 2
     assert known.compilers == {"cc1plus": GIB * 3 // 4}
-    assert load(tmp_path / "none") == Ledger()
+    assert load(tmp_path / "none") == PastRuns()
     for text in ("", "[]", '{"commands": 1, "compilers": {}}', '{"commands": {"a": 1}, "compilers": {}}'):
         (tmp_path / "guard.json").write_text(text)
-        assert load(tmp_path) == Ledger()
+        assert load(tmp_path) == PastRuns()

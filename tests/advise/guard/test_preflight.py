@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.advise.guard.test_announce import ALL, remembered, start
 from tests.support.daemons import daemon, eventually
-from wslgpud.units import size
+from wslgpud.words.units import size
 
 
 def test_the_daemon_warns_when_a_command_starts_that_once_came_to_more_than_is_left(tmp_path: Path) -> None:

@@ -48,12 +48,19 @@ def said(text: str, **facts) -> list[tuple[int, bool, str]]:
 
 def test_a_file_that_guides_recommend_is_taken_apart():
     assert [(line, wsl) for line, wsl, _ in said(SEED.read_text())] == [
-        (5, True), (6, False), (7, True), (8, True), (9, True), (12, False),
-    ]  # fmt: skip
+        (5, True),
+        (6, False),
+        (7, True),
+        (8, True),
+        (9, True),
+        (12, False),
+    ]
 
 
 def test_a_good_file_gets_no_remark():
-    text = "[wsl2]\nmemory=48GB\nprocessors=24\nswap=16GB\nswapFile=C:\\\\swap.vhdx\n[general]\ninstanceIdleTimeout=-1\n"
+    text = (
+        "[wsl2]\nmemory=48GB\nprocessors=24\nswap=16GB\nswapFile=C:\\\\swap.vhdx\n[general]\ninstanceIdleTimeout=-1\n"
+    )
 
     assert remarks(parse(text), host_memory_bytes=64 * GIB) == []
 
@@ -71,11 +78,26 @@ def test_a_good_file_gets_no_remark():
         ("networkingMode=mirored", "write networkingMode=Mirrored"),
         ("; memory=8GB", "start comments with # (never with ;) and keys with a letter"),
         ("swapFile=C:\\Users\\me\\s.vhdx", r"double every backslash: C:\\Users\\me\\swap.vhdx"),
+        ("processors=many", "write a whole number"),
+        ("macAddress=01:23", "write an address like 01:23:45:67:89:ab"),
+        ("ipv6=maybe", "write one of true, false"),
         ("instanceIdleTimeout=-1", "move the line below a line [general]"),
     ],
 )
 def test_what_wsl_refuses_comes_with_the_line_to_write(line, fix):
     assert said(f"[wsl2]\n{line}\n") == [(2, True, fix)]
+
+
+def test_what_wsl_refuses_or_only_warns_of_has_its_words_once_and_the_right_form():
+    """A list of ports counts as it is, and still WSL warns: of each bad port anew."""
+    (ports,) = remarks(parse("[experimental]\nignoredPorts=80,0,70000\n", "F"))
+    (address,) = remarks(parse("[experimental]\ndnsTunnelingIpAddress=1.2\n", "F"))
+
+    assert ports.wsl == "Invalid integer value '80,0,70000' for key 'experimental.ignoredPorts' in F:2"
+    assert str(ports.fix) == "write ports from 1 to 65535, separated by commas"
+    assert address.wsl == "Invalid IP value '1.2' for key 'experimental.dnsTunnelingIpAddress' in F:2"
+    assert str(address.fix) == "write an IPv4 address"
+    assert {str(remark.why) for remark in (ports, address)} == {"WSL ignores the line and uses its default"}
 
 
 @pytest.mark.parametrize(
@@ -87,10 +109,7 @@ def test_what_wsl_refuses_comes_with_the_line_to_write(line, fix):
         ("swapFile=D:\\\\数据\\\\swap.vhdx", "use a path without such characters"),
         ("swap=0", "write swap=8GB or more"),
         ("vmIdleTimeout=-1", "write instanceIdleTimeout=-1 below [general] instead"),
-        (
-            "kernelCommandLine=sysctl.vm.overcommit_memory=1",
-            "remove sysctl.vm.overcommit_memory=1 from the line",
-        ),
+        ("kernelCommandLine=sysctl.vm.overcommit_memory=1", "remove sysctl.vm.overcommit_memory=1 from the line"),
     ],
 )
 def test_what_wsl_takes_in_silence_and_should_not_is_said(line, fix):
@@ -100,9 +119,7 @@ def test_what_wsl_takes_in_silence_and_should_not_is_said(line, fix):
 def test_more_processors_than_windows_has_are_told_of_in_wsls_words():
     (found,) = remarks(parse("[wsl2]\nprocessors=40\n"), host_processors=32)
 
-    assert found.wsl == (
-        "wsl2.processors cannot exceed the number of logical processors on the system (40 > 32)"
-    )
+    assert found.wsl == ("wsl2.processors cannot exceed the number of logical processors on the system (40 > 32)")
     assert str(found.fix) == "write processors=32 or less"
     assert remarks(parse("[wsl2]\nprocessors=32\n"), host_processors=32) == []
 

@@ -25,10 +25,17 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TOLERATED_BELOW = 0.22  # of RAM and swap left: a warning is fair there, though nothing came of it
 
 RAM = {
-    "total": "MemTotal", "available": "MemAvailable", "free": "MemFree", "cached": "Cached",
-    "buffers": "Buffers", "dirty": "Dirty", "shmem": "Shmem", "anon": "AnonPages",
-    "slab_reclaimable": "SReclaimable", "committed": "Committed_AS",
-}  # fmt: skip
+    "total": "MemTotal",
+    "available": "MemAvailable",
+    "free": "MemFree",
+    "cached": "Cached",
+    "buffers": "Buffers",
+    "dirty": "Dirty",
+    "shmem": "Shmem",
+    "anon": "AnonPages",
+    "slab_reclaimable": "SReclaimable",
+    "committed": "Committed_AS",
+}
 
 
 def pairs(path: str) -> dict[str, int]:

@@ -1,6 +1,55 @@
 """The doctor: is this machine set up so that training on it works, and if not, what to do."""
 
-from wslgpud.advise.doctor.diagnosis import run
-from wslgpud.advise.doctor.findings import Finding
+from __future__ import annotations
 
-__all__ = ["Finding", "run"]
+import os
+from collections.abc import Sequence
+from importlib import import_module
+
+from wslgpud.advise.doctor.evidence import Evidence
+from wslgpud.advise.doctor.findings import CHECKS, Check, CheckResult, Outcome, skipped, unknown
+from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.config import SYSTEM_STATE, Config
+from wslgpud.config import state_folder as usual_state_folder
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.words import Message, say
+
+__all__ = ["CheckResult", "run"]
+
+#: Importing them declares the checks; they are shown in this order.
+for _part in ("wsl", "gpu", "memory", "machine"):
+    import_module(f"{__name__}.checks_{_part}")
+
+
+def run(
+    host: Host, config: Config | None = None, torch: Sequence[TorchFacts] | None = None, state_folder: str | None = None
+) -> list[CheckResult]:
+    """Run every check; one that fails or cannot tell never hides the others.
+
+    ``torch`` is what the user's Pythons say (``torches.ask``), None where they were not asked; ``state_folder``
+    where the daemon keeps its data.
+    """
+    usual = str(usual_state_folder(os.environ) if host.live else SYSTEM_STATE)
+    evidence = Evidence(host, config or Config(), torch, state_folder or usual)
+    return [_result(check, evidence) for check in CHECKS]
+
+
+def _result(check: Check, evidence: Evidence) -> CheckResult:
+    try:
+        state, found, remedy = _lacking(check, evidence) or check.look(evidence)
+    except (NoData, SourceError) as error:
+        state, found, remedy = unknown(error.said)
+    return CheckResult(check.id, Message(check.title), state, found, Message(check.why), remedy)
+
+
+def _lacking(check: Check, evidence: Evidence) -> Outcome | None:
+    """Say what the machine lacks for the check to apply."""
+    if check.needs == "wsl" and evidence.wsl != 2:
+        return skipped(say("this is not WSL2"))
+    if check.needs in ("gpu", "torch") and not evidence.gpus.samples:
+        return skipped(say("no GPU answers"))
+    if check.needs == "torch" and evidence.torch is None:
+        return unknown(say("torch was not asked"))
+    if check.needs == "torch" and not evidence.torch:
+        return skipped(say("no Python with torch was found"))
+    return None

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from wslgpud import documents, secrecy
-from wslgpud.advise.doctor.findings import (
-    Outcome,
-    check,
-    could_not_tell,
-    good,
-    not_applicable,
-    note,
-    problem,
-)
-from wslgpud.advise.doctor.look import Look
+import contextlib
+import os
+
+from wslgpud.advise.doctor.evidence import Evidence
+from wslgpud.advise.doctor.findings import Outcome, check, good, note, problem, skipped, unknown
 from wslgpud.advise.drives import READERS, open_there
+from wslgpud.config import find_file, secret_files
 from wslgpud.host import NoData, SourceError
+from wslgpud.security import safe_files
 from wslgpud.sources.disk import holder
-from wslgpud.sources.text import whole
-from wslgpud.words import all_of, say, template
+from wslgpud.sources.processes import ProcessSource
+from wslgpud.words import all_of, say
 
 GIB = 1 << 30
 #: ext4.vhdx grows by gigabytes at a time, and Windows itself fails below some.
@@ -29,90 +25,60 @@ _ZONE_SECONDS, _FARTHEST_SECONDS = 900.0, 14 * 3600.0 + 5.0
 TIME_DAEMONS = frozenset({"chronyd", "ntpd", "systemd-timesyn", "openntpd"})
 
 
-@check(
-    "data.windows_drive",
-    template("Training data"),
-    template(
-        "Windows drives (/mnt/c) are many times slower from Linux and leak Windows' memory; the card waits."
-    ),
-    "wsl",
-)
-def windows_drive(look: Look) -> Outcome:
-    """No training reads or writes on a drive of Windows."""
-    points = [m.point for m in look.mounts if m.windows]
+@check("data.windows_drive", "Training data", "wsl")
+def windows_drive(machine: Evidence) -> Outcome:
+    """Windows drives (/mnt/c) are many times slower from Linux and leak Windows' memory; the card waits."""
+    points = [m.point for m in machine.mounts if m.windows]
     if not points:
-        return not_applicable(say("no Windows drive is mounted"))
-    workers = [p for p in look.processes if p.roles & READERS]
-    if not workers:
-        return not_applicable(say("no training is running"))
-    names = {p.pid: p.command or p.name for p in workers}
-    for pid, path in open_there(look.host, names, points):
-        return problem(
-            say("{program} (pid {pid}) has {path} open", program=names[pid], pid=pid, path=path),
-            f"mkdir -p ~/data && rsync -a --info=progress2 '{path.rpartition('/')[0]}/' ~/data/",
-        )
+        return skipped(say("no Windows drive is mounted"))
+    names = {}
+    with contextlib.suppress(NoData, SourceError):
+        running = ProcessSource(machine.host, machine.config).read().processes or ()
+        names = {p.pid: p.command or p.name for p in running if p.roles & READERS}
+    if not names:
+        return skipped(say("no training is running"))
+    for pid, path in open_there(machine.host, names, points):
+        found = say("{program} (pid {pid}) has {path} open", program=names[pid], pid=pid, path=path)
+        return problem(found, f"mkdir -p ~/data && rsync -a --info=progress2 '{path.rpartition('/')[0]}/' ~/data/")
     return good(say("nothing open on {drives}", drives=tuple(points)))
 
 
-@check(
-    "disk.state",
-    template("Location of the history"),
-    template("SQLite loses its locks, and its data, on Windows drives."),
-)
-def state(look: Look) -> Outcome:
-    """Our own data lies on a file system of Linux."""
-    mount = holder(look.mounts, look.state_folder)
+@check("disk.state", "Location of the history")
+def state(machine: Evidence) -> Outcome:
+    """SQLite loses its locks, and its data, on Windows drives."""
+    mount = holder(machine.mounts, machine.state_folder)
+    path = machine.state_folder
     if mount is None:
-        return could_not_tell(say("no mount holds {path}", path=look.state_folder))
+        return unknown(say("no mount holds {path}", path=path))
     if mount.windows or mount.type in ("9p", "virtiofs", "nfs", "nfs4", "cifs", "fuse"):
-        return problem(
-            say("{path} is on {filesystem}", path=look.state_folder, filesystem=mount.type),
-            say("set store.path to a folder such as /var/lib/wslgpud"),
-        )
+        found = say("{path} is on {filesystem}", path=path, filesystem=mount.type)
+        return problem(found, say("set store.path to a folder such as /var/lib/wslgpud"))
     if "ro" in mount.options:
-        return problem(
-            say("{path} is read-only", path=look.state_folder),
-            say("{command}   # a failing disk? see dmesg", command="sudo mount -o remount,rw /"),
-        )
-    return good(say("{path}, on {filesystem}", path=look.state_folder, filesystem=mount.type))
+        remedy = say("{command}   # a failing disk? see dmesg", command="sudo mount -o remount,rw /")
+        return problem(say("{path} is read-only", path=path), remedy)
+    return good(say("{path}, on {filesystem}", path=path, filesystem=mount.type))
 
 
-@check(
-    "disk.space",
-    template("Space on the Linux disk"),
-    template("A full disk takes neither checkpoints nor history."),
-)
-def space(look: Look) -> Outcome:
-    """The root has room."""
-    disk = look.host.disk_space("/")
+@check("disk.space", "Space on the Linux disk")
+def space(machine: Evidence) -> Outcome:
+    """A full disk takes neither checkpoints nor history."""
+    disk = machine.host.disk_space("/")
     found = say("{left_bytes} left on {path}", left_bytes=disk.available, path="/")
-    return (
-        problem(found, "du -xh --max-depth=2 ~ | sort -h | tail")
-        if disk.available < FULL_BYTES
-        else good(found)
-    )
+    return problem(found, "du -xh --max-depth=2 ~ | sort -h | tail") if disk.available < FULL_BYTES else good(found)
 
 
-@check(
-    "disk.windows",
-    template("Space on the Windows drive"),
-    template(
-        "The distro's disk is a file there: when Windows is full, Linux turns read-only or does not start, "
-        "however empty it looks."
-    ),
-    "wsl",
-)
-def windows_space(look: Look) -> Outcome:
-    """The drive that holds the virtual disk has room."""
+@check("disk.windows", "Space on the Windows drive", "wsl")
+def windows_space(machine: Evidence) -> Outcome:
+    """The distro's disk is a file there.
+
+    When Windows is full, Linux turns read-only or does not start, however empty it looks.
+    """
     left = []
-    for mount in (m for m in look.mounts if m.windows):
-        try:
-            disk = look.host.disk_space(mount.point)
-        except (NoData, SourceError):
-            continue
-        left.append((disk.available, mount.point))
+    for mount in (m for m in machine.mounts if m.windows):
+        with contextlib.suppress(NoData, SourceError):
+            left.append((machine.host.disk_space(mount.point).available, mount.point))
     if not left:
-        return could_not_tell(say("no Windows drive answers"))
+        return unknown(say("no Windows drive answers"))
     told = [say("{left_bytes} left on {path}", left_bytes=size, path=point) for size, point in sorted(left)]
     least, _ = min(left)
     if least >= NEARLY_FULL_BYTES:
@@ -121,163 +87,106 @@ def windows_space(look: Look) -> Outcome:
     return problem(told[0], remedy) if least < FULL_BYTES else note(told[0], remedy)
 
 
-@check(
-    "clock.daemons",
-    template("Clock synchronization"),
-    template(
-        "Windows sets WSL's clock; a second time daemon fights it, and the clock jumps (microsoft/WSL#11790)."
-    ),
-    "wsl",
-)
-def clock(look: Look) -> Outcome:
-    """Only Windows sets the clock."""
-    found = sorted(TIME_DAEMONS & set(look.names.values()))
-    if found:
+@check("clock.daemons", "Clock synchronization", "wsl")
+def clock(machine: Evidence) -> Outcome:
+    """Windows sets WSL's clock; a second time daemon fights it, and the clock jumps (microsoft/WSL#11790)."""
+    running = {machine.host.read_optional(f"/proc/{name}/comm").strip() for name in machine.host.names("/proc")}
+    if found := sorted(TIME_DAEMONS & running):
         unit = {"chronyd": "chrony", "systemd-timesyn": "systemd-timesyncd"}.get(found[0], found[0])
-        return note(
-            say("{program} sets it as well", program=found[0]), f"sudo systemctl disable --now {unit}"
-        )
+        return note(say("{program} sets it as well", program=found[0]), f"sudo systemctl disable --now {unit}")
     return good(say("set by Windows alone"))
 
 
-@check(
-    "clock.skew",
-    template("Time"),
-    template("After Windows slept, Linux' clock may lag behind: downloads fail, and make rebuilds nothing."),
-)
-def skew(look: Look) -> Outcome:
-    """The clock agrees with the hardware's, which under WSL2 is that of Windows."""
-    text = look.read("/sys/class/rtc/rtc0/since_epoch")
-    hardware = whole((text or "").strip())
+@check("clock.skew", "Time")
+def skew(machine: Evidence) -> Outcome:
+    """After Windows slept, Linux' clock may lag behind: downloads fail, and make rebuilds nothing."""
+    hardware = machine.number("/sys/class/rtc/rtc0/since_epoch")
     if hardware is None:
-        return could_not_tell(say("this machine has no visible hardware clock"))
-    off = hardware - look.host.clock.wall()
+        return unknown(say("this machine has no visible hardware clock"))
+    off = hardware - machine.host.clock.wall()
     if abs(off) <= SKEW_SECONDS:
         return good(say("within {skew_seconds} of the hardware clock", skew_seconds=SKEW_SECONDS))
-    if (
-        abs(off - _ZONE_SECONDS * round(off / _ZONE_SECONDS)) <= SKEW_SECONDS
-        and abs(off) <= _FARTHEST_SECONDS
-    ):
+    if abs(off - _ZONE_SECONDS * round(off / _ZONE_SECONDS)) <= SKEW_SECONDS and abs(off) <= _FARTHEST_SECONDS:
         return good(say("agrees with the hardware clock, which keeps local time"))
-    found = (
-        say("{skew_seconds} behind the hardware clock", skew_seconds=off)
-        if off > 0
-        else say("{skew_seconds} ahead of the hardware clock", skew_seconds=-off)
-    )
-    command = "sudo hwclock -s"
-    if not look.wsl:
-        return note(found, command)
-    return problem(
-        found, say("{command}   # for good: 'wsl --update' in Windows; fixed in 2.1.1", command=command)
-    )
+    found = say("{skew_seconds} behind the hardware clock", skew_seconds=off)
+    if off < 0:
+        found = say("{skew_seconds} ahead of the hardware clock", skew_seconds=-off)
+    if not machine.wsl:
+        return note(found, "sudo hwclock -s")
+    remedy = say("{command}   # for good: 'wsl --update' in Windows; fixed in 2.1.1", command="sudo hwclock -s")
+    return problem(found, remedy)
 
 
-@check(
-    "docker.nvidia",
-    template("GPU in Docker"),
-    template("Containers see the card only through NVIDIA's runtime or a CDI file."),
-    "gpu",
-)
-def docker(look: Look) -> Outcome:
-    """Containers can have the GPU."""
-    present = any(
-        look.host.exists(p) for p in ("/var/run/docker.sock", "/run/docker.sock", "/usr/bin/dockerd")
-    )
-    if not present:
-        return not_applicable(say("Docker is not installed here"))
-    if any(look.host.exists(p) for p in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml")):
+@check("docker.nvidia", "GPU in Docker", "gpu")
+def docker(machine: Evidence) -> Outcome:
+    """Containers see the card only through NVIDIA's runtime or a CDI file."""
+    exists = machine.host.exists
+    if not any(map(exists, ("/var/run/docker.sock", "/run/docker.sock", "/usr/bin/dockerd"))):
+        return skipped(say("Docker is not installed here"))
+    if any(map(exists, ("/etc/cdi/nvidia.yaml", "/var/run/cdi/nvidia.yaml"))):
         return good(say("through CDI"))
     try:
-        runtimes = documents.parsed(look.read("/etc/docker/daemon.json") or "{}").get("runtimes")
+        runtimes = safe_files.parsed(machine.read("/etc/docker/daemon.json") or "{}").get("runtimes")
     except ValueError:
-        return problem(
-            say("{path} is not valid JSON", path="/etc/docker/daemon.json"), "sudo dockerd --validate"
-        )
+        return problem(say("{path} is not valid JSON", path="/etc/docker/daemon.json"), "sudo dockerd --validate")
     if isinstance(runtimes, dict) and "nvidia" in runtimes:
         return good(say("through NVIDIA's runtime"))
-    if look.host.exists("/mnt/wsl/docker-desktop") or look.host.exists("/usr/bin/com.docker.cli"):
+    if any(map(exists, ("/mnt/wsl/docker-desktop", "/usr/bin/com.docker.cli"))):
         return good(say("through Docker Desktop"))
-    return note(
-        say("Docker has no NVIDIA runtime"),
-        "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker"
-        " && sudo systemctl restart docker",
-    )
+    configure = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
+    return note(say("Docker has no NVIDIA runtime"), f"sudo apt-get install nvidia-container-toolkit && {configure}")
 
 
-@check(
-    "rights.kernel_log",
-    template("Kernel log"),
-    template("Only there does it say who was killed, and what the GPU driver reported."),
-)
-def kernel_log(look: Look) -> Outcome:
-    """We may read what the kernel says."""
+@check("rights.kernel_log", "Kernel log")
+def kernel_log(machine: Evidence) -> Outcome:
+    """Only there does it say who was killed, and what the GPU driver reported."""
     try:
-        if look.host.live:
-            with open("/dev/kmsg", "rb"):  # noqa: PTH123 - opening is the test; reading would wait
-                return good(say("readable"))
-        look.host.read("/dev/kmsg")
+        if machine.host.live:
+            os.close(os.open("/dev/kmsg", os.O_RDONLY | os.O_CLOEXEC))  # reading would wait
+        else:
+            machine.host.read("/dev/kmsg")
     except NoData:
-        return could_not_tell(say("there is no {path}", path="/dev/kmsg"))
+        return unknown(say("there is no {path}", path="/dev/kmsg"))
     except (OSError, SourceError):
-        return note(
-            say("hidden from this user"),
-            say(
-                "{command}   # or install the service, which may read it",
-                command="sudo sysctl kernel.dmesg_restrict=0",
-            ),
-        )
+        command = "sudo sysctl kernel.dmesg_restrict=0"
+        remedy = say("{command}   # or install the service, which may read it", command=command)
+        return note(say("hidden from this user"), remedy)
     return good(say("readable"))
 
 
-@check(
-    "rights.processes",
-    template("Other users' processes"),
-    template("Only visible processes can be named as the ones that take the memory."),
-)
-def processes(look: Look) -> Outcome:
-    """We see whose memory it is."""
-    hidden = any(
-        m.point == "/proc"
-        and any(o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off") for o in m.options)
-        for m in look.mounts
-    )
-    if hidden and not look.is_root:
-        return note(
-            say("hidden from this user (hidepid)"),
-            say("{command}   # the service may see them", command="sudo systemctl enable --now wslgpud"),
-        )
-    return good(say("visible"))
+@check("rights.processes", "Other users' processes")
+def processes(machine: Evidence) -> Outcome:
+    """Only visible processes can be named as the ones that take the memory."""
+    options = [option for mount in machine.mounts if mount.point == "/proc" for option in mount.options]
+    hidden = any(o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off") for o in options)
+    # Of a recording nobody knows who made it: most likely a user.
+    if not hidden or (machine.host.live and os.geteuid() == 0):
+        return good(say("visible"))
+    remedy = say("{command}   # the service may see them", command="sudo systemctl enable --now wslgpud")
+    return note(say("hidden from this user (hidepid)"), remedy)
 
 
-@check(
-    "rights.secrets",
-    template("Secrets"),
-    template("Whoever can read a channel's address can read your alerts, and send some in your name."),
-)
-def secrets(look: Look) -> Outcome:
-    """No file of ours with secrets in it is open to everybody."""
-    if not look.host.live:
-        return not_applicable(say("this is a recording"))
-    for path in look.exposed:
-        return problem(say("every user can read {path}", path=str(path)), secrecy.remedy(path))
+@check("rights.secrets", "Secrets")
+def secrets(machine: Evidence) -> Outcome:
+    """Whoever can read a channel's address can read your alerts, and send some in your name."""
+    if not machine.host.live:
+        return skipped(say("this is a recording"))
+    for path in secret_files.exposed(machine.config, find_file(os.environ)):
+        return problem(say("every user can read {path}", path=str(path)), secret_files.remedy(path))
     return good(say("readable only by wslgpud"))
 
 
-@check("service.runs", template("Daemon"), template("Nothing warns you while it is not running."))
-def service(look: Look) -> Outcome:
-    """The daemon runs."""
-    if not look.host.live:
-        return not_applicable(say("this is a recording"))
-    for folder in (look.state_folder, "/var/lib/wslgpud"):
-        text = look.read(f"{folder}/daemon.json")
+@check("service.runs", "Daemon")
+def service(machine: Evidence) -> Outcome:
+    """Nothing warns you while it is not running."""
+    if not machine.host.live:
+        return skipped(say("this is a recording"))
+    for folder in (machine.state_folder, "/var/lib/wslgpud"):
         try:
-            document = documents.parsed(text or "{}")
+            document = safe_files.parsed(machine.read(f"{folder}/daemon.json") or "{}")
         except ValueError:
             continue
         # After a crash the note is still there, and its number may be another program's by now.
-        if "wslgpud" in (look.read(f"/proc/{document.get('pid')}/cmdline") or ""):
+        if "wslgpud" in (machine.read(f"/proc/{document.get('pid')}/cmdline") or ""):
             return good(say("running at {url}", url=str(document.get("url"))))
-    return note(
-        say("not running"),
-        say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud"),
-    )
+    return note(say("not running"), say("{command}   # or: wslgpud run", command="sudo systemctl enable --now wslgpud"))

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping
+from types import MappingProxyType
 
+from wslgpud.advise.doctor.evidence import Evidence
 from wslgpud.advise.doctor.findings import (
     Outcome,
     check,
-    could_not_tell,
     good,
     in_windows,
     in_wslconfig,
-    not_applicable,
     note,
     problem,
     shows_who,
+    skipped,
+    unknown,
 )
-from wslgpud.advise.doctor.look import Look
 from wslgpud.sources.text import table, whole
-from wslgpud.units import size
-from wslgpud.words import say, says, template
+from wslgpud.words import Message, say, says, template
+from wslgpud.words.units import size
 
 GIB = 1 << 30
 #: A build of a CUDA extension takes 10 to 15 GB, and a 7B model passes through RAM on its way to the card.
@@ -31,219 +33,148 @@ THRASHING_RATIO = 0.1
 #: Elasticsearch asks for it; big models are mapped in many pieces as well.
 MAPS = 262144
 #: One watch is 1 kB of kernel memory at most; editors and TensorBoard want one for each folder.
-WATCHES = 65536
+WATCHES, MANY_WATCHES = 65536, 524288
 
 
-@check(
-    "memory.size",
-    template("RAM"),
-    template("A virtual machine that is too small is why builds and model loading kill WSL."),
-)
-def ram(look: Look) -> Outcome:
-    """There is enough RAM for a training."""
-    total, available = look.memory["MemTotal"], look.memory.get("MemAvailable")
+@check("memory.size", "RAM")
+def ram(machine: Evidence) -> Outcome:
+    """A virtual machine that is too small is why builds and model loading kill WSL."""
+    total, available = machine.memory["MemTotal"], machine.memory.get("MemAvailable")
     if total >= SMALL_BYTES:
-        if available is None:
-            return good(size(total))
-        return good(
-            say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available)
-        )
-    if look.wsl != 2:
-        return note(
-            say("only {total_bytes}", total_bytes=total),
-            say("keep MAX_JOBS low: {command}", command="wslgpud guard -- YOUR BUILD"),
-        )
-    return note(say("WSL has only {total_bytes}", total_bytes=total), "wslgpud wslconfig preset training")
+        left = say("{total_bytes}, {left_bytes} of it available", total_bytes=total, left_bytes=available or 0)
+        return good(size(total) if available is None else left)
+    if machine.wsl == 2:
+        return note(say("WSL has only {total_bytes}", total_bytes=total), "wslgpud wslconfig preset training")
+    remedy = say("keep MAX_JOBS low: {command}", command="wslgpud guard -- YOUR BUILD")
+    return note(say("only {total_bytes}", total_bytes=total), remedy)
 
 
-@check(
-    "memory.swap",
-    template("Swap"),
-    template("With swap, a peak makes things slow; without it, the kernel kills."),
-)
-def swap(look: Look) -> Outcome:
-    """There is swap, and enough of it."""
-    total, ram_bytes = look.memory.get("SwapTotal"), look.memory["MemTotal"]
+@check("memory.swap", "Swap")
+def swap(machine: Evidence) -> Outcome:
+    """With swap, a peak makes things slow; without it, the kernel kills."""
+    total, ram = machine.memory.get("SwapTotal"), machine.memory["MemTotal"]
     if total is None:
-        return could_not_tell(say("{path} does not say", path="/proc/meminfo"))
-    remedy = (
-        in_wslconfig(f"swap={max(4, round(ram_bytes * 0.4 / GIB))}GB")
-        if look.wsl
-        else "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile"
-        " && sudo swapon /swapfile"
+        return unknown(say("{path} does not say", path="/proc/meminfo"))
+    if total >= LEAST_SWAP_RATIO * ram:
+        return good(size(total))
+    make = (
+        "sudo fallocate -l 16G /swapfile && sudo chmod 600 /swapfile && sudo mkswap /swapfile && sudo swapon /swapfile"
     )
-    if not total:
-        uptime = float((look.read("/proc/uptime") or "1e9").split()[0])
-        if look.wsl and uptime < 60:
-            return could_not_tell(say("WSL adds swap some seconds after it starts; ask again in a minute"))
-        return problem(say("there is none"), remedy)
-    if total < LEAST_SWAP_RATIO * ram_bytes:
-        return note(say("{swap_bytes} for {ram_bytes} of RAM", swap_bytes=total, ram_bytes=ram_bytes), remedy)
-    return good(size(total))
+    remedy = in_wslconfig(f"swap={max(4, round(ram * 0.4 / GIB))}GB") if machine.wsl else make
+    if total:
+        return note(say("{swap_bytes} for {ram_bytes} of RAM", swap_bytes=total, ram_bytes=ram), remedy)
+    if machine.wsl and float((machine.read("/proc/uptime") or "1e9").split()[0]) < 60:
+        return unknown(say("WSL adds swap some seconds after it starts; ask again in a minute"))
+    return problem(say("there is none"), remedy)
 
 
-@check(
-    "memory.thrashing",
-    template("Thrashing"),
-    template("A machine that keeps swapping does everything a hundred times slower."),
-)
-def thrashing(look: Look) -> Outcome:
-    """Programs do not wait for memory now."""
-    text = look.read("/proc/pressure/memory")
+@check("memory.thrashing", "Thrashing")
+def thrashing(machine: Evidence) -> Outcome:
+    """A machine that keeps swapping does everything a hundred times slower."""
+    text = machine.read("/proc/pressure/memory")
     if text is None:
-        return could_not_tell(say("this kernel reports no pressure"))
+        return unknown(say("this kernel reports no pressure"))
     match = re.search(r"^full avg10=([\d.]+)", text, re.MULTILINE)
     if not match:
-        return could_not_tell(say("{path} does not say", path="/proc/pressure/memory"))
+        return unknown(say("{path} does not say", path="/proc/pressure/memory"))
     share = float(match[1]) / 100
-    if share >= THRASHING_RATIO:
-        return problem(
-            say(
-                "everything stood still for lack of memory {share_ratio} of the last 10 s", share_ratio=share
-            ),
-            shows_who("wslgpud status"),
-        )
-    return good(say("programs waited for memory {share_ratio} of the last 10 s", share_ratio=share))
+    if share < THRASHING_RATIO:
+        return good(say("programs waited for memory {share_ratio} of the last 10 s", share_ratio=share))
+    found = say("everything stood still for lack of memory {share_ratio} of the last 10 s", share_ratio=share)
+    return problem(found, shows_who("wslgpud status"))
 
 
-@check(
-    "memory.killed",
-    template("OOM kills"),
-    template("A program that the kernel kills is gone, often without a word."),
-)
-def killed(look: Look) -> Outcome:
-    """The kernel has killed nothing since the start."""
-    kills = whole(table(look.read("/proc/vmstat") or "").get("oom_kill"))
+@check("memory.killed", "OOM kills")
+def killed(machine: Evidence) -> Outcome:
+    """A program that the kernel kills is gone, often without a word."""
+    kills = whole(table(machine.read("/proc/vmstat") or "").get("oom_kill"))
     if kills is None:
-        return could_not_tell(say("{path} does not say", path="/proc/vmstat"))
+        return unknown(say("{path} does not say", path="/proc/vmstat"))
     if not kills:
         return good(say("none since boot"))
-    return note(
-        says(
-            "{count} process killed for lack of memory since boot",
-            "{count} processes killed for lack of memory since boot",
-            count=kills,
-        ),
-        "wslgpud incidents",
+    found = says(
+        "{count} process killed for lack of memory since boot",
+        "{count} processes killed for lack of memory since boot",
+        count=kills,
     )
+    return note(found, "wslgpud incidents")
 
 
-@check(
-    "kernel.swappiness",
-    template("vm.swappiness"),
-    template(
-        "Above 60 the kernel swaps programs out to keep files cached; at 0 it swaps only when it is too late."
-    ),
-)
-def swappiness(look: Look) -> Outcome:
-    """The kernel swaps neither eagerly nor never."""
-    value = look.number("/proc/sys/vm/swappiness")
-    if value > 60 or value == 0:
-        return note(str(value), _sysctl("vm.swappiness", 10))
-    return good(str(value))
+@check("kernel.swappiness", "vm.swappiness")
+def swappiness(machine: Evidence) -> Outcome:
+    """Above 60 the kernel swaps programs out to keep files cached; at 0 it swaps only when it is too late."""
+    return _sysctl(machine, "vm.swappiness", 10, range(1, 61))
 
 
-@check(
-    "kernel.overcommit",
-    template("vm.overcommit_memory"),
-    template("At 1 no allocation ever fails: programs cannot save themselves, and warnings come later."),
-)
-def overcommit(look: Look) -> Outcome:
-    """Absurd allocations fail."""
-    value = look.number("/proc/sys/vm/overcommit_memory")
-    remedy = _sysctl("vm.overcommit_memory", 0)
-    if value == 1:
-        return note(say("{value}: every allocation succeeds until something is killed", value=value), remedy)
-    if value == 2:
-        return note(
-            say(
-                "{value}: programs that reserve much address space, as CUDA does, may not start", value=value
-            ),
-            remedy,
-        )
-    return good(str(value))
+@check("kernel.overcommit", "vm.overcommit_memory")
+def overcommit(machine: Evidence) -> Outcome:
+    """At 1 no allocation ever fails: programs cannot save themselves, and warnings come later."""
+    told = {
+        1: template("{value}: every allocation succeeds until something is killed"),
+        2: template("{value}: programs that reserve much address space, as CUDA does, may not start"),
+    }
+    return _sysctl(machine, "vm.overcommit_memory", 0, (0,), told)
 
 
-@check(
-    "kernel.max_map_count",
-    template("vm.max_map_count"),
-    template("Big models and vector databases map many pieces of memory."),
-)
-def max_map_count(look: Look) -> Outcome:
-    """Programs may map enough pieces of memory."""
-    value = look.number("/proc/sys/vm/max_map_count")
-    return good(str(value)) if value >= MAPS else note(str(value), _sysctl("vm.max_map_count", MAPS))
+@check("kernel.max_map_count", "vm.max_map_count")
+def max_map_count(machine: Evidence) -> Outcome:
+    """Big models and vector databases map many pieces of memory."""
+    return _sysctl(machine, "vm.max_map_count", MAPS, range(MAPS, 1 << 62))
 
 
-@check(
-    "kernel.inotify",
-    template("inotify watches"),
-    template("Editors and TensorBoard stop seeing changes when these run out."),
-)
-def inotify(look: Look) -> Outcome:
-    """Enough files can be watched."""
-    value = look.number("/proc/sys/fs/inotify/max_user_watches")
-    if value >= WATCHES:
-        return good(str(value))
-    return note(str(value), _sysctl("fs.inotify.max_user_watches", 524288))
+@check("kernel.inotify", "inotify watches")
+def inotify(machine: Evidence) -> Outcome:
+    """Editors and TensorBoard stop seeing changes when these run out."""
+    return _sysctl(machine, "fs.inotify.max_user_watches", MANY_WATCHES, range(WATCHES, 1 << 62))
 
 
-@check(
-    "kernel.pressure",
-    template("Pressure (PSI)"),
-    template("It is the earliest sign that memory is getting short."),
-)
-def pressure(look: Look) -> Outcome:
-    """The kernel tells how long programs wait."""
-    if look.host.exists("/proc/pressure/memory"):
+@check("kernel.pressure", "Pressure (PSI)")
+def pressure(machine: Evidence) -> Outcome:
+    """It is the earliest sign that memory is getting short."""
+    if machine.host.exists("/proc/pressure/memory"):
         return good("/proc/pressure")
-    if look.wsl != 2:
+    if machine.wsl != 2:
         return note(say("the kernel does not report it"), say("add psi=1 to the kernel's command line"))
-    if look.release.startswith("5."):
-        return note(
-            say("Linux {version} has none", version=look.release.partition("-")[0]),
-            in_windows("wsl --update"),
-        )
+    if machine.release.startswith("5."):
+        found = say("Linux {version} has none", version=machine.release.partition("-")[0])
+        return note(found, in_windows("wsl --update"))
     # Linux 6.18 as WSL builds it has it, switched off: arch/x86/configs/config-wsl.
     return note(say("built into the kernel, but off"), in_wslconfig("kernelCommandLine=psi=1"))
 
 
-@check(
-    "kernel.memory_cgroup",
-    template("Memory cgroups"),
-    template("They limit and measure containers and guarded builds."),
-)
-def memory_cgroup(look: Look) -> Outcome:
-    """Groups of processes can be limited."""
-    controllers = look.read("/sys/fs/cgroup/cgroup.controllers")
+@check("kernel.memory_cgroup", "Memory cgroups")
+def memory_cgroup(machine: Evidence) -> Outcome:
+    """They limit and measure containers and guarded builds."""
+    controllers = machine.read("/sys/fs/cgroup/cgroup.controllers")
     if controllers is None:
-        if any(m.type == "cgroup" and "memory" in m.options for m in look.mounts):
+        if any(m.type == "cgroup" and "memory" in m.options for m in machine.mounts):
             return good(say("version {number}", number=1))
-        return could_not_tell(say("{path} shows no controllers", path="/sys/fs/cgroup"))
+        return unknown(say("{path} shows no controllers", path="/sys/fs/cgroup"))
     if "memory" in controllers.split():
         return good(say("version {number}", number=2))
-    return note(
-        say("version 2 without the memory controller"),
-        say(
-            "remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line"
-        ),
-    )
+    remedy = say("remove automount.cgroups=v1 from /etc/wsl.conf, and cgroup_no_v1 from the kernel's command line")
+    return note(say("version 2 without the memory controller"), remedy)
 
 
-@check(
-    "memory.limited",
-    template("Limits on groups"),
-    template("A group that reaches its limit is killed even though the machine has memory left."),
-)
-def limited(look: Look) -> Outcome:
-    """No limit on all of the user's programs is nearly reached."""
-    limit, current = (look.read(f"/sys/fs/cgroup/wsl-user/memory.{n}") for n in ("max", "current"))
-    most, now = whole((limit or "").strip()), whole((current or "").strip())
+@check("memory.limited", "Limits on groups")
+def limited(machine: Evidence) -> Outcome:
+    """A group that reaches its limit is killed even though the machine has memory left."""
+    most, now = (machine.number(f"/sys/fs/cgroup/wsl-user/memory.{name}") for name in ("max", "current"))
     if most is None or now is None:
-        return not_applicable(say("WSL sets none here"))
+        return skipped(say("WSL sets none here"))
     found = say("{used_bytes} that WSL allows all programs together", used_bytes=(now, most))
     return note(found, shows_who("wslgpud status")) if now > 0.95 * most else good(found)
 
 
-def _sysctl(name: str, value: int) -> str:
-    return f"echo {name}={value} | sudo tee -a /etc/sysctl.d/90-training.conf && sudo sysctl --system"
+def _sysctl(
+    machine: Evidence, name: str, wanted: int, accepted: Container[int], told: Mapping[int, str] = MappingProxyType({})
+) -> Outcome:
+    """Compare a setting of the kernel's with what it may be; ``told`` says more of some values."""
+    path = f"/proc/sys/{name.replace('.', '/')}"
+    value = whole(machine.host.read(path).strip())
+    if value is None:
+        return unknown(say("{path} does not hold a number", path=path))
+    if value in accepted:
+        return good(str(value))
+    found = Message(told[value], {"value": value}) if value in told else str(value)
+    return note(found, f"echo {name}={wanted} | sudo tee -a /etc/sysctl.d/90-training.conf && sudo sysctl --system")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import torch
 
@@ -28,4 +29,4 @@ try:
         facts["cudnn"] = torch.backends.cudnn.version()
 except Exception as error:  # noqa: BLE001 - whatever the driver says is the finding
     facts["kernel"] = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-print(json.dumps(facts))  # noqa: T201 - its only way to answer
+sys.stdout.write(json.dumps(facts) + "\n")

@@ -8,23 +8,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wslgpud import documents
-from wslgpud.foreign.accounts import account_for, environment
-from wslgpud.foreign.rule import Refused
-from wslgpud.foreign.start import Command, run
-from wslgpud.shapes import flag, maybe, pair, record, rows, text, whole
-from wslgpud.units import one_line
+from wslgpud.security import safe_files
+from wslgpud.security.run_as.accounts import account_for, environment
+from wslgpud.security.run_as.rule import Refused
+from wslgpud.security.run_as.start import Command, run
+from wslgpud.security.shapes import flag, maybe, pair, record, rows, text, whole
 from wslgpud.words import Said, failure, say
+from wslgpud.words.units import one_line
 
 PROBE = Path(__file__).with_name("torch_probe.py")
 #: a cold import of torch from a slow disk takes this long, a hung driver for ever
 ASK_SECONDS = 60.0
 _MOST_ASKED = 4
 #: a Python of a user's may say anything in the probe's place
-_FACTS = record({
-    **dict.fromkeys(("version", "kernel"), text), "cuda": maybe(text), "architectures": rows(text),
-    "devices": rows(pair(text, pair(whole, whole))), "ran": flag, "tf32": maybe(flag), "cudnn": maybe(whole),
-})  # fmt: skip
+_FACTS = record(
+    {
+        **dict.fromkeys(("version", "kernel"), text),
+        "cuda": maybe(text),
+        "architectures": rows(text),
+        "devices": rows(pair(text, pair(whole, whole))),
+        "ran": flag,
+        "tf32": maybe(flag),
+        "cudnn": maybe(whole),
+    }
+)
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)[a-z]?")
 
 
@@ -44,9 +51,7 @@ class TorchFacts:
     failure: Said = ""
 
 
-def ask(
-    pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS
-) -> list[TorchFacts]:
+def ask(pythons: Iterable[Path], environment: Mapping[str, str], seconds: float = ASK_SECONDS) -> list[TorchFacts]:
     """Ask each Python, one after another; one that hangs is ended and says so."""
     return [_ask(python, environment, seconds) for python in pythons]
 
@@ -58,9 +63,7 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
         variables = {**environment(account, kept), "PYTHONDONTWRITEBYTECODE": "1"}
         code, output, complaints = run(Command([str(python)], variables, account), PROBE, seconds)
     except TimeoutError:
-        return TorchFacts(
-            str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds)
-        )
+        return TorchFacts(str(python), failure=say("did not answer within {limit_seconds}", limit_seconds=seconds))
     except Refused as refused:
         return TorchFacts(str(python), failure=say("was not started: {why}", why=refused.said))
     except OSError as error:
@@ -70,44 +73,28 @@ def _ask(python: Path, environ: Mapping[str, str], seconds: float) -> TorchFacts
 
 def _facts(python: str, output: str, complaints: str, code: int) -> TorchFacts:
     try:
-        said = documents.parsed(output.strip().splitlines()[-1])
+        said = safe_files.parsed(output.strip().splitlines()[-1])
     except (IndexError, ValueError):
         said = {}
     if not _FACTS(said):
         last = complaints.strip().splitlines()[-1:]
         why = one_line(last[0]) if last else say("ended with status {status}", status=code)
         return TorchFacts(python, failure=why)
-    return TorchFacts(
-        python,
-        said["version"],
-        said["cuda"] or "",
-        tuple(said["architectures"]),
-        tuple((name, (major, minor)) for name, (major, minor) in said["devices"]),
-        said["kernel"],
-        said["ran"],
-        said["tf32"],
-        said["cudnn"],
-    )
+    devices = tuple((name, (major, minor)) for name, (major, minor) in said["devices"])
+    architectures, cuda = tuple(said["architectures"]), said["cuda"] or ""
+    computed = (said["kernel"], said["ran"], said["tf32"], said["cudnn"])
+    return TorchFacts(python, said["version"], cuda, architectures, devices, *computed)
 
 
 def runs_on(architectures: Iterable[str], capability: tuple[int, int]) -> bool:
-    """Tell whether a build for these architectures has code for a card.
+    """Tell whether a build for these architectures (sm_90, compute_90) has code for a card.
 
     Compiled code (sm_XY) runs on cards of the same major and no lower minor; intermediate code (compute_XY)
     on every later one: https://docs.nvidia.com/cuda/blackwell-compatibility-guide/.
-
-    Args:
-        architectures: as ``torch.cuda.get_arch_list()`` has them: sm_90, sm_120, compute_90.
-        capability: the card's, such as (12, 0).
     """
-    for name in architectures:
-        match = _ARCHITECTURE.fullmatch(name)
-        if not match:
-            continue
+    for match in filter(None, map(_ARCHITECTURE.fullmatch, architectures)):
         built = int(match[2]), int(match[3])
-        if match[1] == "sm" and built[0] == capability[0] and built[1] <= capability[1]:
-            return True
-        if match[1] == "compute" and built <= capability:
+        if built <= capability and (match[1] == "compute" or built[0] == capability[0]):
             return True
     return False
 

@@ -8,20 +8,18 @@ https://blog.eleuther.ai/transformer-math/ for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from wslgpud.advise.fit.shape import Shape
 from wslgpud.words import Message, Said, say, template
 
 Mode = Literal["inference", "lora", "training"]
 Precision = Literal[
-    "bf16", "fp16", "fp32", "mixed", "int8", "int4", "fp8", "gptq", "gptq8", "awq", "q4_k_m", "q5_k_m",
-    "q6_k", "q8_0",
-]  # fmt: skip
+    "bf16", "fp16", "fp32", "mixed", "int8", "int4", "fp8", "gptq", "gptq8", "awq", "q4_k_m", "q5_k_m", "q6_k", "q8_0"
+]
 Optimizer = Literal["adamw", "adamw-fused", "adamw8bit", "adafactor", "momentum", "sgd"]
 MODES, PRECISIONS, OPTIMIZERS = (get_args(kind) for kind in (Mode, Precision, Optimizer))
 
@@ -34,10 +32,21 @@ GIB = 1 << 30
 #: - GGUF: bits a weight of the whole model, as llama.cpp lists them for Llama 3.1 8B, embeddings included:
 #:   https://github.com/ggml-org/llama.cpp/blob/master/tools/quantize/README.md.
 WEIGHT_BYTES: Mapping[str, float] = {
-    "bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "mixed": 4.0, "int8": 1.01, "int4": 4.127 / 8, "fp8": 1.0,
-    "gptq": (4 + (16 + 4) / 128) / 8, "awq": (4 + (16 + 4) / 128) / 8, "gptq8": (8 + (16 + 8) / 128) / 8,
-    "q4_k_m": 4.8944 / 8, "q5_k_m": 5.7036 / 8, "q6_k": 6.5633 / 8, "q8_0": 8.5008 / 8,
-}  # fmt: skip
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp32": 4.0,
+    "mixed": 4.0,
+    "int8": 1.01,
+    "int4": 4.127 / 8,
+    "fp8": 1.0,
+    "gptq": (4 + (16 + 4) / 128) / 8,
+    "awq": (4 + (16 + 4) / 128) / 8,
+    "gptq8": (8 + (16 + 8) / 128) / 8,
+    "q4_k_m": 4.8944 / 8,
+    "q5_k_m": 5.7036 / 8,
+    "q6_k": 6.5633 / 8,
+    "q8_0": 8.5008 / 8,
+}
 GGUF: frozenset[str] = frozenset({"q4_k_m", "q5_k_m", "q6_k", "q8_0"})
 #: Weights of which nothing is trained; beside all but the last ones adapters are.
 QUANTIZED: frozenset[str] = frozenset({"int8", "int4", "fp8", "gptq", "gptq8", "awq"}) | GGUF
@@ -70,11 +79,10 @@ class Plan:
     targets: Literal["attention", "all"] = "attention"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Bytes by part (a template that names it), and their sum at the narrowest moment."""
 
-    parts: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, int]
 
     @property
     def total_bytes(self) -> int:
@@ -83,7 +91,7 @@ class Estimate:
 
 
 def estimate(shape: Shape, plan: Plan) -> Estimate:
-    """Return what a plan takes."""
+    """Return the memory that a plan takes."""
     parts = _inference(shape, plan) if plan.mode == "inference" else _training(shape, plan)
     return Estimate({**{k: round(v) for k, v in parts.items() if v}, template("CUDA itself"): CONTEXT_BYTES})
 
@@ -98,24 +106,21 @@ def weights(shape: Shape, precision: Precision) -> float:
     return max(shape.size - embeddings, 0) * WEIGHT_BYTES[precision] + embeddings * 2
 
 
-def _unpacked(shape: Shape, precision: Precision) -> int:
+def _unpacked(shape: Shape, precision: Precision) -> float:
     """Return the bytes of the widest matrix in 16 bits, where weights are unpacked to be multiplied."""
-    return 2 * shape.hidden * max(shape.intermediate, shape.shared) if precision in _UNPACKED else 0
+    return 2.0 * shape.hidden * max(shape.intermediate, shape.shared) if precision in _UNPACKED else 0.0
 
 
 def cache(shape: Shape, plan: Plan) -> int:
     """Return the bytes of keys and values of all tokens: 2 x layers x kv heads x head size each."""
-    tokens = plan.batch * plan.context
-    return 2 * shape.layers * shape.kv_heads * shape.head_dim * _element(plan.precision) * tokens
+    return 2 * shape.layers * shape.kv_width * _element(plan.precision) * plan.batch * plan.context
 
 
 def _inference(shape: Shape, plan: Plan) -> dict[str, float]:
     # The prompt goes through one layer at a time: gate, up, their product, the residual and its norm.
-    wide = 3 if shape.gated else 2
-    layer = wide * shape.active_width + 6 * shape.hidden
-    work = plan.batch * plan.context * layer * _element(plan.precision)
-    work += plan.batch * shape.vocabulary * 6  # of the last token only
-    work += 2 * _scores(shape, plan) + _unpacked(shape, plan.precision)
+    layer = shape.matrices * shape.active_width + 6 * shape.hidden
+    work = plan.batch * plan.context * layer * _element(plan.precision) + _unpacked(shape, plan.precision)
+    work += plan.batch * shape.vocabulary * 6 + 2 * _scores(shape, plan)  # words of the last token only
     return {
         template("weights"): weights(shape, plan.precision),
         template("keys and values"): cache(shape, plan) * (1 + CACHE_SLACK_RATIO),
@@ -130,11 +135,10 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     # peft keeps adapters in 32 bits; what is trained in full has the precision of the weights.
     each = 4 if frozen else int(WEIGHT_BYTES[plan.precision])
     layer = _layer_token_bytes(shape, plan)
+    kept = shape.layers * layer
     if plan.checkpointing:
         # Each layer keeps its input, and one layer at a time is computed again.
-        kept = shape.layers * shape.hidden * _residual(plan.precision) + layer
-    else:
-        kept = shape.layers * layer
+        kept = shape.layers * shape.hidden * (4 if plan.precision in ("fp32", "mixed") else 2) + layer
     kept = kept * tokens + _scores(shape, plan) * (1 if plan.checkpointing else shape.layers + 2)
     if plan.precision == "mixed" and not frozen:
         kept += 2 * shape.size  # 16-bit copies of the weights, until the backward pass has passed them
@@ -148,7 +152,7 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
     # While gradients come, what was kept for them goes: the peak is at one end or the other.
     static = {
         template("weights"): weights(shape, plan.precision) + (trained * each if frozen else 0),
-        template("a matrix unpacked"): float(_unpacked(shape, plan.precision)),
+        template("a matrix unpacked"): _unpacked(shape, plan.precision),
         template("optimizer"): trained * states,
     }
     slack = 1 + SLACK_RATIO
@@ -158,7 +162,7 @@ def _training(shape: Shape, plan: Plan) -> dict[str, float]:
 
 
 def unmeasured(shape: Shape, plan: Plan) -> list[Said]:
-    """Return what of a plan is only computed; all else was held against a real card, see README.md."""
+    """Return the parts of a plan that are only computed; the rest was measured on a real card, see README.md."""
     found: list[Said] = []
     if plan.precision in QUANTIZED:
         found.append(say("quantized weights"))
@@ -186,23 +190,23 @@ def lora_parameters(shape: Shape, plan: Plan) -> int:
 
 def _targets(shape: Shape, plan: Plan) -> list[tuple[int, int]]:
     """Return inputs and outputs of the matrices that get adapters; peft's own choice is q and v."""
-    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    query, key = (shape.hidden, shape.query_width), (shape.hidden, shape.kv_width)
     if plan.targets == "attention":
-        return [(shape.hidden, query), (shape.hidden, key)]
-    feed = [(shape.hidden, shape.intermediate)] * (2 if shape.gated else 1)
-    attention = [(shape.hidden, query), (shape.hidden, key), (shape.hidden, key), (query, shape.hidden)]
-    return [*attention, *feed, (shape.intermediate, shape.hidden)]
+        return [query, key]
+    up = [(shape.hidden, shape.intermediate)] * (shape.matrices - 1)
+    return [query, key, key, (shape.query_width, shape.hidden), *up, (shape.intermediate, shape.hidden)]
 
 
 def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
     """Return what one layer keeps of one token for the backward pass."""
     element = _element(plan.precision)
-    query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # Queries, keys, values and their outcome, and a number for each head (flash attention).
-    attention = element * (2 * query + 2 * key) + 4 * shape.heads
+    attention = element * (2 * shape.query_width + 2 * shape.kv_width) + 4 * shape.heads
     wide = element * shape.active_width
     frozen = plan.mode == "lora"
-    norms = 2 * shape.hidden * _norm_bytes(shape, plan)
+    # A norm keeps its input in 32 bits, and where weights learn also what it made; LayerNorm input and outcome.
+    learning = 4 if frozen else 12 if plan.precision == "fp32" else 8
+    norms = 2 * shape.hidden * (learning if shape.gated else 2 * element)
     # gate, silu(gate), up; and their product where a matrix behind it learns
     pieces = (3 if frozen else 4) if shape.gated else (5.5 if shape.stepwise_gelu else 2)
     inputs = 0.0
@@ -210,9 +214,7 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
         # Adapters are in 32 bits, and each takes a copy of its input so.
         read = [a for a, _ in _targets(shape, plan)]
         copies = sum(read)
-        if (
-            plan.precision == "fp32"
-        ):  # no copies then, but what nobody kept before: outcomes of norms, products
+        if plan.precision == "fp32":  # no copies then, but what nobody kept before: outcomes of norms, products
             every = plan.targets == "all"
             copies = 2 * shape.hidden + shape.intermediate if every else shape.hidden
         inputs = 4 * copies + 4 * plan.rank * len(read)
@@ -221,15 +223,6 @@ def _layer_token_bytes(shape: Shape, plan: Plan) -> float:
     # Each expert takes a copy of the tokens that come to it, and what it makes of them is weighted after.
     routed = 2 * element * shape.hidden * shape.active_experts if shape.experts > 1 else 0
     return norms + attention + wide * pieces + inputs + routed
-
-
-def _norm_bytes(shape: Shape, plan: Plan) -> int:
-    """Return what a norm keeps of one number: its input in 32 bits; where weights learn also what it made."""
-    if not shape.gated:
-        return 2 * _element(plan.precision)  # LayerNorm: input and outcome
-    if plan.mode == "lora":
-        return 4
-    return {"fp32": 12, "mixed": 8}.get(plan.precision, 8)
 
 
 def _optimizer(name: Optimizer, each: int) -> tuple[float, float]:
@@ -254,83 +247,45 @@ def _element(precision: Precision) -> int:
     return 4 if precision == "fp32" else 2
 
 
-def _residual(precision: Precision) -> int:
-    return 4 if precision in ("fp32", "mixed") else 2
-
-
 def knobs(shape: Shape, plan: Plan, usable_bytes: int) -> list[tuple[Message, Plan]]:
-    """Return what would bring a plan in: each knob that does so alone, else each pair, else three."""
-    turns = _turns(plan)
+    """Return the changes that make a plan fit: each that does so alone, else each pair, else each three."""
+    turns = list(_turns(plan))
     for number in range(1, 4):
         found = []
         for some in combinations(turns, number):
-            if len({turn.what for turn in some}) < number:
+            turned = [name for _, changes in some for name in changes]
+            if len(set(turned)) < len(turned):
                 continue  # two ways to store the weights
             changed = plan
-            for turn in some:
-                changed = turn.on(changed)
+            for _, changes in some:
+                changed = replace(changed, **changes)
             if estimate(shape, changed).total_bytes <= usable_bytes:
-                found.append((_all_of(some), changed))
+                *others, said = (said for said, _ in some)
+                for other in reversed(others):
+                    said = say("{first} and {second}", first=other, second=said)
+                found.append((said, changed))
         if found:
             return found[:_MOST_KNOBS]
     return []
 
 
-class _Turn(NamedTuple):
-    what: str
-    said: Message
-    on: Callable[[Plan], Plan]
-
-
-def _all_of(turns: Sequence[_Turn]) -> Message:
-    *others, whole = (turn.said for turn in turns)
-    for other in reversed(others):
-        whole = say("{first} and {second}", first=other, second=whole)
-    return whole
-
-
-def _turns(plan: Plan) -> list[_Turn]:
-    """Return what can be turned, the least harm first: to speed, to what is trained, to precision."""
-    found = []
+def _turns(plan: Plan) -> Iterator[tuple[Message, dict[str, Any]]]:
+    """Yield the changes that save memory, the least harmful first: to speed, to what is trained, to precision."""
     training = plan.mode != "inference"
     if training and not plan.checkpointing:
-        said = say("gradient checkpointing (a third slower)")
-        found.append(_Turn("checkpointing", said, lambda p: replace(p, checkpointing=True)))
+        yield say("gradient checkpointing (a third slower)"), {"checkpointing": True}
     if plan.batch > 1:
         said = say("a batch of 1 with gradient accumulation") if training else say("a batch of 1")
-        found.append(_Turn("batch", said, lambda p: replace(p, batch=1)))
+        yield said, {"batch": 1}
     shorter = max(512, plan.context // 4)
     if plan.context > shorter:
-        said = say("a context of {count}", count=shorter)
-        found.append(_Turn("context", said, lambda p: replace(p, context=shorter)))
+        yield say("a context of {count}", count=shorter), {"context": shorter}
+    if plan.mode == "training" and plan.optimizer != "adamw8bit":
+        yield say("8-bit AdamW"), {"optimizer": "adamw8bit"}
+    for precision in ("bf16",) if plan.mode == "training" else ("bf16", "int8", "int4"):
+        if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]:
+            yield say("{precision} weights", precision=precision), {"precision": precision}
     if plan.mode == "training":
-        if plan.optimizer != "adamw8bit":
-            said = say("8-bit AdamW")
-            found.append(_Turn("optimizer", said, lambda p: replace(p, optimizer="adamw8bit")))
-        if plan.precision in ("fp32", "mixed"):
-            found.append(
-                _Turn(
-                    "weights",
-                    say("{precision} weights", precision="bf16"),
-                    lambda p: replace(p, precision="bf16"),
-                )
-            )
         lora, qlora = say("LoRA instead of all weights"), say("LoRA on 4-bit weights (QLoRA)")
-        found.append(_Turn("weights", lora, lambda p: replace(p, mode="lora", precision="bf16")))
-        found.append(_Turn("weights", qlora, lambda p: replace(p, mode="lora", precision="int4")))
-        return found
-    smaller: tuple[Precision, ...] = ("bf16", "int8", "int4")
-    found += [
-        _Turn(
-            "weights",
-            say("{precision} weights", precision=precision),
-            partial(_with_precision, precision=precision),
-        )
-        for precision in smaller
-        if WEIGHT_BYTES[precision] < WEIGHT_BYTES[plan.precision]
-    ]
-    return found
-
-
-def _with_precision(plan: Plan, precision: Precision) -> Plan:
-    return replace(plan, precision=precision)
+        yield lora, {"mode": "lora", "precision": "bf16"}
+        yield qlora, {"mode": "lora", "precision": "int4"}

@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file, llama.cpp's format: what it tells of the model, and its tensors.
+"""Reads the header of a GGUF file (llama.cpp's format): the model's metadata and the shapes of its tensors.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; versions 2 and 3 differ in nothing else
 than that 3 may be big-endian.
@@ -11,7 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from wslgpud import documents
+from wslgpud.security import safe_files
 from wslgpud.words import say
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
@@ -40,7 +40,7 @@ def header(file: Path) -> Header:
         OSError: the file cannot be read.
         ValueError: it is none of this format, or cut off.
     """
-    with os.fdopen(documents.open_plain(file, follow=True), "rb") as stream:
+    with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as stream:
         version, tensor_count, value_count = 0, 0, 0
         if stream.read(4) == _MAGIC:
             version, tensor_count, value_count = _take(stream, "IQQ")
@@ -53,7 +53,7 @@ def header(file: Path) -> Header:
             if kind == _ARRAY:
                 _array(stream, key, values)
             else:
-                values[key] = _value(stream, kind)
+                values[key] = _text(stream) if kind == _STRING else _take(stream, _form(kind))[0]
         tensors = {}
         for _ in range(tensor_count):
             name = _text(stream)
@@ -77,13 +77,6 @@ def _array(stream: BinaryIO, key: str, values: dict[str, Value]) -> None:
         stream.seek(length * struct.calcsize(_form(kind)), 1)
     else:
         raise ValueError(say("a list has {count} values", count=length))
-
-
-def _value(stream: BinaryIO, kind: int) -> Value:
-    if kind == _STRING:
-        return _text(stream)
-    value: Value = _take(stream, _form(kind))[0]
-    return value
 
 
 def _form(kind: int) -> str:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wslgpud import documents
 from wslgpud.advise.fit import gguf
+from wslgpud.security import safe_files
+from wslgpud.security.shapes import record, rows, whole
 from wslgpud.words import Told, cause, say
 
 #: Llama's families keep hidden size / layers near this (LLaMA, arXiv:2302.13971, table 2; Llama 3 is wider).
@@ -20,20 +21,14 @@ _WIDTH_TO_DEPTH = 128
 _GROUPED_PARAMETERS = 30_000_000_000
 MOST_HEADER_BYTES = 100 << 20  # of safetensors, the format's own limit
 #: These have two matrices in each feed-forward block, all newer ones three (a gate).
-_UNGATED = frozenset({
-    "gpt2", "gpt_neox", "gpt_neo", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "mpt", "bert",
-    "roberta", "t5", "starcoder2", "codegen",
-})  # fmt: skip
-#: What a GGUF header calls what config.json calls so: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
-_GGUF_KEYS = {
-    "embedding_length": "hidden_size", "block_count": "num_hidden_layers",
-    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim", "feed_forward_length": "intermediate_size",
-    "vocab_size": "vocab_size", "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size", "expert_shared_count": "n_shared_experts",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-    "leading_dense_block_count": "first_k_dense_replace",
-}  # fmt: skip
+_UNGATED = re.compile("gpt2|gpt_neox?|gptj|gpt_bigcode|opt|bloom|falcon|phi|mpt|bert|roberta|t5|starcoder2|codegen")
+#: What a GGUF header must have, by config.json's names: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+_GGUF_NEEDS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "vocab_size": "vocab_size",
+}
 #: Names by general.file_type (LLAMA_FTYPE_... in llama.h of llama.cpp); of the many other kinds the name of
 #: the next bigger one, by the bits that a weight takes at most.
 _GGUF_TYPES = {0: "fp32", 1: "fp16", 7: "q8_0", 15: "q4_k_m", 17: "q5_k_m", 18: "q6_k", 32: "bf16"}
@@ -41,6 +36,7 @@ _GGUF_BITS = ((4.9, "q4_k_m"), (5.8, "q5_k_m"), (6.7, "q6_k"), (9.0, "q8_0"), (2
 _PIECE = re.compile(r"(.+-)\d{5}(-of-(\d{5})\.gguf)")
 #: where a model in several .safetensors files says which
 _INDEX = "model.safetensors.index.json"
+_TENSOR = record({"shape": rows(whole)})
 _NUMBER = re.compile(r"(\d{1,9}\.?\d*|\.\d+)\s*([KMBT])", re.IGNORECASE)
 
 
@@ -80,14 +76,28 @@ class Shape:
 
     def count(self) -> int:
         """Return the number of parameters: attention, feed-forward, norms, embeddings."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        across = (3 if self.gated else 2) * self.hidden
+        attention = 2 * self.hidden * (self.query_width + self.kv_width)
+        across = self.matrices * self.hidden
         router = self.hidden * self.experts if self.experts > 1 else 0
-        blocks = (self.layers - self.dense_layers) * (
-            across * (self.intermediate * self.experts + self.shared) + router
-        ) + self.dense_layers * across * self.dense_width
+        sparse = across * (self.intermediate * self.experts + self.shared) + router
+        blocks = (self.layers - self.dense_layers) * sparse + self.dense_layers * across * self.dense_width
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return self.layers * (attention + 2 * self.hidden) + blocks + embeddings + self.hidden
+
+    @property
+    def query_width(self) -> int:
+        """Numbers in the queries of one token."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers in the keys of one token, and in its values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def matrices(self) -> int:
+        """Matrices in a feed-forward block."""
+        return 3 if self.gated else 2
 
     @property
     def active_width(self) -> int:
@@ -108,24 +118,16 @@ def of(text: str) -> Shape:
     """
     try:
         path = Path(text).expanduser()
-        there = path.exists()
+        if path.exists():
+            return of_path(path)
     except (OSError, ValueError, RuntimeError) as error:  # hidden, too long, of a user who is not there
-        raise _unreadable(text, error) from error
-    if there:
-        return of_path(path)
+        file = error.filename if isinstance(error, OSError) else None  # of those below the path
+        raise ShapeError(say("cannot read {path}: {why}", path=str(file or text), why=cause(error))) from error
     match = _NUMBER.fullmatch(text.strip())
     if not match or not float(match[1]):
-        raise ShapeError(
-            say("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text)
-        )
+        raise ShapeError(say("{text} is no size like 7B, no config.json, no .safetensors and no .gguf file", text=text))
     scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[match[2].upper()]
     return typical(round(float(match[1]) * scale), text.strip().upper())
-
-
-def _unreadable(path: str | Path, error: Exception) -> ShapeError:
-    """Return the error that names the very file of those below a path."""
-    file = error.filename if isinstance(error, OSError) else None
-    return ShapeError(say("cannot read {path}: {why}", path=str(file or path), why=cause(error)))
 
 
 def typical(parameters: int, name: str = "") -> Shape:
@@ -144,30 +146,26 @@ def typical(parameters: int, name: str = "") -> Shape:
     rest = (parameters - 2 * vocabulary * hidden) / layers - attention
     intermediate = 64 * max(2, round(rest / (3 * hidden) / 64))
     return Shape(
-        layers, hidden, heads, kv_heads, hidden // heads, intermediate, vocabulary, name=name,
-        parameters=parameters,
-    )  # fmt: skip
+        layers, hidden, heads, kv_heads, hidden // heads, intermediate, vocabulary, name=name, parameters=parameters
+    )
 
 
 def of_path(path: Path) -> Shape:
     """Return the shape that a config.json, a .safetensors or .gguf file, or a folder with them tells.
 
     Raises:
-        ShapeError: it cannot be read, or does not tell enough.
+        OSError: it cannot be read.
+        ValueError: it is of none of these formats.
+        ShapeError: it does not tell enough.
     """
     if path.suffix == ".gguf":
         return of_gguf(path)
     folder = path if path.is_dir() else path.parent
     config = path if path.suffix == ".json" else folder / "config.json"
-    try:
-        weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
-        headers = [header(file) for file in weights]
-        document = _document(config) if config.exists() else None
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    tensors = {name: entry for found in headers for name, entry in found.items() if name != "__metadata__"}
-    if document is not None:
-        shape = of_config(document, folder.name or str(folder))
+    weights, complete = ([path], False) if path.suffix == ".safetensors" else _weights(folder)
+    tensors = {name: entry for file in weights for name, entry in header(file).items()}
+    if config.exists():
+        shape = of_config(_document(config), folder.name or str(folder))
     elif tensors:
         shape = of_tensors(tensors, path.stem)
     else:
@@ -181,17 +179,13 @@ def of_path(path: Path) -> Shape:
     count = sum(math.prod(entry["shape"]) for entry in tensors.values())
     complete |= not (folder / _INDEX).exists()
     # Of quantized weights several lie in one number.
-    return _with(shape, parameters=count) if tensors and complete and not shape.stored else shape
+    return replace(shape, parameters=count) if tensors and complete and not shape.stored else shape
 
 
 def _weights(folder: Path) -> tuple[list[Path], bool]:
     """Return the .safetensors files of the model in a folder, and whether none of them is missing.
 
     Beside them there may be the same weights once more, in one file for other programs.
-
-    Raises:
-        OSError: the index cannot be read.
-        ValueError: it is none.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not (folder / _INDEX).exists():
@@ -204,55 +198,38 @@ def _weights(folder: Path) -> tuple[list[Path], bool]:
 
 
 def _document(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a model.
-
-    Raises:
-        OSError: it cannot be read, or is larger than any.
-        ValueError: it is no JSON object.
-    """
-    return documents.parsed(documents.contents(file, MOST_HEADER_BYTES, follow=True))
+    return safe_files.parsed(safe_files.contents(file, MOST_HEADER_BYTES, follow=True))
 
 
 def of_gguf(file: Path) -> Shape:
     """Return the shape that the header of a GGUF file tells; of a model in pieces all are read.
 
     Raises:
-        ShapeError: it cannot be read, or does not tell enough.
+        OSError: it cannot be read.
+        ValueError: it is none of this format.
+        ShapeError: it does not tell enough.
     """
-    piece = _PIECE.fullmatch(file.name)
-    numbers = range(1, int(piece[3]) + 1) if piece else ()
-    files = [file.with_name(f"{piece[1]}{n:05}{piece[2]}") for n in numbers if piece] or [file]
-    try:
-        headers = [gguf.header(one) for one in files]
-    except (OSError, ValueError) as error:
-        raise _unreadable(file, error) from error
+    names = [file.name]
+    if piece := _PIECE.fullmatch(file.name):
+        names = [f"{piece[1]}{n:05}{piece[2]}" for n in range(1, int(piece[3]) + 1)] or names
+    headers = [gguf.header(file.with_name(name)) for name in names]
     values = headers[0].values
     tensors = {name: dims for found in headers for name, dims in found.tensors.items()}
     kind, kind_of_file = values.get("general.architecture"), values.get("general.file_type")
     words: dict[str, Any] = {"vocab_size": values.get("tokenizer.ggml.tokens.length")}
-    for key, word in _GGUF_KEYS.items():
-        if (value := values.get(f"{kind}.{key}")) is not None:
-            words[word] = max(value) if isinstance(value, tuple) and value else value  # one for each layer
-    missing = [
-        w
-        for w in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        if not words.get(w)
-    ]
+    for key, value in values.items():
+        if key.startswith(f"{kind}."):
+            words[key.removeprefix(f"{kind}.")] = max(value) if isinstance(value, tuple) and value else value
     count = sum(math.prod(dims) for dims in tensors.values())
-    if missing or not count:
-        lacks = (missing or ["tensors"])[0]
-        raise ShapeError(say("{path} lacks the {name} of a language model", path=str(file), name=lacks))
+    lacks = [name for name, key in _GGUF_NEEDS.items() if not words.get(key)] or ["tensors"] * (not count)
+    if lacks:
+        raise ShapeError(say("{path} lacks the {name} of a language model", path=str(file), name=lacks[0]))
     stored_bytes = sum(found.data_bytes for found in headers)
-    bits = 8 * stored_bytes / count
-    alike = next((name for most, name in _GGUF_BITS if bits <= most), "fp32")
+    alike = next((name for most, name in _GGUF_BITS if 8 * stored_bytes / count <= most), "fp32")
+    stored = _GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike
     shape = of_config({**words, "tie_word_embeddings": "output.weight" not in tensors}, file.stem)
-    return replace(
-        shape,
-        gated=any("ffn_gate" in name for name in tensors),
-        parameters=count,
-        stored=_GGUF_TYPES.get(kind_of_file, alike) if isinstance(kind_of_file, int) else alike,
-        stored_bytes=stored_bytes,
-    )
+    gated = any("ffn_gate" in name for name in tensors)
+    return replace(shape, gated=gated, parameters=count, stored=stored, stored_bytes=stored_bytes)
 
 
 def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
@@ -264,31 +241,34 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
     inner = document.get("text_config") or document.get("llm_config") or document
     if not isinstance(inner, Mapping):
         raise ShapeError(say("config.json is not a model's"))
-    hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim")
-    layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
-    heads = _whole(inner, "num_attention_heads", "n_head", "num_heads", "n_heads")
+    # Some call them otherwise, GGUF headers all.
+    hidden = _whole(inner, "hidden_size", "n_embd", "d_model", "dim", "embedding_length")
+    layers = _whole(inner, "num_hidden_layers", "n_layer", "num_layers", "n_layers", "block_count")
+    heads = _whole(inner, "num_attention_heads", "n_head", "num_heads", "n_heads", "attention.head_count")
+    kv_heads = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attention.head_count_kv")
+    wides = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "feed_forward_length")
     kind = str(document.get("model_type", inner.get("model_type", "")))
-    gated = kind not in _UNGATED
-    wide = _whole(inner, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", default=4 * hidden)
-    experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", default=1)
-    dense_width, shared, dense_layers = wide, 0, 0
+    wide = dense_width = _whole(inner, *wides, default=4 * hidden)
+    experts = _whole(inner, "num_local_experts", "num_experts", "n_routed_experts", "expert_count", default=1)
+    shared = dense_layers = 0
     if experts > 1:
-        wide = _whole(inner, "moe_intermediate_size", default=wide)
-        shared = _whole(inner, "n_shared_experts", default=0) * wide
-        shared = _whole(inner, "shared_expert_intermediate_size", default=shared)
-        dense_layers = min(layers, _whole(inner, "first_k_dense_replace", default=0))
+        wide = _whole(inner, "moe_intermediate_size", "expert_feed_forward_length", default=wide)
+        shared = _whole(inner, "n_shared_experts", "expert_shared_count", default=0) * wide
+        shared_width = ("shared_expert_intermediate_size", "expert_shared_feed_forward_length")
+        shared = _whole(inner, *shared_width, default=shared)
+        dense_layers = min(layers, _whole(inner, "first_k_dense_replace", "leading_dense_block_count", default=0))
     return Shape(
         layers,
         hidden,
         heads,
-        _whole(inner, "num_key_value_heads", "num_kv_heads", "n_head_kv", default=heads),
-        _whole(inner, "head_dim", default=hidden // max(heads, 1)),
+        _whole(inner, *kv_heads, default=heads),
+        _whole(inner, "head_dim", "attention.key_length", default=hidden // max(heads, 1)),
         wide,
         _whole(inner, "vocab_size"),
-        gated,
+        not _UNGATED.fullmatch(kind),
         bool(document.get("tie_word_embeddings", inner.get("tie_word_embeddings", kind == "gpt2"))),
         experts,
-        _whole(inner, "num_experts_per_tok", "num_experts_per_token", default=1),
+        _whole(inner, "num_experts_per_tok", "num_experts_per_token", "expert_used_count", default=1),
         str(inner.get("activation_function", inner.get("hidden_act", ""))) in ("gelu_new", "gelu_fast"),
         str(document.get("_name_or_path") or name or kind),
         shared=shared,
@@ -299,23 +279,16 @@ def of_config(document: Mapping[str, Any], name: str = "") -> Shape:
 
 
 def _stored(quantization: object) -> str:
-    """Return the precision, by its name here, that a config.json says its weights are quantized to.
-
-    Raises:
-        ShapeError: it is none that we know; the message names it.
-    """
+    """Return the precision, by its name here, that a config.json says its weights are quantized to."""
     if not isinstance(quantization, Mapping):
         return ""
-    method = str(quantization.get("quant_method", "")).lower()
-    bits = quantization.get("bits")
-    if method == "gptq" and bits in (4, 8):
-        return "gptq" if bits == 4 else "gptq8"
-    if method == "awq" and bits in (4, None):
-        return "awq"
+    method, bits = str(quantization.get("quant_method", "")).lower(), quantization.get("bits")
     if method == "bitsandbytes":
         return "int4" if quantization.get("load_in_4bit") else "int8"
-    if method == "fp8":
-        return "fp8"
+    if method == "fp8" or (method == "gptq" and bits == 8):
+        return "fp8" if method == "fp8" else "gptq8"
+    if method in ("gptq", "awq") and (bits == 4 or (method, bits) == ("awq", None)):
+        return method
     kind = say("{method}, {bits} bits", method=method, bits=str(bits)) if bits else method
     raise ShapeError(
         say(
@@ -334,18 +307,13 @@ def header(file: Path) -> dict[str, Any]:
         OSError: the file cannot be read.
         ValueError: it is none of this format.
     """
-    with os.fdopen(documents.open_plain(file, follow=True), "rb") as stream:
+    with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        document = documents.parsed(stream.read(length)) if 0 < length <= MOST_HEADER_BYTES else None
-    if document is None or not all(
-        isinstance(entry, dict)
-        and isinstance(entry.get("shape"), list)
-        and all(isinstance(size, int) and size >= 0 for size in entry["shape"])
-        for name, entry in document.items()
-        if name != "__metadata__"
-    ):
+        document = safe_files.parsed(stream.read(length)) if 0 < length <= MOST_HEADER_BYTES else None
+    tensors = {name: entry for name, entry in (document or {}).items() if name != "__metadata__"}
+    if document is None or not all(map(_TENSOR, tensors.values())):
         raise ValueError(say("{file} is no safetensors file", file=file.name))
-    return document
+    return tensors
 
 
 def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
@@ -370,9 +338,7 @@ def of_tensors(tensors: Mapping[str, Any], name: str = "") -> Shape:
     head = math.gcd(128, key)
     tied = not any(n.endswith(("lm_head.weight", "output.weight", "embed_out.weight")) for n in tensors)
     gated = any(n.endswith(("gate_proj.weight", "w1.weight")) for n in tensors)
-    return Shape(
-        max(numbers) + 1, hidden, query // head, key // head, head, wide, vocabulary, gated, tied, name=name
-    )
+    return Shape(max(numbers) + 1, hidden, query // head, key // head, head, wide, vocabulary, gated, tied, name=name)
 
 
 def _whole(document: Mapping[str, Any], *names: str, default: int | None = None) -> int:
@@ -383,7 +349,3 @@ def _whole(document: Mapping[str, Any], *names: str, default: int | None = None)
     if default is None:
         raise ShapeError(say("config.json has no {name}", name=names[0]))
     return default
-
-
-def _with(shape: Shape, *, parameters: int) -> Shape:
-    return replace(shape, parameters=parameters)

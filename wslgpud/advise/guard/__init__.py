@@ -1,1 +1,1 @@
-"""Runs a build or a training under watch: so much at once as memory allows, and never longer than allowed."""
+"""Runs a build or a training under watch: as many jobs as memory allows, for no longer than allowed."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from wslgpud.masking import masked, named
+from wslgpud.security.redaction import masked, named
 from wslgpud.sources.roles import title
 
 GIB = 1 << 30
@@ -55,7 +55,7 @@ def is_compiler(name: str) -> bool:
 
 
 def reserve(total_bytes: int) -> int:
-    """Return what a build leaves alone: a twentieth of the memory or 1 GiB, of a small one an eighth."""
+    """Return the memory that a build leaves alone: a twentieth or 1 GiB, on a small machine an eighth."""
     return min(max(int(total_bytes * RESERVE_RATIO), RESERVE_BYTES), total_bytes // 8)
 
 
@@ -81,12 +81,9 @@ def limits(number: int, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def job_bytes(learned: Mapping[str, int], remembered: int | None, *, nvcc: bool) -> int:
-    """Return what one job takes.
+    """Return the bytes that one job takes: as its compilers did in earlier runs (``remembered``), else on this machine.
 
-    Args:
-        learned: the highest memory of each compiler on this machine, by its name.
-        remembered: the highest of one compiler in earlier runs of this very command.
-        nvcc: whether CUDA's compiler is there to be used.
+    ``learned`` is the highest memory of each compiler by its name; ``nvcc`` whether there is one to be used.
     """
     if remembered:
         return int(remembered * MARGIN)
@@ -110,22 +107,17 @@ def short_name(command: Sequence[str]) -> str:
 
 
 def to_stop(
-    compilers: Iterable[Process], available_bytes: int, reserve_bytes: int, peak_bytes: int
+    compilers: Sequence[Process], available_bytes: int, reserve_bytes: int, peak_bytes: int
 ) -> tuple[list[Process], list[Process]]:
-    """Decide which compilers must wait and which may go on: the oldest go first, and one always goes.
+    """Return which compilers to stop, and which of the stopped to let go on: the oldest first, and always one.
 
     Each running one is given room to grow to ``peak_bytes``; one beyond that already, to grow by a quarter.
     What a waiting one holds is taken already: it needs room only for the rest.
-
-    Returns:
-        those to stop, those to let go on; processes that are as they should be are in neither.
     """
-    ordered = sorted(compilers, key=lambda p: (p.start_ticks, p.pid))
-    room = available_bytes - reserve_bytes
-    stop, go = [], []
+    room, stop, go = available_bytes - reserve_bytes, [], []
     # The biggest is nearest to its end, and its memory is what the others wait for.
-    sure = max(ordered, key=lambda p: p.bytes, default=None)
-    for process in sorted(ordered, key=lambda p: p is not sure):
+    sure = min(compilers, key=lambda p: (-p.bytes, p.start_ticks, p.pid), default=None)
+    for process in sorted(compilers, key=lambda p: (p is not sure, p.start_ticks, p.pid)):
         room -= max(peak_bytes - process.bytes, process.bytes // 4)
         if process is sure or room >= 0:
             if process.stopped:

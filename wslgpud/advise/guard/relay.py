@@ -1,4 +1,4 @@
-"""Brings what the program prints to where it would have gone, and into the log; one live line stays below."""
+"""Passes the program's output on to where it would have gone, and into the log; one live line stays below it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,30 @@ import selectors
 import signal
 import struct
 import termios
-from types import TracebackType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from wslgpud.masking import masked
-from wslgpud.units import printable
+from wslgpud.security.redaction import masked
 from wslgpud.words import failure, t
+from wslgpud.words.units import printable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _CHUNK_BYTES = 1 << 16
 _CLEAR = b"\r\x1b[2K"
 
 
 class Relay:
-    """Streams for a child. On a terminal the child gets a terminal too, so that its colours and bars stay."""
+    """A child's output. On a terminal the child gets a terminal too and keeps its colours and progress bars."""
 
     def __init__(self, log: BinaryIO | None, *, live: bool, quiet: bool = False) -> None:
-        """Open the streams.
+        """Open the streams; the log is unbuffered and gets all that is printed.
 
-        Args:
-            log: unbuffered file that gets all that is printed.
-            live: keep a line on standard error, where that is a terminal.
-            quiet: print nothing else.
+        ``live`` keeps a line on standard error, where that is a terminal; ``quiet`` prints nothing else.
         """
-        self._quiet = quiet
-        self._log = log
-        self._live = live and os.isatty(2)
-        self._line = b""
-        self._at_start = True
+        self._log, self._live, self._quiet = log, live and os.isatty(2), quiet
+        self._line, self._at_start = b"", True
         self._selector = selectors.DefaultSelector()
-        self._child_ends: list[int] = []
         self._master: int | None = None
         if os.isatty(1) and os.isatty(2) and not quiet:
             self._master, slave = os.openpty()
@@ -49,22 +44,16 @@ class Relay:
             signal.signal(signal.SIGWINCH, lambda *_: self.resize())
             self._selector.register(self._master, selectors.EVENT_READ, 1)
             self.stdout = self.stderr = slave
-            self._child_ends = [slave]
         else:
-            ends = [os.pipe(), os.pipe()]
-            for (ours, _), target in zip(ends, (1, 2), strict=True):
-                self._selector.register(ours, selectors.EVENT_READ, target)
-            self.stdout, self.stderr = (theirs for _, theirs in ends)
-            self._child_ends = [self.stdout, self.stderr]
+            (out, self.stdout), (err, self.stderr) = os.pipe(), os.pipe()
+            self._selector.register(out, selectors.EVENT_READ, 1)
+            self._selector.register(err, selectors.EVENT_READ, 2)
+        self._child_ends = {self.stdout, self.stderr}
 
-    def __enter__(self) -> Relay:  # noqa: PYI034 - typing.Self came with Python 3.11
-        """Return itself; the streams are closed with the block."""
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close everything and take the live line away."""
+    def __exit__(self, *_: object) -> None:
         self.started()
         self.show("")
         for key in list(self._selector.get_map().values()):
@@ -75,9 +64,8 @@ class Relay:
 
     def started(self) -> None:
         """Close our copies of the child's ends, so that its end is seen."""
-        for end in self._child_ends:
-            os.close(end)
-        self._child_ends = []
+        while self._child_ends:
+            os.close(self._child_ends.pop())
 
     def resize(self) -> None:
         """Give the child's terminal the size of ours."""
@@ -108,10 +96,8 @@ class Relay:
 
     def show(self, line: str) -> None:
         """Replace the live line."""
-        if not self._live:
-            return
-        new = printable(masked(line)).encode()
-        if self._at_start:
+        if self._live and self._at_start:
+            new = printable(masked(line)).encode()
             self._write(2, (_CLEAR if self._line else b"") + new)
             self._line = new
 
@@ -127,8 +113,7 @@ class Relay:
                 self._log.write(data)
             except OSError as error:  # a full disk must not end a build
                 self._log = None
-                said = t("the log ends here: {why}", why=failure(error))
-                self._write(2, f"wslgpud: {said}\n".encode())
+                self._write(2, f"wslgpud: {t('the log ends here: {why}', why=failure(error))}\n".encode())
 
     def _write(self, target: int, data: bytes) -> None:
         view = memoryview(data)

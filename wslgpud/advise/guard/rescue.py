@@ -1,7 +1,8 @@
-"""Lets stopped compilers go on whatever becomes of the guard: ``kill -9``, an OOM kill, a bug."""
+"""Resumes stopped compilers whatever becomes of the guard: ``kill -9``, an OOM kill, a bug."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable
 
@@ -11,11 +12,11 @@ _SCRIPT = 'while read -r pid; do all="$all $pid"; done; [ -z "$all" ] || kill -C
 
 
 class Rescue:
-    """A shell that waits for our end; started with the first process that is stopped."""
+    """A shell that waits for our end; started when the first process is stopped."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._shell: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
 
     @property
     def pid(self) -> int | None:
@@ -26,17 +27,15 @@ class Rescue:
         """Remember these; call before they are stopped."""
         for pid in pids:
             if self._shell is None:
+                end, self._pipe = os.pipe()
                 # In a session of its own, so that Ctrl-C ends the build and not its rescue.
-                self._shell = subprocess.Popen(
-                    ["/bin/sh", "-c", _SCRIPT], stdin=subprocess.PIPE, start_new_session=True, bufsize=0
-                )
-            assert self._shell.stdin is not None  # noqa: S101 - for mypy; asked for above
-            self._shell.stdin.write(f"{pid}\n".encode())
+                self._shell = subprocess.Popen(["/bin/sh", "-c", _SCRIPT], stdin=end, start_new_session=True)
+                os.close(end)
+            os.write(self._pipe, f"{pid}\n".encode())
 
     def close(self) -> None:
         """End the shell, which lets everybody go on."""
         if self._shell is not None:
-            assert self._shell.stdin is not None  # noqa: S101 - for mypy
-            self._shell.stdin.close()
+            os.close(self._pipe)
             self._shell.wait()
             self._shell = None

@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Container, Iterable, Mapping
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Container, Iterable
+from pathlib import Path
 
 from wslgpud.advise.guard.plan import Process
-from wslgpud.host import Host, NoData, SourceError
+from wslgpud.host import Host
 from wslgpud.sources.text import whole
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -27,54 +28,35 @@ def adopt_orphans() -> None:
         raise OSError(ctypes.get_errno(), "cannot adopt orphaned processes")
 
 
-class Row(NamedTuple):
-    """One process as /proc/<pid>/stat has it."""
-
-    parent: int
-    name: str
-    state: str
-    start_ticks: int
-
-
-def scan(host: Host) -> dict[int, Row]:
-    """Return all processes that we may see, the dead that nobody has waited for included.
+def descendants(host: Host, root: int, without: Container[int] = ()) -> list[Process]:
+    """Return all living descendants of ``root``; itself, and ``without`` with all below, are left out.
 
     Format: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
     """
-    rows = {}
-    for pid in host.names("/proc"):
-        if not pid.isdecimal():
-            continue
-        try:
-            head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
-        except (NoData, SourceError):
-            continue
+    children: dict[int, list[tuple[int, str, list[str]]]] = defaultdict(list)
+    for pid in map(int, filter(str.isdecimal, host.names("/proc"))):
+        head, _, rest = host.read_optional(f"/proc/{pid}/stat").rpartition(")")
         words = rest.split()
-        if len(words) > 19:
-            rows[int(pid)] = Row(int(words[1]), head.partition("(")[2], words[0], int(words[19]))
-    return rows
-
-
-def descendants(
-    host: Host, rows: Mapping[int, Row], root: int, without: Container[int] = ()
-) -> list[Process]:
-    """Return all living descendants of ``root``; itself, and ``without`` with all below, are left out."""
-    children: dict[int, list[int]] = {}
-    for pid, row in rows.items():
-        children.setdefault(row.parent, []).append(pid)
+        if len(words) > 19 and words[0] != "Z" and pid not in without:
+            children[int(words[1])].append((pid, head.partition("(")[2], words))
     found, queue = [], [root]
     while queue:
-        for pid in children.get(queue.pop(), ()):
-            row = rows[pid]
-            if pid in without or row.state == "Z":
-                continue
+        for pid, name, words in children[queue.pop()]:
             queue.append(pid)
-            stopped = row.state in ("T", "t")
             # RssAnon is there since Linux 4.5; a kernel thread has none of these.
-            sizes = _sizes(host, pid)
-            own, shared = sizes.get("RssAnon", 0) + sizes.get("VmSwap", 0), sizes.get("RssShmem", 0)
-            found.append(Process(pid, row.start_ticks, row.name, own, stopped, shared))
+            own, swapped, shared = _sizes(host, pid, "RssAnon", "VmSwap", "RssShmem")
+            found.append(Process(pid, int(words[19]), name, own + swapped, words[0] in ("T", "t"), shared))
     return found
+
+
+def bury_orphans(others: Container[int]) -> None:
+    """Wait for the dead that we adopted; a build that leaves thousands behind must not run out of pids.
+
+    Our own children, ``others``, are waited for by those who started them.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid not in others:
+            os.waitpid(dead.si_pid, os.WNOHANG)
 
 
 def send(processes: Iterable[Process], number: signal.Signals) -> int:
@@ -85,9 +67,8 @@ def send(processes: Iterable[Process], number: signal.Signals) -> int:
             handle = os.pidfd_open(process.pid)
             try:
                 # Only now: the handle is of one process for ever, so what is found out of it holds.
-                with open(f"/proc/{process.pid}/stat", "rb") as file:  # noqa: PTH123 - a file of the kernel's
-                    start = int(file.read().rpartition(b")")[2].split()[19])
-                if start == process.start_ticks:
+                stat = Path(f"/proc/{process.pid}/stat").read_bytes()
+                if int(stat.rpartition(b")")[2].split()[19]) == process.start_ticks:
                     signal.pidfd_send_signal(handle, number)
                     sent += 1
             finally:
@@ -98,24 +79,21 @@ def send(processes: Iterable[Process], number: signal.Signals) -> int:
 def catches(host: Host, process: Process, number: signal.Signals) -> bool:
     """Tell whether a process has a handler for a signal, so that it is not simply ended by it."""
     try:
-        for line in host.read(f"/proc/{process.pid}/status").splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    except (NoData, SourceError, IndexError, ValueError):
-        pass
-    return False
+        return bool(int(_status(host, process.pid)["SigCgt"], 16) >> (number - 1) & 1)
+    except (KeyError, ValueError):
+        return False
 
 
 def most_resident_bytes(host: Host) -> int | None:
     """Return the most that this process has had in RAM with its present program; None: it is not told."""
-    return _sizes(host, "self").get("VmHWM")
+    return _sizes(host, "self", "VmHWM")[0] or None
 
 
-def _sizes(host: Host, pid: int | str) -> dict[str, int]:
-    """Return the sizes in /proc/<pid>/status in bytes, as far as they are there."""
-    try:
-        lines = host.read(f"/proc/{pid}/status").splitlines()
-    except (NoData, SourceError):
-        return {}
-    found = (line.split() for line in lines if line.startswith(("Vm", "Rss")))
-    return {words[0].rstrip(":"): (whole(words[1]) or 0) << 10 for words in found if len(words) > 1}
+def _status(host: Host, pid: int | str) -> dict[str, str]:
+    lines = host.read_optional(f"/proc/{pid}/status").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _sizes(host: Host, pid: int | str, *names: str) -> list[int]:
+    facts = _status(host, pid)
+    return [(whole(facts.get(name, "").removesuffix(" kB")) or 0) << 10 for name in names]

@@ -1,4 +1,4 @@
-"""What is noted of a run: its peaks, how close it came, what was paused."""
+"""Figures of a run: its peaks, how close it came to running out, what was paused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from wslgpud.advise.guard.memory import Room
+from wslgpud.advise.guard.memory import MemoryLeft
 from wslgpud.advise.guard.plan import Process, is_compiler
 from wslgpud.config import Config
 from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample
 from wslgpud.sources.gpu import GpuSource
 
 _GPU_SECONDS = 1.0
@@ -24,7 +25,7 @@ _SHELL_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Account:
+class RunStats:
     """One run in figures; ``code`` is the exit status as a shell has it, bytes are the watched processes'.
 
     ``held_bytes`` is what they hold together, as last known, each page counted once; ``peak_bytes`` its peak,
@@ -53,27 +54,23 @@ class Account:
     oom_kills: int = 0
     saved: list[tuple[str, float]] = field(default_factory=list)
 
-    def note(self, seconds: float, room: Room, processes: list[Process], held_bytes: int | None) -> None:
-        """Take over one look; ``held_bytes`` is None where it is not known what they hold together."""
-        self.seconds = seconds
+    def note(self, seconds: float, left: MemoryLeft, processes: list[Process], held_bytes: int | None) -> None:
+        """Record one look; ``held_bytes`` is None where it is not known what they hold together."""
+        self.seconds, self.total_bytes = seconds, left.total_bytes
         if processes and held_bytes is not None:
             self.held_bytes = held_bytes
             self.peak_bytes = max(self.peak_bytes or 0, held_bytes)
-        if self.least_available_bytes is None or room.available_bytes < self.least_available_bytes:
-            self.least_available_bytes, self.least_at_seconds = room.available_bytes, seconds
-        self.total_bytes = room.total_bytes
+        if self.least_available_bytes is None or left.available_bytes < self.least_available_bytes:
+            self.least_available_bytes, self.least_at_seconds = left.available_bytes, seconds
         for process in processes:
-            if process.bytes > self.biggest[1]:
-                self.biggest = (process.name, process.bytes)
+            self.biggest = max(self.biggest, (process.name, process.bytes), key=lambda one: one[1])
             if is_compiler(process.name):
                 self.compilers[process.name] = max(self.compilers.get(process.name, 0), process.bytes)
 
     def close_brief(self, largest_bytes: int | None) -> None:
         """End a run that was over after a few looks, or before the first.
 
-        Args:
-            largest_bytes: what the kernel has noted of its largest process, mapped files included; None:
-                nothing that tells.
+        ``largest_bytes`` is what the kernel has noted of its largest process, mapped files included, if that tells.
         """
         if largest_bytes is not None:
             self.peak_bytes = max(self.peak_bytes or 0, largest_bytes)
@@ -90,7 +87,6 @@ class Shortage:
     """Tells when memory is about to run out: little is left, or it goes away fast."""
 
     def __init__(self) -> None:
-        """Know no past."""
         self._past: deque[tuple[float, int]] = deque()
 
     def is_near(self, seconds: float, headroom_bytes: int, total_bytes: int) -> bool:
@@ -111,13 +107,11 @@ class VramWatch:
     """Asks NVML once a second, in a thread: a driver that hangs must not hold up the time limit."""
 
     def __init__(self, host: Host, config: Config) -> None:
-        """Nothing is asked before ``start``."""
         self._source = GpuSource(host, config)
         self._end, self._answered = threading.Event(), threading.Event()
-        self._free_bytes: dict[int, int] = {}
-        self._total_bytes: dict[int, int] = {}
-        self._uuids: dict[int, str] = {}
+        self._gpus: dict[int, GpuSample] = {}
         self._thread = threading.Thread(target=self._run, name="vram", daemon=True)
+        self.start = self._thread.start
         self.start_bytes: dict[int, int] = {}
         self.now_bytes: dict[int, int] = {}
         self.peak_bytes: dict[int, int] = {}
@@ -127,31 +121,23 @@ class VramWatch:
         """The child that asks, which is none of the watched."""
         return self._source.probe_pid
 
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
-
     def free_bytes(self, index: int) -> int | None:
         """Return what the card calls free, once it has answered; waits for its first answer."""
-        self._answered.wait(_FIRST_ANSWER_SECONDS)
-        return self._free_bytes.get(index)
+        gpu = self._cards().get(index)
+        return gpu.free_bytes if gpu else None
 
     def taken_bytes(self, used: Mapping[int, int]) -> dict[str, int]:
         """Return what is beyond the use at the start, in bytes by UUID, of a use by index."""
-        return {
-            self._uuids[index]: max(0, value - self.start_bytes.get(index, value))
-            for index, value in used.items()
-        }
+        taken = {index: value - self.start_bytes.get(index, value) for index, value in used.items()}
+        return {_uuid(self._gpus[index]): max(0, value) for index, value in taken.items()}
 
     def free_by_uuid(self) -> dict[str, int]:
         """Return what each card calls free, once it has answered; waits for its first answer."""
-        self._answered.wait(_FIRST_ANSWER_SECONDS)
-        return {self._uuids[index]: free for index, free in self._free_bytes.items()}
+        return {_uuid(gpu): gpu.free_bytes for gpu in self._cards().values() if gpu.free_bytes is not None}
 
     def total_by_uuid(self) -> dict[str, int]:
         """Return how much memory each card has, once it has answered; waits for its first answer."""
-        self._answered.wait(_FIRST_ANSWER_SECONDS)
-        return {self._uuids[index]: total for index, total in self._total_bytes.items()}
+        return {_uuid(gpu): gpu.total_bytes for gpu in self._cards().values() if gpu.total_bytes}
 
     def stop(self) -> None:
         """End the thread, and the child with it."""
@@ -159,23 +145,30 @@ class VramWatch:
         self._thread.join(2 * _GPU_SECONDS)
         self._source.close()
 
+    def _cards(self) -> dict[int, GpuSample]:
+        self._answered.wait(_FIRST_ANSWER_SECONDS)
+        return dict(self._gpus)
+
     def _run(self) -> None:
         while not self._end.is_set():
             try:
                 for gpu in self._source.read().gpus or ():
-                    self._uuids[gpu.index] = gpu.uuid or f"gpu{gpu.index}"
-                    if gpu.free_bytes is not None:
-                        self._free_bytes[gpu.index] = gpu.free_bytes
-                    if gpu.total_bytes:
-                        self._total_bytes[gpu.index] = gpu.total_bytes
-                    if gpu.used_bytes is not None and gpu.used_bytes <= (gpu.total_bytes or gpu.used_bytes):
-                        self.start_bytes.setdefault(gpu.index, gpu.used_bytes)
-                        self.now_bytes[gpu.index] = gpu.used_bytes
-                        self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), gpu.used_bytes)
+                    self._note(gpu)
             except NoData:
-                self._answered.set()
-                return
+                self._end.set()
             except SourceError:  # it may come back
                 self.now_bytes = {}
             self._answered.set()
             self._end.wait(_GPU_SECONDS)
+
+    def _note(self, gpu: GpuSample) -> None:
+        self._gpus[gpu.index] = gpu
+        used = gpu.used_bytes
+        if used is not None and used <= (gpu.total_bytes or used):
+            self.start_bytes.setdefault(gpu.index, used)
+            self.now_bytes[gpu.index] = used
+            self.peak_bytes[gpu.index] = max(self.peak_bytes.get(gpu.index, 0), used)
+
+
+def _uuid(gpu: GpuSample) -> str:
+    return gpu.uuid or f"gpu{gpu.index}"

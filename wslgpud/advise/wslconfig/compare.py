@@ -1,4 +1,4 @@
-"""Puts each setting of a .wslconfig beside what the virtual machine really has."""
+"""Compares each setting of a .wslconfig with what the virtual machine really has."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import contextlib
 import re
 from typing import Literal, NamedTuple
 
-from wslgpud.advise.wslconfig.keys import KEYS, Key
+from wslgpud.advise.wslconfig.keys import KEYS, WslconfigKey
 from wslgpud.advise.wslconfig.parse import Parsed, Value
 from wslgpud.host import Host, NoData, SourceError
 from wslgpud.sources.text import table, whole
-from wslgpud.units import size
+from wslgpud.words.units import size
 
-GIB = 1 << 30
 #: The kernel keeps page tables, its own code and a bit per page: measured 0.7 to 3 % of memory=44GB to 50GB
 #: (microsoft/WSL#10011: 44142 MiB of 45056), and some 100 MB on small machines.
 _KERNEL_RATIO, _KERNEL_BYTES = 0.035, 160 << 20
@@ -26,7 +25,7 @@ Fact = int | bool | str
 class Row(NamedTuple):
     """One setting: what the file says (None: nothing), what the machine has (None: cannot be seen)."""
 
-    key: Key
+    key: WslconfigKey
     wanted: Value | None
     has: Fact | None
     match: Match
@@ -40,11 +39,8 @@ def rows(parsed: Parsed, host: Host) -> list[Row]:
         wanted, has = parsed.get(key.path), seen.get(key.path)
         if wanted is None and has is None:
             continue
-        if wanted is None:
-            match: Match = "default"
-        elif has is None:
-            match = "not visible"
-        else:
+        match: Match = "default" if wanted is None else "not visible"
+        if wanted is not None and has is not None:
             match = "in force" if fits(key.path, wanted, has) else "waiting"
         found.append(Row(key, wanted, has, match))
     return found
@@ -53,17 +49,14 @@ def rows(parsed: Parsed, host: Host) -> list[Row]:
 def fits(path: str, wanted: Value, has: Fact) -> bool:
     """Tell whether what the machine has can come from what the file wants."""
     if path == "wsl2.memory":
-        least = int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES
-        return least <= int(has) <= int(wanted)
+        return int(wanted) * (1 - _KERNEL_RATIO) - _KERNEL_BYTES <= int(has) <= int(wanted)
     if path == "wsl2.swap":
         return abs(int(wanted) - int(has)) <= _SWAP_SLACK_BYTES
     if path == "wsl2.kernelCommandLine":
         return set(str(wanted).split()) <= set(str(has).split())
     if path == "wsl2.networkingMode":
-        names = {"virtioproxy": "consomme"}
-        return names.get(str(wanted).lower(), str(wanted).lower()) == names.get(
-            str(has).lower(), str(has).lower()
-        )
+        one, other = (str(mode).lower().replace("virtioproxy", "consomme") for mode in (wanted, has))
+        return one == other
     if path == "wsl2.nestedVirtualization":
         return bool(wanted) or not has  # true on a processor that cannot is no fault of the file
     return wanted == has
@@ -72,26 +65,25 @@ def fits(path: str, wanted: Value, has: Fact) -> bool:
 def facts(host: Host) -> dict[str, Fact]:
     """Return what can be seen from inside of the settings' effects."""
     found: dict[str, Fact] = {}
-    memory = table(_read(host, "/proc/meminfo"))
+    memory = table(host.read_optional("/proc/meminfo"))
     for path, name in (("wsl2.memory", "MemTotal"), ("wsl2.swap", "SwapTotal")):
-        kilobytes = whole(memory.get(name))
-        if kilobytes is not None:
+        if (kilobytes := whole(memory.get(name))) is not None:
             found[path] = kilobytes << 10
-    if cpus := len(re.findall(r"^cpu\d+ ", _read(host, "/proc/stat"), re.MULTILINE)):
+    if cpus := len(re.findall(r"^cpu\d+ ", host.read_optional("/proc/stat"), re.MULTILINE)):
         found["wsl2.processors"] = cpus
-    if line := _read(host, "/proc/cmdline").strip():
+    if line := host.read_optional("/proc/cmdline").strip():
         found["wsl2.kernelCommandLine"] = line
     with contextlib.suppress(NoData, SourceError):  # WSL before 2.0 has no wslinfo
         found["wsl2.networkingMode"] = host.run(["wslinfo", "--networking-mode"], 2.0).strip()
     found["wsl2.gpuSupport"] = host.exists("/dev/dxg")
     if host.exists("/mnt/wslg"):
         found["wsl2.guiApplications"] = True
-    if flags := _read(host, "/proc/cpuinfo"):
+    if flags := host.read_optional("/proc/cpuinfo"):
         found["wsl2.nestedVirtualization"] = bool(re.search(r"^flags\b.*\b(vmx|svm)\b", flags, re.MULTILINE))
     return found
 
 
-def quoted(key: Key, value: Value | None) -> str:
+def quoted(key: WslconfigKey, value: Value | None) -> str:
     """Write a value the way a .wslconfig has it: ``50GB``."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -100,15 +92,6 @@ def quoted(key: Key, value: Value | None) -> str:
     return next(f"{value // scale}{unit}" for unit, scale in _UNITS if value % scale == 0)
 
 
-def measured(key: Key, value: Fact | None) -> str:
+def measured(key: WslconfigKey, value: Fact | None) -> str:
     """Write what the machine has: ``47.9 GiB``."""
-    if key.kind == "size" and isinstance(value, int) and value:
-        return size(value)
-    return quoted(key, value)
-
-
-def _read(host: Host, path: str) -> str:
-    try:
-        return host.read(path)
-    except (NoData, SourceError):
-        return ""
+    return size(value) if key.kind == "size" and isinstance(value, int) and value else quoted(key, value)

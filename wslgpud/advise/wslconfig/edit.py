@@ -1,11 +1,11 @@
-"""Changes values in the text of a .wslconfig; comments, order and what is unknown stay as they are."""
+"""Changes values in the text of a .wslconfig; comments, order and unknown keys stay as they are."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from wslgpud.advise.wslconfig.keys import BY_PATH, Key
+from wslgpud.advise.wslconfig.keys import BY_PATH, WslconfigKey
 from wslgpud.advise.wslconfig.parse import parse
 from wslgpud.words import Told, say
 
@@ -19,14 +19,11 @@ class CannotSet(Told):
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:
-    """Return ``text`` with these values: where the key decides already, else in its section.
+    """Return the text of a .wslconfig with these values: where the key decides already, else in its section.
 
     Lines of the same keys that WSL ignores (a second one, one in a wrong section, one that it cannot read)
-    are taken out: they would contradict. Headers of their sections that WSL skips are written right.
-
-    Args:
-        text: a .wslconfig.
-        values: ``section.name`` -> value as one would say it (paths with single backslashes).
+    are taken out: they would contradict. Headers of their sections that WSL skips are written right. Values
+    are as one would say them: paths with single backslashes.
 
     Raises:
         KeyError: WSL knows no such key.
@@ -35,12 +32,10 @@ def changed(text: str, values: Mapping[str, str]) -> str:
     for path, value in values.items():
         key = BY_PATH[path.lower()]
         text = _without_contradictions(headers_mended(text, key.section.lower()), key)
-        text = _with(text, path, value)
+        text = _with(text, key, value)
         entry = parse(text).first(path)
         if entry is None or entry.value != value:
-            raise CannotSet(
-                say("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value)
-            )
+            raise CannotSet(say("{key} cannot be set to {value} in this file: set it by hand", key=path, value=value))
     return text
 
 
@@ -52,33 +47,29 @@ def encoded(value: str) -> str:
 
 def headers_mended(text: str, section: str) -> str:
     """Return ``text`` with each header of a section that WSL skips, such as ``[wsl2 ]``, written right."""
-    for skipped in reversed(parse(text).skipped):
-        header = _BROKEN_HEADER.match(text, skipped.begin, skipped.end)
-        if header and header[1].lower() == section:
+    for entry in reversed(parse(text).entries):
+        header = _BROKEN_HEADER.match(text, entry.begin, entry.end)
+        if header and entry.state == "unreadable" and header[1].lower() == section:
             text = f"{text[: header.start()]}[{header[1]}]{text[header.end() :]}"
     return text
 
 
-def _without_contradictions(text: str, key: Key) -> str:
+def _without_contradictions(text: str, key: WslconfigKey) -> str:
     """Take out each line that means a key and does not decide about it."""
-    parsed, name = parse(text), key.name.lower()
-    spans = [
-        *((e.begin, e.end) for e in parsed.entries if e.state == "duplicate" and e.key is key),
-        *((e.begin, e.end) for e in parsed.entries if e.state == "unknown" and e.name.lower() == name),
-        *((s.begin, s.end) for s in parsed.skipped if s.name.lower() == name),
-    ]
-    for begin, end in sorted(spans, reverse=True):
-        start = len(text[:begin].rstrip(" \t"))
-        whole_line = not start or text[start - 1] == "\n"
-        line_end = _LINE_END.match(text, end) if whole_line else None
-        text = text[:start] + text[line_end.end() if line_end else end :]
+    name = key.name.lower()
+    for entry in reversed(parse(text).entries):
+        means_it = entry.state in ("unknown", "unreadable") and entry.name.lower() == name
+        if means_it or (entry.state == "duplicate" and entry.key is key):
+            start = len(text[: entry.begin].rstrip(" \t"))
+            whole_line = not start or text[start - 1] == "\n"
+            line_end = _LINE_END.match(text, entry.end) if whole_line else None
+            text = text[:start] + text[line_end.end() if line_end else entry.end :]
     return text
 
 
-def _with(text: str, path: str, value: str) -> str:
-    key = BY_PATH[path.lower()]
+def _with(text: str, key: WslconfigKey, value: str) -> str:
     parsed = parse(text)
-    if entry := parsed.first(path):
+    if entry := parsed.first(key.path):
         start, end = entry.span
         return text[:start] + encoded(value) + text[end:]
     newline = "\r\n" if "\r\n" in text or not text else "\n"
@@ -88,8 +79,7 @@ def _with(text: str, path: str, value: str) -> str:
     if section in parsed.headers:
         at = max([*ends, parsed.headers[section]])
         return f"{text[:at]}{newline}{line}{text[at:]}"
-    body = text
     # A line that ends in a backslash goes on in the next: it gets an empty one to go on in.
-    body += newline * (0 if not body or body.endswith("\n") else 2 if body.endswith("\\") else 1)
-    blank = newline if re.search(r"\S", body) else ""
-    return f"{body}{blank}[{key.section}]{newline}{line}{newline}"
+    pad = newline * (0 if not text or text.endswith("\n") else 2 if text.endswith("\\") else 1)
+    blank = newline if text.strip() else ""
+    return f"{text}{pad}{blank}[{key.section}]{newline}{line}{newline}"

@@ -6,14 +6,14 @@ import contextlib
 import errno
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from wslgpud import documents
+from wslgpud.advise.drives import windows_points
 from wslgpud.host import Host, NoData, SourceError
-from wslgpud.sources.disk import mounts
+from wslgpud.probes import interop
+from wslgpud.security import safe_files
 from wslgpud.words import Told, say
 
 NAME = ".wslconfig"
@@ -54,26 +54,10 @@ def decoded(data: bytes) -> Document:
     try:
         return Document(body.decode(encoding), encoding, mark)
     except UnicodeDecodeError:
-        # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
         if encoding == "utf-8":
             return Document(body.decode(encoding, "surrogateescape"), encoding, mark, sound=False)
+        # UTF-16 has no way to carry odd bytes along; such a file is shown, not changed.
         return Document(body.decode(encoding, "replace"), encoding, mark, sound=False, raw=data)
-
-
-def windows_drive(host: Host) -> str:
-    """Return where the drive with Windows' users is mounted, like ``/mnt/c``.
-
-    Raises:
-        NotFound: none is mounted.
-    """
-    try:
-        points = [m.point for m in mounts(host.read("/proc/self/mounts")) if m.windows]
-    except (NoData, SourceError):
-        points = []
-    for point in sorted(points):
-        if host.exists(f"{point}/Users"):
-            return point
-    raise NotFound(say("no Windows drive with its users is mounted here: name the file with --file"))
 
 
 def find(host: Host) -> str:
@@ -82,17 +66,18 @@ def find(host: Host) -> str:
     Raises:
         NotFound: it is not known whose it would be.
     """
-    users = f"{windows_drive(host)}/Users"
+    places = (f"{point}/Users" for point in sorted(windows_points(host)))
+    users = next(filter(host.exists, places), "")
+    if not users:
+        raise NotFound(say("no Windows drive with its users is mounted here: name the file with --file"))
     try:
-        people = [
-            n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")
-        ]
+        people = [n for n in sorted(host.names(users)) if n not in _NOT_PEOPLE and not n.startswith("desktop.")]
     except (NoData, SourceError) as error:
         raise NotFound(say("cannot list {path}: name the file with --file", path=users)) from error
     having = [name for name in people if host.exists(f"{users}/{name}/{NAME}")]
     if len(having) == 1 or (not having and len(people) == 1):
         return f"{users}/{(having or people)[0]}/{NAME}"
-    name = _ask_windows(host)
+    name = _powershell(host, "$env:USERPROFILE").strip().rpartition("\\")[2]
     if name in people:
         return f"{users}/{name}/{NAME}"
     raise NotFound(
@@ -103,13 +88,10 @@ def find(host: Host) -> str:
 def windows_size(host: Host) -> tuple[int, int] | None:
     """Return RAM (bytes) and logical processors of Windows; None where it cannot be asked."""
     script = (
-        "$c = Get-CimInstance Win32_ComputerSystem;"
-        " '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
+        "$c = Get-CimInstance Win32_ComputerSystem; '{0} {1}' -f $c.TotalPhysicalMemory, $c.NumberOfLogicalProcessors"
     )
     words = _powershell(host, script).split()
-    if len(words) == 2 and all(word.isdecimal() for word in words):
-        return int(words[0]), int(words[1])
-    return None
+    return (int(words[0]), int(words[1])) if len(words) == 2 and all(map(str.isdecimal, words)) else None
 
 
 def read(path: str | os.PathLike[str]) -> Document:
@@ -118,7 +100,7 @@ def read(path: str | os.PathLike[str]) -> Document:
     Raises:
         OSError: it cannot be read, is no plain file, or far larger than any .wslconfig.
     """
-    return decoded(documents.contents(path, MOST_BYTES, follow=True))
+    return decoded(safe_files.contents(path, MOST_BYTES, follow=True))
 
 
 def replace(path: Path, document: Document, now: datetime) -> Path | None:
@@ -132,24 +114,14 @@ def replace(path: Path, document: Document, now: datetime) -> Path | None:
     """
     backup = None
     if path.exists():
-        backup = _kept(path, documents.contents(path, MOST_BYTES, follow=True), now)
+        backup = _kept(path, safe_files.contents(path, MOST_BYTES, follow=True), now)
     target = path.resolve()
-    # By its descriptor: nobody can put another folder in its place after the look at its owner.
-    folder = os.open(target.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if path.is_symlink() and path.lstat().st_uid not in {0, os.geteuid(), os.fstat(folder).st_uid}:
+    # Held open: nobody can put another folder in its place after the look at its owner.
+    with safe_files.Folder(target.parent) as folder:
+        if path.is_symlink() and path.lstat().st_uid not in {0, os.geteuid(), folder.stat(".").st_uid}:
             raise OSError(errno.EPERM, f"it is another user's link into {target.parent}", str(path))
-        descriptor, name = tempfile.mkstemp(prefix=f"{NAME}.", dir=f"/proc/self/fd/{folder}")
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(document.data)
-            temporary.replace(temporary.parent / target.name)
-        except OSError:
-            temporary.unlink()
-            raise
-    finally:
-        os.close(folder)
+        with folder.replacing(target.name) as descriptor, os.fdopen(descriptor, "wb", closefd=False) as stream:
+            stream.write(document.data)
     return backup
 
 
@@ -169,18 +141,10 @@ def _kept(path: Path, data: bytes, now: datetime) -> Path:
     raise OSError(errno.EEXIST, "there are a hundred backups of this second", str(path))
 
 
-def _ask_windows(host: Host) -> str:
-    profile = _powershell(host, "$env:USERPROFILE").strip()
-    return profile.rpartition("\\")[2]
-
-
 def _powershell(host: Host, script: str) -> str:
     """Return what PowerShell prints, or nothing: interop may be off, broken or slow."""
+    command = ["sh", "-c", 'cd "$0" && exec "$@"', interop.drive(host), *interop.powershell_command(host, script)]
     try:
-        drive = windows_drive(host)
-        # From a Linux folder every start of a Windows program takes ten seconds (microsoft/WSL#8472).
-        line = f"cd {drive} && exec {drive}/Windows/System32/WindowsPowerShell/v1.0/powershell.exe"
-        command = ["sh", "-c", f'{line} -NoProfile -NonInteractive -Command "$0"', script]
         return host.run(command, _INTEROP_SECONDS)
-    except (NotFound, NoData, SourceError):
+    except (NoData, SourceError):
         return ""

@@ -8,6 +8,7 @@ first that is open), else what Microsoft's release notes or documentation say.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from wslgpud.words import template
@@ -35,7 +36,7 @@ RECLAIM_MODES = ("Disabled", "DropCache", "Gradual")
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class WslconfigKey:
     """One setting; ``old_section`` is where it stood before, which WSL still reads.
 
     ``default``, ``meaning`` and ``since`` are templates where they are words.
@@ -62,88 +63,135 @@ class Key:
         return (self.path, f"{self.old_section}.{self.name}") if self.old_section else (self.path,)
 
 
+#: what the keys of one time have in common
+_first = partial(WslconfigKey, "wsl2", since="Windows 10.0.18945", link=DOCS)
+_documented = partial(WslconfigKey, "wsl2", link=DOCS)
+_wsl2 = partial(WslconfigKey, "wsl2")
+_wsl_2_0 = partial(WslconfigKey, "wsl2", since="2.0.0", link=DOCS, old_section="experimental")
+_experimental = partial(WslconfigKey, "experimental", since="2.0.0", link=EXPERIMENTAL)
+
 KEYS = (
-    Key("wsl2", "memory", "size", template("half of Windows' RAM"),
-        template("Most RAM the virtual machine may take; it grows on demand."), "Windows 10.0.18945", DOCS),
-    Key("wsl2", "processors", "integer", template("all"), template("Logical processors of the virtual machine."),
-        "Windows 10.0.18945", DOCS),
-    Key("wsl2", "swap", "size", template("a quarter of memory, rounded up to 1GB"), template("Size of the swap file on Windows' disk; 0 for none."),
-        "Windows 10.0.18945", DOCS),
-    Key("wsl2", "swapFile", "path", r"%TEMP%\...\swap.vhdx", template("Path of the swap file."), "Windows 10.0.18945",
-        DOCS),
-    Key("wsl2", "vmIdleTimeout", "integer", "60000",
-        template("Milliseconds without a running distro until the virtual machine is stopped; it frees no memory."),
-        "Windows 10.0.20190", DOCS),
-    Key("general", "instanceIdleTimeout", "integer", "15000",
-        template("Milliseconds without an open terminal until a distro is stopped; -1 for never: services keep running.")),
-    Key("general", "distributionInstallPath", "path", r"%LocalAppData%\wsl", template("Folder for new distros.")),
-    Key("wsl2", "kernelCommandLine", "text", "", template("Parameters added to the kernel's command line."),
-        "Windows 10.0.18995", DOCS),
-    Key("wsl2", "kernel", "path", template("WSL's own"), template("A Linux kernel of your own."), "Windows 10.0.18945", DOCS),
-    Key("wsl2", "kernelModules", "path", template("WSL's own"), template("The modules of that kernel, as a VHD."), link=DOCS),
-    Key("wsl2", "systemDistro", "path", template("WSL's own"), template("A system distro (WSLg) of your own.")),
-    Key("wsl2", "guiApplications", "bool", "true", template("Graphical Linux programs (WSLg); holds some VRAM."),
-        "Windows 11", DOCS),
-    Key("wsl2", "gpuSupport", "bool", "true", template("The GPU in the virtual machine (/dev/dxg).")),
-    Key("wsl2", "nestedVirtualization", "bool", template("true (Windows 11)"), template("Virtual machines inside WSL."),
-        "Windows 10.0.20175", DOCS),
-    Key("wsl2", "localhostForwarding", "bool", "true", template("Linux ports are reachable at Windows' localhost (NAT)."),
-        "Windows 10.0.18945", DOCS),
-    Key("wsl2", "networkingMode", "choice", "Nat", template("How the virtual machine is connected to the network."), "2.0.0", DOCS,
-        NETWORKING_MODES, "experimental"),
-    Key("wsl2", "dnsTunneling", "bool", "true", template("DNS through Windows instead of over the network."), "2.0.0", DOCS,
-        old_section="experimental"),
-    Key("wsl2", "firewall", "bool", "true", template("Windows' firewall rules apply to WSL."), "2.0.0", DOCS,
-        old_section="experimental"),
-    Key("wsl2", "autoProxy", "bool", "true", template("Windows' HTTP proxy applies to WSL."), "2.0.0", DOCS,
-        old_section="experimental"),
-    Key("wsl2", "dnsProxy", "bool", "true", template("DNS through Windows' NAT."), link=DOCS),
-    Key("wsl2", "safeMode", "bool", "false", template("No GPU, swap, network or systemd, to repair a broken distro."),
-        "0.66.2", DOCS),
-    Key("wsl2", "debugConsole", "bool", "false", template("A window that shows the kernel's messages."), link=DOCS),
-    Key("wsl2", "debugConsoleLogFile", "path", "", template("File that the kernel's messages are written to.")),
-    Key("wsl2", "earlyBootLogging", "bool", "false", template("Include the messages of early boot.")),
-    Key("wsl2", "maxCrashDumpCount", "integer", "10", template("Crash dumps to keep; negative for none."), link=DOCS),
-    Key("wsl2", "crashDumpFolder", "path", r"%TEMP%\wsl-crashes", template("Folder for crash dumps.")),
-    Key("wsl2", "defaultVhdSize", "size", "1TB", template("Largest size of a new distro's disk."), link=DOCS),
-    Key("wsl2", "isolateDistroCgroup", "bool", "true",
-        template("All of the user's programs in one cgroup, limited to 32 MiB less than the memory."), template("later than 2.9.4")),
-    Key("wsl2", "ipv6", "bool", "false", template("IPv6.")),
-    Key("wsl2", "dhcp", "bool", "true", template("DHCP in bridged mode.")),
-    Key("wsl2", "dhcpTimeout", "integer", "5000", template("Milliseconds to wait for DHCP.")),
-    Key("wsl2", "vmSwitch", "text", "", template("Hyper-V switch for bridged mode.")),
-    Key("wsl2", "macAddress", "mac", "", template("MAC address in bridged mode.")),
-    Key("wsl2", "virtio", "bool", "true", template("Virtio devices.")),
-    Key("wsl2", "virtio9p", "bool", "false", template("Windows drives over virtio; forced off by now.")),
-    Key("wsl2", "virtiofs", "bool", "false", template("Windows drives over virtiofs instead of 9p.")),
-    Key("wsl2", "kernelDebugPort", "integer", "0", template("Port for a kernel debugger.")),
-    Key("wsl2", "kernelBootTimeout", "integer", "30000", template("Milliseconds the kernel may take to start.")),
-    Key("wsl2", "distributionStartTimeout", "integer", "60000", template("Milliseconds a distro may take to start.")),
-    Key("wsl2", "mountDeviceTimeout", "integer", "5000", template("Milliseconds a disk may take to appear.")),
-    Key("wsl2", "hardwarePerformanceCounters", "bool", "true", template("The processor's performance counters in the virtual machine.")),
-    Key("wsl2", "hostFileSystemAccess", "bool", "true", template("Access to Windows drives and programs from Linux.")),
-    Key("wsl2", "telemetry", "bool", "true", template("Telemetry.")),
-    Key("wsl2", "loadKernelModules", "text", "", template("Kernel modules to load, separated by commas.")),
-    Key("wsl2", "loadDefaultKernelModules", "bool", "true", template("Load tun, ip_tables and br_netfilter.")),
-    Key("experimental", "autoMemoryReclaim", "choice", "DropCache",
-        template("How an idle virtual machine gives its page cache back to Windows."), "2.0.0", EXPERIMENTAL, RECLAIM_MODES),
-    Key("experimental", "sparseVhd", "bool", "false",
-        template("New disks shrink by themselves; ignored by current releases because it has damaged data."), "2.0.0",
-        EXPERIMENTAL),
-    Key("experimental", "bestEffortDnsParsing", "bool", "false", template("Tolerate odd DNS records."), "2.0.0", EXPERIMENTAL),
-    Key("experimental", "dnsTunnelingIpAddress", "address", "10.255.255.254", template("Name server that Linux uses."),
-        "2.0.0", EXPERIMENTAL),
-    Key("experimental", "initialAutoProxyTimeout", "integer", "1000", template("Milliseconds to wait for the proxy."),
-        "2.0.0", EXPERIMENTAL),
-    Key("experimental", "ignoredPorts", "ports", "", template("Ports that Linux may use even though Windows does (mirrored)."),
-        "2.0.0", EXPERIMENTAL),
-    Key("experimental", "hostAddressLoopback", "bool", "false", template("Reach Windows at its own addresses (mirrored)."),
-        "2.0.0", EXPERIMENTAL),
-    Key("experimental", "setVersionDebug", "bool", "false", template("For WSL's developers.")),
-    Key("experimental", "swiotlb", "size", template("by need"), template("Bounce buffers of virtio devices."), "2.8.9"),
-    Key("experimental", "virtioFsAggregateShares", "bool", "true", template("One virtiofs for all drives."),
-        template("later than 2.9.4")),
-)  # fmt: skip
+    _first(
+        "memory", "size", template("half of Windows' RAM"), "Most RAM the virtual machine may take; it grows on demand."
+    ),
+    _first("processors", "integer", template("all"), "Logical processors of the virtual machine."),
+    _first(
+        "swap",
+        "size",
+        template("a quarter of memory, rounded up to 1GB"),
+        "Size of the swap file on Windows' disk; 0 for none.",
+    ),
+    _first("swapFile", "path", "%TEMP%\\...\\swap.vhdx", "Path of the swap file."),
+    _documented(
+        "vmIdleTimeout",
+        "integer",
+        "60000",
+        "Milliseconds without a running distro until the virtual machine is stopped; it frees no memory.",
+        since="Windows 10.0.20190",
+    ),
+    WslconfigKey(
+        "general",
+        "instanceIdleTimeout",
+        "integer",
+        "15000",
+        "Milliseconds without an open terminal until a distro is stopped; -1 for never: services keep running.",
+    ),
+    WslconfigKey("general", "distributionInstallPath", "path", "%LocalAppData%\\wsl", "Folder for new distros."),
+    _documented(
+        "kernelCommandLine", "text", "", "Parameters added to the kernel's command line.", since="Windows 10.0.18995"
+    ),
+    _first("kernel", "path", template("WSL's own"), "A Linux kernel of your own."),
+    _documented("kernelModules", "path", template("WSL's own"), "The modules of that kernel, as a VHD."),
+    _wsl2("systemDistro", "path", template("WSL's own"), "A system distro (WSLg) of your own."),
+    _documented(
+        "guiApplications", "bool", "true", "Graphical Linux programs (WSLg); holds some VRAM.", since="Windows 11"
+    ),
+    _wsl2("gpuSupport", "bool", "true", "The GPU in the virtual machine (/dev/dxg)."),
+    _documented(
+        "nestedVirtualization",
+        "bool",
+        template("true (Windows 11)"),
+        "Virtual machines inside WSL.",
+        since="Windows 10.0.20175",
+    ),
+    _first("localhostForwarding", "bool", "true", "Linux ports are reachable at Windows' localhost (NAT)."),
+    _wsl_2_0(
+        "networkingMode",
+        "choice",
+        "Nat",
+        "How the virtual machine is connected to the network.",
+        choices=NETWORKING_MODES,
+    ),
+    _wsl_2_0("dnsTunneling", "bool", "true", "DNS through Windows instead of over the network."),
+    _wsl_2_0("firewall", "bool", "true", "Windows' firewall rules apply to WSL."),
+    _wsl_2_0("autoProxy", "bool", "true", "Windows' HTTP proxy applies to WSL."),
+    _documented("dnsProxy", "bool", "true", "DNS through Windows' NAT."),
+    _documented(
+        "safeMode", "bool", "false", "No GPU, swap, network or systemd, to repair a broken distro.", since="0.66.2"
+    ),
+    _documented("debugConsole", "bool", "false", "A window that shows the kernel's messages."),
+    _wsl2("debugConsoleLogFile", "path", "", "File that the kernel's messages are written to."),
+    _wsl2("earlyBootLogging", "bool", "false", "Include the messages of early boot."),
+    _documented("maxCrashDumpCount", "integer", "10", "Crash dumps to keep; negative for none."),
+    _wsl2("crashDumpFolder", "path", "%TEMP%\\wsl-crashes", "Folder for crash dumps."),
+    _documented("defaultVhdSize", "size", "1TB", "Largest size of a new distro's disk."),
+    _wsl2(
+        "isolateDistroCgroup",
+        "bool",
+        "true",
+        "All of the user's programs in one cgroup, limited to 32 MiB less than the memory.",
+        since=template("later than 2.9.4"),
+    ),
+    _wsl2("ipv6", "bool", "false", "IPv6."),
+    _wsl2("dhcp", "bool", "true", "DHCP in bridged mode."),
+    _wsl2("dhcpTimeout", "integer", "5000", "Milliseconds to wait for DHCP."),
+    _wsl2("vmSwitch", "text", "", "Hyper-V switch for bridged mode."),
+    _wsl2("macAddress", "mac", "", "MAC address in bridged mode."),
+    _wsl2("virtio", "bool", "true", "Virtio devices."),
+    _wsl2("virtio9p", "bool", "false", "Windows drives over virtio; forced off by now."),
+    _wsl2("virtiofs", "bool", "false", "Windows drives over virtiofs instead of 9p."),
+    _wsl2("kernelDebugPort", "integer", "0", "Port for a kernel debugger."),
+    _wsl2("kernelBootTimeout", "integer", "30000", "Milliseconds the kernel may take to start."),
+    _wsl2("distributionStartTimeout", "integer", "60000", "Milliseconds a distro may take to start."),
+    _wsl2("mountDeviceTimeout", "integer", "5000", "Milliseconds a disk may take to appear."),
+    _wsl2(
+        "hardwarePerformanceCounters", "bool", "true", "The processor's performance counters in the virtual machine."
+    ),
+    _wsl2("hostFileSystemAccess", "bool", "true", "Access to Windows drives and programs from Linux."),
+    _wsl2("telemetry", "bool", "true", "Telemetry."),
+    _wsl2("loadKernelModules", "text", "", "Kernel modules to load, separated by commas."),
+    _wsl2("loadDefaultKernelModules", "bool", "true", "Load tun, ip_tables and br_netfilter."),
+    _experimental(
+        "autoMemoryReclaim",
+        "choice",
+        "DropCache",
+        "How an idle virtual machine gives its page cache back to Windows.",
+        choices=RECLAIM_MODES,
+    ),
+    _experimental(
+        "sparseVhd",
+        "bool",
+        "false",
+        "New disks shrink by themselves; ignored by current releases because it has damaged data.",
+    ),
+    _experimental("bestEffortDnsParsing", "bool", "false", "Tolerate odd DNS records."),
+    _experimental("dnsTunnelingIpAddress", "address", "10.255.255.254", "Name server that Linux uses."),
+    _experimental("initialAutoProxyTimeout", "integer", "1000", "Milliseconds to wait for the proxy."),
+    _experimental("ignoredPorts", "ports", "", "Ports that Linux may use even though Windows does (mirrored)."),
+    _experimental("hostAddressLoopback", "bool", "false", "Reach Windows at its own addresses (mirrored)."),
+    WslconfigKey("experimental", "setVersionDebug", "bool", "false", "For WSL's developers."),
+    WslconfigKey(
+        "experimental", "swiotlb", "size", template("by need"), "Bounce buffers of virtio devices.", since="2.8.9"
+    ),
+    WslconfigKey(
+        "experimental",
+        "virtioFsAggregateShares",
+        "bool",
+        "true",
+        "One virtiofs for all drives.",
+        since=template("later than 2.9.4"),
+    ),
+)
 
 #: Lower-case path -> key. WSL compares without regard to case.
 BY_PATH = {path.lower(): key for key in KEYS for path in key.paths}

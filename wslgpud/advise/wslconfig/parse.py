@@ -10,43 +10,47 @@ localization/strings/en-US/Resources.resw.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from wslgpud.advise.wslconfig.keys import BY_PATH, Key
+from wslgpud.advise.wslconfig.keys import BY_PATH, WslconfigKey
 
 Value = bool | int | str
-State = Literal["used", "unknown", "duplicate", "refused"]
+State = Literal["used", "unknown", "duplicate", "refused", "unreadable"]
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"\s*([+-]?)([0-9]+)(|B|KB?|MB?|GB?|TB?)")
-_ESCAPES = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t"}
+_INTEGER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]+)")
+_MAC = re.compile(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}")
 _WRAP = 1 << 64
 _REFUSALS = {
     "bool": "Invalid boolean value '{value}' for key '{written}' in {where}",
     "integer": "Invalid integer value '{value}' for key '{written}' in {where}",
+    "ports": "Invalid integer value '{value}' for key '{written}' in {where}",
     "size": "Invalid memory string '{value}' for .wslconfig entry '{written}' in {where}",
     "address": "Invalid IP value '{value}' for key '{written}' in {where}",
+    "mac": "Invalid mac address '{value}' for key '{written}' in {where}",
     "choice": "Invalid value '{value}' for config key '{written}' in {where} (Valid values: {choices})",
 }
-
-
-class Warned(NamedTuple):
-    """What WSL would print on the Windows console, and of which line."""
-
-    line: int
-    text: str
+_ESCAPES = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t"}
+#: An escape, or one character of a value; \r\n is one line end everywhere.
+_PIECE = re.compile(r'\\(\r?\n|[\\"bnt])|[^\r\n\\]')
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+_SPACES = re.compile(r"[ \t]*")
+_BETWEEN = re.compile(r"[ \t\r\n]+|\A\ufeff")
+_REST_OF_LINE = re.compile(r"[^\n]*?(?=\r?\n|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One ``key = value`` that could be read.
+    """One setting, or a line that WSL skips (``unreadable``).
 
     ``written`` is section and name as WSL would show them, ``name`` the key's name as it stands there,
-    ``value`` what WSL makes of the text between ``span`` (start and end in the file's text), ``begin`` where
-    the name begins; ``result`` is None unless the entry counts.
+    ``value`` what WSL makes of the text between ``span`` (start and end in the file's text); ``begin`` and
+    ``end`` hold all of it. ``warnings`` are what WSL prints on the Windows console; ``result`` is None unless
+    the entry counts.
     """
 
     written: str
@@ -57,16 +61,9 @@ class Entry:
     begin: int
     end: int
     state: State
-    key: Key | None = None
+    warnings: tuple[str, ...] = ()
+    key: WslconfigKey | None = None
     result: Value | None = None
-
-
-class Skipped(NamedTuple):
-    """A setting's line that could not be read: the key's name, and where the line begins and ends."""
-
-    name: str
-    begin: int
-    end: int
 
 
 @dataclass(slots=True)
@@ -74,14 +71,12 @@ class Parsed:
     """A whole file. ``headers`` maps sections (lower case) to the end of their first header's line."""
 
     entries: list[Entry] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
-    warnings: list[Warned] = field(default_factory=list)
     headers: dict[str, int] = field(default_factory=dict)
 
     def get(self, path: str) -> Value | None:
         """Return the value that counts for ``section.name``, or None where WSL takes its default."""
-        key = BY_PATH[path.lower()]
-        return next((e.result for e in self.entries if e.key is key and e.state == "used"), None)
+        entry = self.first(path)
+        return entry.result if entry else None
 
     def first(self, path: str) -> Entry | None:
         """Return the entry that decides about ``section.name``: the first, even a refused one."""
@@ -90,12 +85,7 @@ class Parsed:
 
 
 def parse(text: str, path: str = ".wslconfig") -> Parsed:
-    """Parse the text of a .wslconfig.
-
-    Args:
-        text: the file, decoded, with whatever line ends it has.
-        path: how warnings are to name the file.
-    """
+    """Parse the text of a .wslconfig with whatever line ends; warnings name the file by ``path``."""
     return _Parser(text, path).run()
 
 
@@ -113,16 +103,15 @@ def size(text: str) -> int | None:
 
 def integer(text: str) -> int | None:
     """Return a number as C's ``strtol(value, &end, 0)`` reads it, or None where WSL refuses it."""
-    match = re.fullmatch(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|[0-9]+)", text)
+    match = _INTEGER.fullmatch(text)
     if not match:
         return None
     digits = match[2]
     base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
     try:
-        number = int(digits, base)
+        number = int(match[1] + digits, base)
     except ValueError:  # 08: strtol stops before the 8
         return None
-    number = -number if match[1] == "-" else number
     return number if -(1 << 31) <= number < 1 << 31 else None
 
 
@@ -131,12 +120,37 @@ def boolean(text: str) -> bool | None:
     return {"true": True, "1": True, "false": False, "0": False}.get(text.lower())
 
 
-class _BadLine(Exception):  # noqa: N818 - the line is skipped, nothing more
+def _address(text: str) -> str | None:
+    try:
+        return str(IPv4Address(text))
+    except AddressValueError:
+        return None
+
+
+def _result(key: WslconfigKey, value: str) -> Value | None:
+    """Return what a value means, or None; texts, paths, ports and MAC addresses count even where WSL warns."""
+    if key.kind == "choice":
+        return next((c for c in key.choices if c.lower() == value.lower()), None)
+    readers: dict[str, Callable[[str], Value | None]]
+    readers = {"bool": boolean, "integer": integer, "size": size, "address": _address}
+    return readers.get(key.kind, str)(value)
+
+
+def _refused(key: WslconfigKey, value: str) -> int:
+    """Return how often WSL warns of a value."""
+    if key.kind == "ports":
+        # std::stoi stops at the first odd character
+        numbers = (re.match(r"\s*\+?0*([0-9]+)", port) for port in value.split(","))
+        return sum(not n or len(n[1]) > 5 or not 0 < int(n[1]) < 1 << 16 for n in numbers)
+    return not _MAC.fullmatch(value) if key.kind == "mac" else _result(key, value) is None
+
+
+class _BadLine(Exception):
     """The line cannot be read; WSL skips it."""
 
 
 class _Parser:
-    """The state machine. ``key`` outlives lines on purpose: WSL's does, see ``_key_value``."""
+    """The state machine. ``key`` outlives lines on purpose: WSL's does, see ``_setting``."""
 
     def __init__(self, text: str, path: str) -> None:
         self.text, self.path = text, path
@@ -147,185 +161,102 @@ class _Parser:
 
     def run(self) -> Parsed:
         while self.at < len(self.text):
-            char = self._peek()
-            if char == "\n":
-                self._step()
-                self.line += 1
-            elif char in " \t\r\ufeff" and (char != "\ufeff" or self.at == 0):
-                self._step()
-            elif char == "#":
-                self._skip_line()
+            begin, self.name = self.at, ""
+            if blanks := self._take(_BETWEEN):
+                self.line += blanks.count("\n")
+            elif self._next() == "#":
+                self._take(_REST_OF_LINE)
             else:
-                begin, self.name = self.at, ""
                 try:
-                    self._section() if char == "[" else self._key_value()
-                except _BadLine:
-                    self._skip_line()
-                    self.parsed.skipped.append(Skipped(self.name, begin, self.at))
+                    self._section() if self._next() == "[" else self._setting()
+                except _BadLine as error:
+                    said = f"{error} in {self.path}:{self.line}"
+                    at = self.at
+                    self._take(_REST_OF_LINE)
+                    skipped = Entry("", self.name, "", self.line, (at, at), begin, self.at, "unreadable", (said,))
+                    self.parsed.entries.append(skipped)
         return self.parsed
 
-    def _peek(self) -> str:
-        r"""Return the next character: \r\n counts as one \n, the end as nothing."""
-        if self.text.startswith("\r\n", self.at):
-            return "\n"
+    def _next(self) -> str:
         return self.text[self.at : self.at + 1]
 
-    def _step(self) -> None:
-        self.at += 2 if self.text.startswith("\r\n", self.at) else 1
-
-    def _skip_line(self) -> None:
-        while self._peek() not in ("", "\n"):
-            self._step()
-
-    def _skip_spaces(self) -> None:
-        while self._peek() in (" ", "\t"):
-            self._step()
-
-    def _warn(self, text: str) -> None:
-        self.parsed.warnings.append(Warned(self.line, text))
-
-    def _bad(self, text: str) -> _BadLine:
-        self._warn(f"{text} in {self.path}:{self.line}")
-        return _BadLine()
-
-    def _word(self) -> str:
-        start = self.at
-        while _letter_or_digit(self._peek()):
-            self._step()
-        return self.text[start : self.at]
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self.text, self.at)
+        if not match:
+            return ""
+        self.at = match.end()
+        return match[0]
 
     def _section(self) -> None:
-        self._step()
-        if not _letter(self._peek()):
-            raise self._bad("Invalid section name")
-        self.key = self._word()
-        if self._peek() != "]":
-            raise self._bad("Expected ']'")
-        self._step()
-        self._skip_spaces()
-        if self._peek() not in ("", "\n", "\r", "#"):
-            raise self._bad(r"Expected ' ' or '\n'")
-        self.section_length = len(self.key)
-        name = self.key.lower()
-        if self._peek() == "#":
-            self._skip_line()
-        self.parsed.headers.setdefault(name, self.at)
+        self.at += 1
+        name = self._take(_NAME)
+        if not name:
+            raise _BadLine("Invalid section name")
+        self.key = name
+        if self._next() != "]":
+            raise _BadLine("Expected ']'")
+        self.at += 1
+        self._take(_SPACES)
+        if self._next() not in ("", "\n", "\r", "#"):
+            raise _BadLine(r"Expected ' ' or '\n'")
+        self.section_length = len(name)
+        if self._next() == "#":
+            self._take(_REST_OF_LINE)
+        self.parsed.headers.setdefault(name.lower(), self.at)
 
-    def _key_value(self) -> None:
-        if not _letter(self._peek()):
-            raise self._bad("Invalid key name")
+    def _setting(self) -> None:
+        begin, self.name = self.at, self._take(_NAME)
+        if not self.name:
+            raise _BadLine("Invalid key name")
         # WSL cuts what it read last to the length of the last good section: behind a header that it refused,
         # keys get a section of nonsense. C strings end at the first NUL that the cut pads with.
         self.key = self.key[: self.section_length].ljust(self.section_length, "\0")
-        begin, self.name = self.at, self._word()
         self.key += "." * bool(self.key) + self.name
-        written = self.key.partition("\0")[0]
-        self._skip_spaces()
-        if self._peek() != "=":
-            raise self._bad("Expected '='")
-        self._step()
-        self._skip_spaces()
+        self._take(_SPACES)
+        if self._next() != "=":
+            raise _BadLine("Expected '='")
+        self.at += 1
+        self._take(_SPACES)
         value, span = self._value()
-        self.parsed.entries.append(self._entry(written, value, span, begin))
+        if self._next() == "#":
+            self._take(_REST_OF_LINE)
+        written = self.key.partition("\0")[0]
+        key = BY_PATH.get(written.lower())
+        state, warnings = self._judged(key, written, value)
+        result = _result(key, value) if key and state == "used" else None
+        entry = Entry(written, self.name, value, self.line, span, begin, self.at, state, warnings, key, result)
+        self.parsed.entries.append(entry)
 
     def _value(self) -> tuple[str, tuple[int, int]]:
-        start = trimmed_at = self.at
-        value, trimmed, quoted = "", 0, False
-        while (char := self._peek()) not in ("", "\n", "\r"):
-            if char == "#" and not quoted:
-                break
-            self._step()
-            if char == '"':
+        """Return the value without the spaces behind it, and where it stands."""
+        start = kept_at = self.at
+        value, kept, quoted = "", 0, False
+        while (piece := _PIECE.match(self.text, self.at)) and (quoted or piece[0] != "#"):
+            self.at = piece.end()
+            if piece[0] == '"':
                 quoted = not quoted
-            elif char == "\\":
-                value += self._escape()
+            elif piece[1]:
+                value += _ESCAPES.get(piece[1], "")
+                self.line += piece[1].endswith("\n")
             else:
-                value += char
-            if char not in " \t":
-                trimmed, trimmed_at = len(value), self.at
+                value += piece[0]
+            if piece[0] not in " \t":
+                kept, kept_at = len(value), self.at
+        if self._next() == "\\":
+            raise _BadLine(f"Invalid escaped character: '{self.text[self.at + 1 : self.at + 2]}'")
         if quoted:
-            raise self._bad('Expected "')
-        end = self.at
-        if char == "#":
-            self._skip_line()
-        return value[:trimmed], (start, min(trimmed_at, end))
+            raise _BadLine('Expected "')
+        return value[:kept], (start, kept_at)
 
-    def _escape(self) -> str:
-        char = self._peek()
-        if char in _ESCAPES:
-            self._step()
-            return _ESCAPES[char]
-        if char == "\n":
-            self._step()
-            self.line += 1
-            return ""
-        raise self._bad(f"Invalid escaped character: '{char}'")
-
-    def _entry(self, written: str, value: str, span: tuple[int, int], begin: int) -> Entry:
+    def _judged(self, key: WslconfigKey | None, written: str, value: str) -> tuple[State, tuple[str, ...]]:
+        """Return what becomes of a setting, and what WSL says of it."""
         where = f"{self.path}:{self.line}"
-        key = BY_PATH.get(written.lower())
-        state: State = "used"
-        result: Value | None = None
-        earlier = next((e for e in self.parsed.entries if e.key is key), None) if key else None
         if key is None:
-            state = "unknown"
-            self._warn(f"Unknown key '{written}' in {where}")
-        elif earlier:
-            state = "duplicate"
-            self._warn(
-                f"Duplicated config key '{written}' in {where}"
-                f" (Conflicting key: '{earlier.written}' in {self.path}:{earlier.line})"
-            )
-        else:
-            result = _convert(key, value)
-            for text in _complaints(key, written, value, where):
-                self._warn(text)
-            if result is None:
-                state = "refused"
-        return Entry(written, self.name, value, self.line, span, begin, self.at, state, key, result)
-
-
-def _convert(key: Key, value: str) -> Value | None:
-    if key.kind == "bool":
-        return boolean(value)
-    if key.kind == "integer":
-        return integer(value)
-    if key.kind == "size":
-        return size(value)
-    if key.kind == "choice":
-        return next((c for c in key.choices if c.lower() == value.lower()), None)
-    if key.kind == "address":
-        return value if _is_address(value) else None
-    return value
-
-
-def _complaints(key: Key, written: str, value: str, where: str) -> Iterator[str]:
-    """Return what WSL says of a value."""
-    if key.kind == "ports":
-        for port in value.split(","):
-            number = re.match(r"\s*\+?0*([0-9]+)", port)  # std::stoi stops at the first odd character
-            if not number or len(number[1]) > 5 or not 0 < int(number[1]) < 1 << 16:
-                yield f"Invalid integer value '{value}' for key '{written}' in {where}"
-    elif key.kind == "mac":
-        if not re.fullmatch(r"[0-9a-fA-F]{2}([:-][0-9a-fA-F]{2}){5}", value):
-            yield f"Invalid mac address '{value}' for key '{written}' in {where}"
-    elif _convert(key, value) is None:
-        yield _REFUSALS[key.kind].format(
+            return "unknown", (f"Unknown key '{written}' in {where}",)
+        if earlier := self.parsed.first(key.path):
+            conflict = f"(Conflicting key: '{earlier.written}' in {self.path}:{earlier.line})"
+            return "duplicate", (f"Duplicated config key '{written}' in {where} {conflict}",)
+        said = _REFUSALS.get(key.kind, "").format(
             value=value, written=written, where=where, choices=", ".join(key.choices)
         )
-
-
-def _is_address(value: str) -> bool:
-    try:
-        IPv4Address(value)
-    except AddressValueError:
-        return False
-    return True
-
-
-def _letter(char: str) -> bool:
-    return char.isascii() and char.isalpha()
-
-
-def _letter_or_digit(char: str) -> bool:
-    return char.isascii() and char.isalnum()
+        return "refused" if _result(key, value) is None else "used", (said,) * _refused(key, value)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from wslgpud.masking import MaskedError
-from wslgpud.units import one_line
+from wslgpud.security.redaction import MaskedError
 from wslgpud.words import Said
+from wslgpud.words.units import one_line
 
 _MOST_CHARACTERS = 300
 
 
 class DeliveryError(MaskedError):
-    """The channel did not take the warning; it is tried again later unless ``permanent``."""
+    """The channel did not take the warning; it is tried again later unless ``permanent``.
+
+    Much of what is said may be the server's or program's own: it goes to the log and into the database.
+    """
 
     def __init__(self, said: Said, *, permanent: bool = False) -> None:
-        """Say what went wrong and whether another try could help.
-
-        Much of it may be the server's or program's own: it goes to the log and into the database.
-        """
         super().__init__(one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said)
         self.permanent = permanent
 
@@ -35,7 +34,7 @@ class Channel(Protocol):
     human: bool
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand the message (see ``wslgpud.alerts.message.payload``) over.
+        """Hand the message (see ``wslgpud.alerts.message.worded``) over.
 
         Raises:
             DeliveryError: the channel did not take it.
@@ -49,16 +48,12 @@ class Refreshed(Protocol):
     refresh_seconds: float
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Say that these incidents are still open.
-
-        Raises:
-            DeliveryError: the channel did not take it.
-        """
+        """Say that these incidents are still open; raises what ``send`` does."""
 
 
 @runtime_checkable
-class Prepared(Protocol):
+class Prewarmed(Protocol):
     """A channel that takes a while to be ready to send."""
 
-    def stand_by(self, *, needed: bool) -> None:
+    def keep_warm(self, *, needed: bool) -> None:
         """Be ready, because something to send is likely, or no longer; at every tick, and at once."""

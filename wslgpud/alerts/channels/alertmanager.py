@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from wslgpud import outgoing
 from wslgpud.alerts.channels import DeliveryError
-from wslgpud.config_key import ConfigError
+from wslgpud.config.key import ConfigError
+from wslgpud.security import http_client
 from wslgpud.words import cause, say
 
 TIMEOUT_SECONDS = 10.0
@@ -30,10 +30,6 @@ def alert_name(rule: str) -> str:
     return "Wslgpud" + "".join(word.capitalize() for word in rule.split("_"))
 
 
-def _time(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
-
-
 class AlertmanagerChannel:
     """Fires, renews and resolves alerts. An alert is known by its labels, and its level is one of them."""
 
@@ -47,23 +43,21 @@ class AlertmanagerChannel:
             ConfigError: it is no HTTP address.
         """
         try:
-            address = outgoing.parsed(url)
+            address = http_client.parsed(url)
         except ValueError as error:  # also a port that is no number, half an IPv6 address
-            raise ConfigError(
-                say("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")
-            ) from error
+            raise ConfigError(say("alerts.alertmanager_urls must hold addresses like http://127.0.0.1:9093")) from error
         self.name = f"alertmanager-{address.place}"
         path = address.target.partition("?")[0].rstrip("/")
         self._address = replace(address, target=f"{path}/api/v2/alerts")
         self._timeout = timeout_seconds
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Fire, change or resolve the alert of an incident.
-
-        Raises:
-            DeliveryError: Alertmanager cannot be reached or refuses it.
-        """
-        self._post(self._alerts(message))
+        """Fire, change or resolve the alert of an incident; raises what ``refresh`` does."""
+        new, old = str(message.get("level", "ok")), str(message.get("previous_level", "ok"))
+        alerts = [] if old in ("ok", new) else [self._alert(message, old, open_=False)]
+        if new != "ok" or not alerts:
+            alerts.append(self._alert(message, new, open_=new != "ok"))
+        self._post(alerts)
 
     def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Say that these still fire, which also tells an Alertmanager that has lost its memory.
@@ -73,18 +67,10 @@ class AlertmanagerChannel:
         """
         self._post([self._alert(m, str(m["level"]), open_=True) for m in messages])
 
-    def _alerts(self, message: Mapping[str, Any]) -> list[dict[str, Any]]:
-        new, old = str(message.get("level", "ok")), str(message.get("previous_level", "ok"))
-        alerts = []
-        if old not in ("ok", new):
-            alerts.append(self._alert(message, old, open_=False))
-        if new != "ok":
-            alerts.append(self._alert(message, new, open_=True))
-        return alerts or [self._alert(message, new, open_=False)]
-
     def _alert(self, message: Mapping[str, Any], level: str, *, open_: bool) -> dict[str, Any]:
         now = datetime.now(timezone.utc)
-        started = datetime.fromisoformat(str(message.get("since") or message.get("at") or _time(now)))
+        at = message.get("since") or message.get("at")
+        started = datetime.fromisoformat(at) if at else now
         ends = now + timedelta(seconds=self.refresh_seconds * LIFE_REFRESHES) if open_ else now
         names = {"summary": "headline", "description": "evidence"}
         names |= {name: name for name in ("advice", "incident", "runbook")}
@@ -98,21 +84,16 @@ class AlertmanagerChannel:
             },
             "annotations": {k: str(message[v]) for k, v in names.items() if message.get(v) is not None},
             # One that ends before it starts is refused; the clock may have been set back meanwhile.
-            "startsAt": _time(min(started, ends)),
-            "endsAt": _time(ends),
+            "startsAt": min(started, ends).isoformat(timespec="milliseconds"),
+            "endsAt": ends.isoformat(timespec="milliseconds"),
         }
 
     def _post(self, alerts: list[dict[str, Any]]) -> None:
+        data, headers = json.dumps(alerts).encode(), {"Content-Type": "application/json"}
         try:
-            outgoing.exchange(
-                self._address,
-                json.dumps(alerts).encode(),
-                {"Content-Type": "application/json"},
-                deadline_seconds=self._timeout,
-                most_bytes=_MOST_BYTES,
-            )
-        except outgoing.Refused as refused:
+            http_client.exchange(self._address, data, headers, deadline_seconds=self._timeout, most_bytes=_MOST_BYTES)
+        except http_client.Refused as refused:
             # 400 is about this very message; all else may be mended at the other end
             raise DeliveryError(cause(refused), permanent=refused.status == 400) from refused
-        except outgoing.Unreachable as error:
+        except http_client.Unreachable as error:
             raise DeliveryError(say("cannot be reached: {why}", why=cause(error))) from error

@@ -1,26 +1,39 @@
 """Everything that Apprise reaches by a URL: ntfy, e-mail, Slack, Discord, Telegram, Gotify, webhooks, ...
 
-Apprise reads answers of any size for as long as they take, and so do the libraries below it. Each message
-is therefore sent by a process of its own with a deadline and a limit of memory (``postman``, ``postoffice``);
-the daemon never imports it.
+Apprise reads answers of any size for as long as they take, and so do the libraries below it, so the daemon
+never imports it. One process has it loaded (``apprise_worker``) and forks for each message, with a deadline and a
+limit of memory: many at once share what Apprise takes (46 MB; ten that hang take 120 MB together) and none waits
+for another. It is kept warm from the first sign that memory may run out (level info), because starting Python and
+loading Apprise takes a second, and far longer once memory is short.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
+import json
+import os
 import re
+import subprocess
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import IO, Any, cast
 
-from wslgpud import documents, extras
-from wslgpud.alerts.channels import DeliveryError, postman
-from wslgpud.alerts.channels.postoffice import OFFICE
+from wslgpud import optional_packages
+from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.channels import apprise_worker as worker
 from wslgpud.alerts.message import body
-from wslgpud.config_key import ConfigError
-from wslgpud.units import one_line
-from wslgpud.words import MOST_CHARACTERS, cause, say
+from wslgpud.config.key import ConfigError
+from wslgpud.host import unprotected
+from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.security import safe_files
+from wslgpud.words import MOST_CHARACTERS, cause, failure, say
+from wslgpud.words.units import one_line
 
 #: for a message to be taken, the start of Python (half a second) and a mail server that thinks included
 TIMEOUT_SECONDS = 60.0
@@ -37,7 +50,7 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     if not file:
         return list(urls)
     try:
-        lines = documents.contents(file, follow=True).decode().splitlines()
+        lines = safe_files.contents(file, follow=True).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             say("alerts.urls_file: cannot read {file}: {error}", file=str(file), error=cause(error))
@@ -45,13 +58,129 @@ def urls_from(urls: tuple[str, ...], file: str) -> list[str]:
     return [*urls, *(line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#"))]
 
 
+#: how a network is reached is a matter of the machine; the rest of our environment is none of the child's
+_PASSED = frozenset(
+    {"http_proxy", "https_proxy", "all_proxy", "no_proxy", "requests_ca_bundle", "ssl_cert_file", "ssl_cert_dir"}
+)
+#: a process that is kept warm and has died is started anew no sooner than this
+_RESTART_SECONDS = 30.0
+#: of requests that wait for a process that has just started; one has 20 kB at most
+_PIPE_BYTES = 1 << 20
+#: where each answer goes, by the number of its request
+_Waiting = dict[int, "SimpleQueue[int | None]"]
+
+
+class AppriseProcess:
+    """Hands requests over and waits for what became of them; from any thread.
+
+    The process lives from the first request until none is waiting and it need not be warm.
+    """
+
+    def __init__(self, command: Sequence[str] | None = None) -> None:
+        """Start nothing yet; ``command`` is another worker."""
+        self._command = list(command or python_command(worker.__name__))
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: _Waiting = {}
+        self._numbers = count()
+        self._warm = False
+        self._begun_mono = float("-inf")
+
+    def keep_warm(self, *, needed: bool) -> None:
+        """Have the process ready before there is a request, or no longer."""
+        with self._lock:
+            self._warm = needed
+            if needed and self._process is None and time.monotonic() - self._begun_mono >= _RESTART_SECONDS:
+                self._begun_mono = time.monotonic()
+                with contextlib.suppress(DeliveryError):  # the next request says so
+                    self._start()
+            self._end_if_idle()
+
+    def ask(self, request: Mapping[str, Any], timeout_seconds: float) -> int | None:
+        """Return the status of a request (see ``apprise_worker``); None where it took too long.
+
+        Raises:
+            DeliveryError: the process cannot be started, or has died.
+        """
+        answer: SimpleQueue[int | None] = SimpleQueue()
+        with self._lock:
+            process, waiting, number = self._process or self._start(), self._waiting, next(self._numbers)
+            waiting[number] = answer
+            line = json.dumps({**request, "seconds": timeout_seconds, "number": number}).encode() + b"\n"
+            try:
+                whole = cast("IO[bytes]", process.stdin).write(line) == len(line)
+            except OSError:
+                whole = False
+            if not whole:  # it does not read, or has died
+                process.kill()
+        try:
+            status = answer.get(timeout=timeout_seconds)
+        except Empty:
+            return None
+        finally:
+            with self._lock:
+                waiting.pop(number, None)
+                self._end_if_idle()
+        if status is None:
+            raise DeliveryError(say("the process that sends has died"))
+        return status
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        kept = {name: value for name, value in os.environ.items() if name.lower() in _PASSED}
+        try:
+            process = subprocess.Popen(
+                unprotected(self._command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                cwd="/",
+                env={**clean_environment(), **kept},
+                start_new_session=True,
+            )
+        except OSError as error:
+            why = failure(error)
+            raise DeliveryError(say("cannot start {program}: {why}", program=self._command[0], why=why)) from error
+        requests = cast("IO[bytes]", process.stdin).fileno()
+        with contextlib.suppress(OSError):  # beyond what a user may have; the usual 64 KiB must do then
+            fcntl.fcntl(requests, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        os.set_blocking(requests, False)
+        self._process, self._waiting = process, {}
+        threading.Thread(target=self._read, args=(process, self._waiting), name="alerts-apprise", daemon=True).start()
+        return process
+
+    def _end_if_idle(self) -> None:
+        if self._process is not None and not self._waiting and not self._warm:
+            self._forget(self._process)
+
+    def _forget(self, process: subprocess.Popen[bytes]) -> None:
+        cast("IO[bytes]", process.stdin).close()
+        if self._process is process:
+            self._process = None
+
+    def _read(self, process: subprocess.Popen[bytes], waiting: _Waiting) -> None:
+        with cast("IO[bytes]", process.stdout) as statuses:
+            # Lines of a few bytes, which a pipe takes as a whole, whoever of the forked ones writes.
+            for line in iter(lambda: statuses.readline(64), b""):
+                number, _, status = line.partition(b" ")
+                if (answer := waiting.get(int(number))) is not None:
+                    answer.put(int(status))
+        process.wait()
+        with self._lock:
+            self._forget(process)
+            for answer in waiting.values():
+                answer.put(None)
+
+
+#: one for all channels
+PROCESS = AppriseProcess()
+
+
 _PROBLEMS = {
-    postman.REFUSED: say("the service cannot be reached or refused it"),
-    postman.UNKNOWN_URL: say("Apprise does not know the URL"),
-    postman.REDIRECTED: say(
-        "the service redirects, which is not followed; configure the address that it leads to"
-    ),
-    postman.TOO_LARGE: say("the service answers more than fits into memory"),
+    worker.REFUSED: say("the service cannot be reached or refused it"),
+    worker.UNKNOWN_URL: say("Apprise does not know the URL"),
+    worker.REDIRECTED: say("the service redirects, which is not followed; configure the address that it leads to"),
+    worker.TOO_LARGE: say("the service answers more than fits into memory"),
 }
 
 
@@ -68,27 +197,21 @@ class AppriseChannel:
         self.name = f"{_kind(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Hand it over.
-
-        Raises:
-            DeliveryError: the service cannot be reached or refuses it.
-        """
+        """Hand it over; fails where the service cannot be reached or refuses it."""
         headline = inert(one_line(str(message.get("headline", ""))))
-        letter = {
+        request = {
             "url": self._url,
             "title": headline,
             "body": inert(body(message)) or headline,
             "type": _TYPES.get(str(message.get("level")), "failure"),
         }
-        status = OFFICE.ask(letter, self._timeout)
+        status = PROCESS.ask(request, self._timeout)
         if status is None:
             raise DeliveryError(say("no answer within {limit_seconds}", limit_seconds=self._timeout))
         if status:  # no word of the child's is passed on
-            raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[postman.REFUSED]))
+            raise DeliveryError(_PROBLEMS.get(status, _PROBLEMS[worker.REFUSED]))
 
-    def stand_by(self, *, needed: bool) -> None:
-        """Be ready to send at once."""
-        OFFICE.stand_by(needed=needed)
+    keep_warm = staticmethod(PROCESS.keep_warm)
 
 
 def understood(urls: Sequence[str]) -> None:
@@ -101,10 +224,8 @@ def understood(urls: Sequence[str]) -> None:
     if not urls:
         return
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError(say("alerts.urls needs Apprise: {remedy}", remedy=extras.remedy("apprise")))
-    if not _unknown(urls):
-        return
-    for url in urls:
+        raise ConfigError(say("alerts.urls needs Apprise: {remedy}", remedy=optional_packages.remedy("apprise")))
+    for url in urls if _unknown(urls) else ():
         if _unknown([url]):
             raise ConfigError(
                 say(
@@ -127,7 +248,7 @@ def inert(text: str) -> str:
 def _unknown(urls: Sequence[str]) -> bool:
     """Tell whether Apprise does not know one of these; a machine too busy to be asked proves nothing."""
     with contextlib.suppress(DeliveryError):
-        return OFFICE.ask({"urls": list(urls)}, TIMEOUT_SECONDS) == postman.UNKNOWN_URL
+        return PROCESS.ask({"urls": list(urls)}, TIMEOUT_SECONDS) == worker.UNKNOWN_URL
     return False
 
 

@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wslgpud.alerts.channels import DeliveryError, programs
 from wslgpud.alerts.message import body
-from wslgpud.foreign.accounts import account_of
-from wslgpud.foreign.rule import Account
+from wslgpud.security.run_as.accounts import account_of
+from wslgpud.security.run_as.rule import Account
 from wslgpud.words import say
 
 TIMEOUT_SECONDS = 10.0
@@ -24,11 +24,8 @@ _PASSED = ("PATH", "LANG", "LC_ALL", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_
 _URGENCY = {"ok": "low", "info": "low", "warning": "normal"}
 
 
-class _Session(NamedTuple):
-    """A session's bus, and as whom to speak to it (None: as ourselves)."""
-
-    bus: str
-    account: Account | None = None
+#: a session's bus, and as whom to speak to it (None: as ourselves)
+_Session = tuple[str, Account | None]
 
 
 class DesktopChannel:
@@ -44,20 +41,14 @@ class DesktopChannel:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Keep the session that we run in, if any, and where those of others are found."""
-        self._timeout = timeout_seconds
-        self._environ = environ
-        self._folders = runtime_folders
+        self._environ, self._folders, self._timeout = environ, runtime_folders, timeout_seconds
 
     def available(self) -> bool:
         """Tell whether notifications can be shown; a session may come later, and messages wait for it."""
         return shutil.which("notify-send") is not None
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Show it.
-
-        Raises:
-            DeliveryError: there is no session now, or none took it.
-        """
+        """Show it; fails where there is no session now, or none took it."""
         sessions = self._sessions()
         if not sessions:
             raise DeliveryError(say("nobody has a desktop session now"))
@@ -72,15 +63,11 @@ class DesktopChannel:
             raise failures[0]
 
     def _show(self, session: _Session, words: Sequence[str]) -> DeliveryError | None:
+        bus, account = session
         own = {name: self._environ[name] for name in _PASSED if name in self._environ}
-        variables = {**own, "DBUS_SESSION_BUS_ADDRESS": session.bus}
+        setting = programs.Setting(None, {**own, "DBUS_SESSION_BUS_ADDRESS": bus}, account)
         try:
-            programs.run(
-                ["notify-send", *words],
-                "",
-                self._timeout,
-                programs.Setting(None, variables, session.account),
-            )
+            programs.run(["notify-send", *words], "", self._timeout, setting)
         except DeliveryError as error:
             return error
         return None
@@ -88,12 +75,11 @@ class DesktopChannel:
     def _sessions(self) -> list[_Session]:
         """Return each session we may speak to: a session's bus refuses even root."""
         if own := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
-            return [_Session(own)]
-        us = os.geteuid()
-        found = []
+            return [(own, None)]
+        us, found = os.geteuid(), list[_Session]()
         for bus in sorted(self._folders.glob("*/bus")):
             number = bus.parent.name
             if number.isdecimal() and us in (0, int(number)):
                 account = account_of(int(number)) if us == 0 and int(number) else None
-                found.append(_Session(f"unix:path={bus}", account))
+                found.append((f"unix:path={bus}", account))
         return found

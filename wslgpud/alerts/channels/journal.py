@@ -15,16 +15,15 @@ _PRIORITY = {"ok": "5", "info": "5", "warning": "4", "critical": "3", "emergency
 
 
 class Journal:
-    """Writes at once and without waiting: unlike the other channels it is as near as the log."""
+    """Writes at once and without waiting to the journal's own socket: it is as near as the log."""
 
     def __init__(self, path: Path = SOCKET) -> None:
-        """Keep the address of the journal's own socket."""
         self._path = path
 
     def write(self, headline: str, level: str, fields: Mapping[str, str]) -> bool:
         """Write a line; False where there is no journal that takes it now.
 
-        Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/
+        Format: https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, with explicit lengths: a newline begins no field.
         """
         entry = {
             "MESSAGE": headline,
@@ -33,10 +32,12 @@ class Journal:
             "SYSLOG_IDENTIFIER": "wslgpud",
             **{f"WSLGPUD_{name.upper()}": value for name, value in fields.items()},
         }
+        parts = ((name.encode(), value.encode("utf-8", "replace")) for name, value in entry.items())
+        data = b"".join(name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n" for name, value in parts)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
                 out.setblocking(False)
-                out.sendto(b"".join(_field(k, v) for k, v in entry.items()), str(self._path))
+                out.sendto(data, str(self._path))
         except OSError:
             return False
         return True
@@ -52,9 +53,3 @@ def is_where_we_log(environ: Mapping[str, str]) -> bool:
     except OSError:
         return False
     return environ.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
-
-
-def _field(name: str, value: str) -> bytes:
-    """Write with an explicit length, so that a newline in a value begins no field of its own."""
-    data = value.encode("utf-8", "replace")
-    return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"

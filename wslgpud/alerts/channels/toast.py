@@ -17,8 +17,8 @@ from wslgpud.alerts.message import body
 from wslgpud.host import Host
 from wslgpud.probes import interop
 from wslgpud.sources.wsl import generation
-from wslgpud.units import one_line
 from wslgpud.words import Message as Words
+from wslgpud.words.units import one_line
 
 #: a start of PowerShell takes half a second, with a cold disk several; a dead interop never answers
 TIMEOUT_SECONDS = 20.0
@@ -52,24 +52,15 @@ class ToastChannel:
     name = "windows_toast"
     human = True
 
-    def __init__(
-        self, host: Host, environ: Mapping[str, str], timeout_seconds: float = TIMEOUT_SECONDS
-    ) -> None:
-        """Look where PowerShell is; nothing is started."""
-        self._host = host
-        self._environ = environ
-        self._timeout = timeout_seconds
+    def __init__(self, host: Host, environ: Mapping[str, str], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._host, self._environ, self._timeout = host, environ, timeout_seconds
 
     def available(self) -> bool:
         """Tell whether this is WSL 2 and a program of Windows can be started."""
         return generation(self._host) == 2 and self._host.exists(interop.powershell(self._host))
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Show it.
-
-        Raises:
-            DeliveryError: Windows cannot be reached, or PowerShell failed or did not end.
-        """
+        """Show it; fails where Windows cannot be reached, or PowerShell failed or did not end."""
         if self._host.live and not interop.works(self._host):
             raise DeliveryError(Words(interop.OFF))
         level = str(message.get("level"))
@@ -81,9 +72,9 @@ class ToastChannel:
         }
         text = base64.b64encode(json.dumps(alert).encode()).decode() + "\n"
         programs.run(
-            interop.powershell_command(self._host, SCRIPT), text, self._timeout,
-            programs.Setting(
-                self._host.path(interop.drive(self._host)), interop.environment(self._environ)
-            ),
+            interop.powershell_command(self._host, SCRIPT),
+            text,
+            self._timeout,
+            programs.Setting(self._host.path(interop.drive(self._host)), interop.environment(self._environ)),
             guarded=False,  # Linux cannot see the rights on Windows' disk; Windows guards its own folder
-        )  # fmt: skip
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import sys
 import termios
@@ -22,38 +23,40 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from wslgpud.cli.console import harmless
-from wslgpud.cli.live.history import History
-from wslgpud.cli.live.looks import Feed, Look
-from wslgpud.cli.live.past import NoPastError, Past, before
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import Feed, LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
+from wslgpud.cli.live.series_source import Past, before
+from wslgpud.cli.live.series_view import History
 from wslgpud.cli.rows import Shown
 from wslgpud.cli.screen import Screen as View
 from wslgpud.client import Unanswered
-from wslgpud.words import t
+from wslgpud.words import Told, current, t
 
-SPANS_SECONDS = (60.0, 300.0, 900.0, 3600.0)
 #: of the smallest terminal, less the border and padding of the help
 _HELP_COLUMNS = 70
 
 
 def terminal_gone() -> bool:
     """Tell whether the terminal was closed; where its signal is ignored (nohup), Textual would draw on."""
-    try:
-        termios.tcgetattr(sys.__stdin__ or 0)
-    except (OSError, ValueError):  # no terminal to begin with
-        return False
-    except termios.error as error:
-        return bool(error.args[0] == errno.EIO)
+    with contextlib.suppress(OSError, ValueError):  # no terminal to begin with
+        try:
+            termios.tcgetattr(sys.__stdin__ or 0)
+        except termios.error as error:
+            return bool(error.args[0] == errno.EIO)
     return False
 
 
 def help_text() -> str:
     """Say what the screen means, and which keys there are."""
-    keys = (
-        ("s", t("sort by RAM, VRAM, growth or pid")), ("/", t("only programs that contain a word")),
-        ("esc", t("all programs again")), ("p", t("pause, to read or copy")),
-        ("+ -", t("how far back sparklines go")), ("h", t("history, up to a year")), ("q", t("quit")),
-    )  # fmt: skip
+    keys = {
+        "s": t("sort by RAM, VRAM, growth or pid"),
+        "/": t("only programs that contain a word"),
+        "esc": t("all programs again"),
+        "p": t("pause, to read or copy"),
+        "+ -": t("how far back sparklines go"),
+        "h": t("history, up to a year"),
+        "q": t("quit"),
+    }
     meaning = (
         t("Bars show what is used; the broken part is the forecast for the next five minutes."),
         t("Sparklines cover the time named above them; a gap is a time without samples."),
@@ -61,30 +64,26 @@ def help_text() -> str:
         t("Growth is that of the last minute. The process that the verdict names is marked ▶."),
     )
     lines = [line for text in meaning for line in wrap(text, _HELP_COLUMNS)]
-    return "\n".join(
-        [*lines, "", *(f"  {key:<4} {text}" for key, text in keys), "", t("Any key closes this.")]
-    )
+    return "\n".join([*lines, "", *(f"  {key:<4} {text}" for key, text in keys.items()), "", t("Any key closes this.")])
 
 
-class Help(ModalScreen[None]):
-    """What the screen means, over the screen."""
+class _Help(ModalScreen[None]):
+    """What the screen means, over the screen; any key closes it."""
 
-    CSS = "Help { align: center middle; } Help Static { width: auto; border: round $primary; padding: 1 2; }"
+    CSS = "_Help { align: center middle; } _Help Static { width: auto; border: round $primary; padding: 1 2; }"
 
     def compose(self) -> ComposeResult:
-        """Show the text."""
         yield Static(help_text(), markup=False)
 
     def on_key(self) -> None:
-        """Go away."""
         self.dismiss()
 
 
-class Printable(LineFilter):
-    """Makes every line harmless to print before it is drawn: Textual draws past ``wslgpud.output``."""
+class _Printable(LineFilter):
+    """Makes every line harmless to print before it is drawn: Textual draws past ``wslgpud.security.terminal``."""
 
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - for all
-        """Return the segments with printable text."""
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        del background
         return list(harmless(segments))
 
 
@@ -99,11 +98,11 @@ class Live(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", t("quit")),
-        Binding("s", "sort", t("sort")),
+        Binding("s", "show('cycled')", t("sort")),
         Binding("slash", "filter", t("filter")),
-        Binding("p", "pause", t("pause")),
-        Binding("plus,equals_sign", "span(1)", t("longer")),
-        Binding("minus", "span(-1)", t("shorter")),
+        Binding("p", "show('toggled')", t("pause")),
+        Binding("plus,equals_sign", "show('longer', 1)", t("longer")),
+        Binding("minus", "show('longer', -1)", t("shorter")),
         Binding("h", "history", t("history")),
         Binding("question_mark", "help", t("help")),
         Binding("escape", "all", show=False),
@@ -112,13 +111,10 @@ class Live(App[None]):
     AUTO_FOCUS = ""
 
     def __init__(self, feed: Feed, interval_seconds: float = 1.0) -> None:
-        """Show what ``feed`` sees."""
         super().__init__(ansi_color=True)
-        self._printable = Printable()
-        self._feed = feed
-        self._interval = interval_seconds
-        self._trail = Trail()
-        self._look: Look | None = None
+        self._printable, self._trail = _Printable(), RecentSeries()
+        self._feed, self._interval = feed, interval_seconds
+        self._look: LiveSample | None = None
         self._past: Past | None = None
         self.shown = Shown()
 
@@ -156,7 +152,7 @@ class Live(App[None]):
             try:
                 look, trouble = self._feed.look(), ""
             except Unanswered as error:
-                look, trouble = None, str(error)
+                look, trouble = None, current().text(error.said)
             if self.is_running:
                 self.call_from_thread(self._take, look, trouble)
             if look is not None and not seeded:
@@ -164,30 +160,25 @@ class Live(App[None]):
                 self._remember(look)
             time.sleep(max(0.05, self._interval - (time.monotonic() - began)))
 
-    def _remember(self, look: Look) -> None:
+    def _remember(self, look: LiveSample) -> None:
         """Let sparklines begin with what a daemon has seen before the first look."""
         past = self._feed.past(self._trail)
-        try:
+        # Else they begin with this look; history, once asked for, says why.
+        with contextlib.closing(past), contextlib.suppress(Told):
             found = before(past, look)
-        except NoPastError:
-            return  # they begin with this look; history, once asked for, says why
-        finally:
-            past.close()
-        if self.is_running:
-            self.call_from_thread(self._seed, found)
+            if self.is_running:
+                self.call_from_thread(self._seed, found)
 
-    def _seed(self, found: Sequence[tuple[Key, Sequence[tuple[float, float]]]]) -> None:
+    def _seed(self, found: Sequence[tuple[SeriesKey, Sequence[tuple[float, float]]]]) -> None:
         for key, points in found:
             self._trail.seed(key, points)
         self._draw()
 
-    def _take(self, look: Look | None, trouble: str) -> None:
+    def _take(self, look: LiveSample | None, trouble: str) -> None:
         if look is not None:
             self._trail.add(look)
-            if not self.shown.paused:
-                self._look = look
-        self.shown = replace(self.shown, trouble=trouble)
-        self._draw()
+            self._look = self._look if self.shown.paused else look
+        self._change(replace(self.shown, trouble=trouble))
 
     def _second(self) -> None:
         if terminal_gone():
@@ -197,35 +188,23 @@ class Live(App[None]):
     def _draw(self) -> None:
         # There is none while the screen is taken down, and a timer may still come.
         for view in self.query("#view").results(Static):
-            self._draw_on(view)
-
-    def _draw_on(self, view: Static) -> None:
-        if self._look is None:
-            view.update(self.shown.trouble or t("looking ..."))
-        elif view.size.width:
-            mono, height = time.monotonic(), view.size.height
-            view.update(View(self._look, self._trail, self.shown, mono=mono, height=height))
+            if self._look is None:
+                view.update(self.shown.trouble or t("looking ..."))
+            elif view.size.width:
+                mono, height = time.monotonic(), view.size.height
+                view.update(View(self._look, self._trail, self.shown, mono=mono, height=height))
 
     def on_resize(self) -> None:
         """Draw anew."""
         self.call_after_refresh(self._draw)
 
-    def action_sort(self) -> None:
-        """Order programs by the next figure."""
-        self._change(self.shown.cycled())
-
-    def action_pause(self) -> None:
-        """Stand still, or go on."""
-        self._change(replace(self.shown, paused=not self.shown.paused))
-
-    def action_span(self, way: int) -> None:
-        """Let sparklines go back further, or less far."""
-        at = SPANS_SECONDS.index(self.shown.span_seconds) + way
-        self._change(replace(self.shown, span_seconds=SPANS_SECONDS[max(0, min(at, len(SPANS_SECONDS) - 1))]))
+    def action_show(self, how: str, *way: int) -> None:
+        """Show it in another way, by the name of what ``Shown`` does."""
+        self._change(getattr(self.shown, how)(*way))
 
     def action_help(self) -> None:
         """Say what is what."""
-        self.push_screen(Help())
+        self.push_screen(_Help())
 
     def action_history(self) -> None:
         """Show what was measured before."""
@@ -242,7 +221,7 @@ class Live(App[None]):
     def action_all(self) -> None:
         """Show all programs again."""
         self.query_one("#filter", Input).value = ""
-        self._leave_filter()
+        self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Choose while somebody types."""
@@ -250,9 +229,6 @@ class Live(App[None]):
 
     def on_input_submitted(self) -> None:
         """Keep the choice."""
-        self._leave_filter()
-
-    def _leave_filter(self) -> None:
         self.query_one("#filter", Input).remove_class("asked")
         self.set_focus(None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wslgpud.cli.live.looks import Look
-from wslgpud.cli.live.trail import Key, Trail
+from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
 from wslgpud.words import Said, all_of, say
 
 WINDOW_SECONDS = 30.0
@@ -28,94 +28,73 @@ class Hint(NamedTuple):
     act: bool = True
 
 
-def hints(look: Look, trail: Trail) -> list[Hint]:
+def hints(look: LiveSample, trail: RecentSeries) -> list[Hint]:
     """Return what is worth saying, the most useful first."""
-    return [
-        *_thrashing(trail),
-        *_volumes(look),
-        *_windows_drive(look),
-        *_waiting_gpus(look, trail),
-        *_full_but_flat(look, trail),
-    ]
+    return [hint for find in (_thrashing, _volumes, _windows_drive, _waiting_gpus, _flat) for hint in find(look, trail)]
 
 
-def _waiting_gpus(look: Look, trail: Trail) -> Iterator[Hint]:
+def _waiting_gpus(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
     """Find a training whose card waits, and say for what if that can be told."""
-    if not any("training" in p["roles"] for p in look.document["processes"]):
+    # A stress run's worker has torch loaded and a card half busy, and is nobody's training.
+    stress = any(work["kind"] == "stress" for work in look.document.get("running", ()))
+    if stress or not any("training" in p["roles"] for p in look.document["processes"]):
         return
-    # Its worker has torch loaded and a card half busy, and is nobody's training.
-    if any(work["kind"] == "stress" for work in look.document.get("running", ())):
-        return
-    cpu, cpus = trail.mean(Key("cpu"), WINDOW_SECONDS), look.value("cpus")
+    cpu, cpus = trail.mean(SeriesKey("cpu"), WINDOW_SECONDS), look.value("cpus")
     for card in look.document["gpus"]:
-        busy = trail.mean(Key("busy", str(card["index"])), WINDOW_SECONDS)
+        busy = trail.mean(SeriesKey("busy", str(card["index"])), WINDOW_SECONDS)
         # one that is not used at all is not waiting: nothing has been given to it
         if busy is None or not 0.03 < busy < _IDLE_GPU:
             continue
         seen = say("{resource} {busy_ratio} busy", resource=f"gpu{card['index']}", busy_ratio=busy)
-        disk = trail.mean(Key("waiting", "io"), WINDOW_SECONDS)
+        disk = trail.mean(SeriesKey("waiting", "io"), WINDOW_SECONDS)
         if disk is not None and disk > 0.3:
+            waits = say("programs wait for the disk {share_ratio} of the time", share_ratio=disk)
             yield Hint(
-                say("the disk slows the training down: keep the dataset on ext4 or in RAM"),
-                all_of((seen, say("programs wait for the disk {share_ratio} of the time", share_ratio=disk))),
+                say("the disk slows the training down: keep the dataset on ext4 or in RAM"), all_of((seen, waits))
             )
         elif cpu is not None and cpus and _ONE_CORE[0] <= cpu * cpus <= _ONE_CORE[1] and cpus > 2:
             cores = say("{used} of {count} cores", used=f"{cpu * cpus:.1f}", count=round(cpus))
-            yield Hint(
-                say("one thread feeds the GPU: raise the data loader's num_workers"), all_of((seen, cores))
-            )
+            yield Hint(say("one thread feeds the GPU: raise the data loader's num_workers"), all_of((seen, cores)))
         elif cpu is not None and cpu > 0.9:
-            yield Hint(
-                say("the CPU slows the GPU down: move augmentation to the GPU, or cache its results"),
-                all_of((seen, say("CPU {busy_ratio}", busy_ratio=cpu))),
-            )
+            advice = say("the CPU slows the GPU down: move augmentation to the GPU, or cache its results")
+            yield Hint(advice, all_of((seen, say("CPU {busy_ratio}", busy_ratio=cpu))))
 
 
-def _windows_drive(look: Look) -> Iterator[Hint]:
+def _windows_drive(look: LiveSample, _: RecentSeries) -> Iterator[Hint]:
     if look.on_windows is not None:
         who, path = look.on_windows
-        yield Hint(
-            say("the dataset is on a Windows drive, which is many times slower: copy it to ~/data"),
-            say("{program} has {path} open", program=who, path=path),
-        )
+        advice = say("the dataset is on a Windows drive, which is many times slower: copy it to ~/data")
+        yield Hint(advice, say("{program} has {path} open", program=who, path=path))
 
 
-def _full_but_flat(look: Look, trail: Trail) -> Iterator[Hint]:
+def _flat(look: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
     for forecast in look.document["forecasts"]:
         resource = forecast["resource"]
-        points = trail.points(Key("used", resource))
+        points = trail.points(SeriesKey("used", resource))
         recent = [v for mono, v in points if mono >= look.mono - 2 * WINDOW_SECONDS]
         if not resource.startswith("gpu") or not recent or points[0][0] > look.mono - WINDOW_SECONDS:
             continue
         if min(recent) >= _FULL_VRAM and max(recent) - min(recent) <= _FLAT and forecast["level"] == "ok":
-            yield Hint(
-                say("full but steady is fine: the program has taken what it needs"),
-                say("{resource} VRAM {used_ratio}", resource=resource, used_ratio=recent[-1]),
-                act=False,
-            )
+            seen = say("{resource} VRAM {used_ratio}", resource=resource, used_ratio=recent[-1])
+            yield Hint(say("full but steady is fine: the program has taken what it needs"), seen, act=False)
 
 
-def _thrashing(trail: Trail) -> Iterator[Hint]:
-    back = trail.mean(Key("swap in"), WINDOW_SECONDS)
-    memory = trail.mean(Key("waiting", "memory"), WINDOW_SECONDS)
+def _thrashing(_: LiveSample, trail: RecentSeries) -> Iterator[Hint]:
+    back = trail.mean(SeriesKey("swap in"), WINDOW_SECONDS)
+    memory = trail.mean(SeriesKey("waiting", "memory"), WINDOW_SECONDS)
     if back is not None and back > _THRASH_BYTES_PER_SECOND:
-        seen: Said = say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)
+        seen = [say("{rate_bytes_per_second} come back from swap", rate_bytes_per_second=back)]
         if memory is not None:
-            waits = say("programs wait for memory {share_ratio} of the time", share_ratio=memory)
-            seen = all_of((seen, waits))
-        yield Hint(say("RAM is too small for what runs: stop something, or use fewer workers"), seen)
+            seen.append(say("programs wait for memory {share_ratio} of the time", share_ratio=memory))
+        yield Hint(say("RAM is too small for what runs: stop something, or use fewer workers"), all_of(seen))
 
 
-def _volumes(look: Look) -> Iterator[Hint]:
+def _volumes(look: LiveSample, _: RecentSeries) -> Iterator[Hint]:
     sizes = {labels["mountpoint"]: value for labels, value in look.series("filesystem_size_bytes")}
     for labels, left in look.series("filesystem_avail_bytes"):
         place = labels["mountpoint"]
         if sizes.get(place) and left / sizes[place] < _NEARLY_FULL:
-            advice = (
-                say(
-                    "free up {place}: when the Windows drive is full, WSL's disk turns read-only", place=place
-                )
-                if "/mnt/" in place
-                else say("free up {place}", place=place)
-            )
+            advice = say("free up {place}", place=place)
+            if "/mnt/" in place:
+                advice = say("free up {place}: when the Windows drive is full, WSL's disk turns read-only", place=place)
             yield Hint(advice, say("{left_bytes} left", left_bytes=(left, sizes[place])))

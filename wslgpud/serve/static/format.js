@@ -1,4 +1,4 @@
-// Figures as people write them, the same way as everywhere (wslgpud/units.py, wslgpud/words/tongue.py).
+// Figures as people write them, the same way as everywhere (wslgpud/words).
 
 import { lang, t, template } from "./i18n.js";
 

@@ -7,11 +7,9 @@ const unescaped = (text) => text.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" :
 
 /** Take `metric{label="value"}` apart. */
 export function parsed(name) {
-  const at = name.indexOf("{");
-  if (at < 0) return { metric: name, labels: {} };
-  const labels = {};
-  for (const [, label, value] of name.slice(at).matchAll(LABEL)) labels[label] = unescaped(value);
-  return { metric: name.slice(0, at), labels };
+  const [metric] = name.split("{", 1);
+  const found = name.slice(metric.length).matchAll(LABEL);
+  return { metric, labels: Object.fromEntries([...found].map(([, label, value]) => [label, unescaped(value)])) };
 }
 
 /** One sample: the document of /api/v1/live with its values by metric. */
@@ -21,16 +19,15 @@ export class Sample {
     this.status = document.status;
     this.wall = document.wall;
     this.waiting = !("wall" in document);
-    this.byMetric = new Map();
+    this.byMetric = {};
     for (const [name, value] of Object.entries(document.values ?? {})) {
       const { metric, labels } = parsed(name);
-      if (!this.byMetric.has(metric)) this.byMetric.set(metric, []);
-      this.byMetric.get(metric).push({ name, labels, value });
+      (this.byMetric[metric] ??= []).push({ name, labels, value });
     }
   }
 
   all(metric) {
-    return this.byMetric.get(`wslgpud_${metric}`) ?? [];
+    return this.byMetric[`wslgpud_${metric}`] ?? [];
   }
 
   /** The value whose labels include these; undefined where it is not known. */
@@ -56,7 +53,7 @@ export class Recent {
     if (value === undefined || value === null) return;
     if (!this.curves.has(name)) this.curves.set(name, []);
     const points = this.curves.get(name);
-    const last = points[points.length - 1];
+    const last = points.at(-1);
     if (last && wall <= last[0]) {
       if (wall > last[0] - 60) return;
       points.length = 0; // the clock was set back
@@ -79,20 +76,15 @@ export class Recent {
 
 /** Increase a second between the samples of a counter; null over a gap, and where it began anew. */
 export function rates(times, values, most = Infinity) {
-  const found = [];
-  for (let i = 1; i < times.length; i++) {
-    const seconds = times[i] - times[i - 1];
-    const grown = values[i] - values[i - 1];
-    found.push([times[i], seconds > 0 && seconds <= most && grown >= 0 ? grown / seconds : null]);
-  }
-  return found;
+  return times.slice(1).map((wall, i) => {
+    const [seconds, grown] = [wall - times[i], values[i + 1] - values[i]];
+    return [wall, seconds > 0 && seconds <= most && grown >= 0 ? grown / seconds : null];
+  });
 }
 
 /** A distance of so many usual ones is a gap. */
 export function gapOf(times) {
   if (times.length < 3) return Infinity;
-  const steps = [];
-  for (let i = 1; i < times.length; i++) steps.push(times[i] - times[i - 1]);
-  steps.sort((a, b) => a - b);
+  const steps = times.slice(1).map((wall, i) => wall - times[i]).sort((a, b) => a - b);
   return 3 * steps[steps.length >> 1] + 0.5;
 }

@@ -1,0 +1,672 @@
+"""From a tick to rows, messages and the score, over restarts, with the real store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.alerts.ticks import START, fold, oom_kill, tick
+from wslgpud.alerts import alert_metrics, blackbox
+from wslgpud.alerts.channels import DeliveryError
+from wslgpud.alerts.control import Control, ControlFile, Silence
+from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
+from wslgpud.alerts.message import worded
+from wslgpud.alerts.report import report
+from wslgpud.alerts.rules import LASTING
+from wslgpud.alerts.texts import compose
+from wslgpud.config import Alerts
+from wslgpud.host import Host
+from wslgpud.model import Forecast, Level, Reading, Transition
+from wslgpud.risk.risk_metrics import CAPACITY, HEADROOM
+from wslgpud.store import Reader, Store
+from wslgpud.words import ENGLISH, Message
+
+ROOT = Path(__file__).parents[2]
+OK, WARNING, CRITICAL = Level.OK, Level.WARNING, Level.CRITICAL
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self) -> None:
+        self.t = 0.0
+        self.jump = 0.0
+
+    def wall(self) -> float:
+        return START + self.t + self.jump
+
+    def mono(self) -> float:
+        return 1000.0 + self.t
+
+
+class Recorder:
+    """A channel that notes what it gets, and is down when it is told to be."""
+
+    def __init__(self, name: str = "people", *, human: bool = True) -> None:
+        self.name = name
+        self.human = human
+        self.down = False
+        self.got: list[Mapping[str, Any]] = []
+        self.changed = threading.Condition()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        if self.down:
+            raise DeliveryError("down")
+        with self.changed:
+            self.got.append(message)
+            self.changed.notify()
+
+    def wait_for(self, count: int) -> list[Mapping[str, Any]]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.got) >= count, timeout=180), self.got
+        return self.got
+
+    @property
+    def kinds(self) -> list[str]:
+        return [m["kind"] for m in self.got]
+
+
+class Life:
+    """One run of the daemon's alerting half: a store, a desk, and channels that do not run by themselves."""
+
+    def __init__(
+        self, folder: Path, *channels: Recorder, clock: Clock | None = None, language: str = "en", **settings: Any
+    ) -> None:
+        self.clock, self.folder = clock or Clock(), folder
+        self.channels = channels or (Recorder(),)
+        self.store = Store(folder / "wslgpud.db", boot_id="boot", clock=self.clock)
+        run = self.store.previous_run
+        self.desk = AlertManager(
+            Alerts(**settings),
+            self.channels,
+            self.store,
+            self.clock,
+            Installation("pc", folder, folder, language),
+            rows=self.store.transitions(),
+            unseen_since_wall=float("inf") if run is None else run.stopped_wall or run.started_wall,
+        )
+
+    def memory(self, t: float, old: Level, new: Level, *, eta: float | None = None, left: int = 50) -> None:
+        self.clock.t = t
+        forecast = Forecast("ram", new, left, 100, eta_seconds=eta, who="python (pid 7)", who_kind="process")
+        row = Transition(self.clock.wall(), self.clock.mono(), "ram", "memory_exhaustion", old, new, forecast=forecast)
+        self.desk.tick(self.tick(), [forecast], [row] if old != new else [])
+
+    def tick(self, *readings: Reading, **more: Any) -> Any:
+        snapshot = tick(self.clock.t, *readings, **more)
+        return replace(snapshot, wall=self.clock.wall(), mono=self.clock.mono())
+
+    def kill(self, t: float, victim: str = "python") -> None:
+        self.clock.t = t
+        self.desk.tick(self.tick(events=(oom_kill(victim, wall=self.clock.wall()),)), [], [])
+
+    def waiting(self, channel: str = "people") -> list[Mapping[str, Any]]:
+        return [worded(d.payload, ENGLISH) for d in self.store.unsent(channel)]
+
+    def rows(self) -> list[tuple[int, Transition]]:
+        assert self.store.flush()
+        return self.store.transitions()
+
+    def end(self) -> None:
+        self.desk.close(5)
+        self.store.close()
+
+
+def die(how: Callable[[Path], None], folder: Path) -> None:
+    """Do that in a process of its own, which then is killed without a chance to tidy up."""
+    code = f"from pathlib import Path; from {__name__} import {how.__name__} as end; end(Path({str(folder)!r}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def warn_and_die(folder: Path) -> None:
+    """Write the row and its messages, and die before any channel was asked."""
+    Life(folder).memory(1, OK, CRITICAL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grow_and_die(folder: Path) -> None:
+    """Grow for a minute, warn, and die."""
+    life = Life(folder)
+    for t in range(60):
+        life.memory(t, OK if t < 50 else WARNING, OK if t < 49 else WARNING)
+        left = Reading(HEADROOM, (60 - t) << 30, ("ram",)), Reading(CAPACITY, 64 << 30, ("ram",))
+        life.store.append(life.tick(*left), urgent=True)
+    life.store.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    one = Life(tmp_path)
+    yield one
+    one.end()
+
+
+def test_an_incident_is_told_from_its_opening_to_its_end(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.memory(2, WARNING, CRITICAL)
+    life.memory(3, CRITICAL, WARNING)
+    life.memory(4, WARNING, OK)
+    life.desk.dispatcher.start()
+    (message,) = life.channels[0].wait_for(1)
+    (incident,) = fold(life.rows())
+
+    assert message["headline"].startswith("4 alerts: RAM is running low: python (pid 7)")
+    assert message["count"] == 4
+    assert message["incident"] == incident.id
+    assert (incident.worst, incident.closed_wall) == (CRITICAL, START + 4)
+
+
+def test_each_channel_gets_its_own_levels(tmp_path: Path) -> None:
+    calm, all_ = Recorder("calm"), Recorder("all", human=False)
+    life = Life(tmp_path, calm, all_, channel_levels=("calm=critical",), minimum_level="warning")
+    life.memory(1, OK, Level.INFO)
+    life.memory(2, Level.INFO, WARNING)
+    life.memory(3, WARNING, OK)
+    life.memory(4, OK, CRITICAL)
+    life.memory(5, CRITICAL, OK)
+
+    assert [m["kind"] for m in life.waiting("all")] == ["escalated", "closed", "opened", "closed"]
+    assert [m["kind"] for m in life.waiting("calm")] == ["opened", "closed"]
+    life.end()
+
+
+def test_an_all_clear_goes_to_whoever_was_told_of_the_worst_and_says_how_it_ended(tmp_path: Path) -> None:
+    people, system = Recorder("people"), Recorder("system", human=False)
+    life = Life(tmp_path, people, Recorder("pager"), system, channel_levels=("pager=critical",))
+    life.memory(1, OK, WARNING, left=5)
+    life.memory(2, WARNING, OK, left=90)  # the pager has heard of nothing
+    life.memory(100, OK, CRITICAL, left=5)
+    life.memory(101, CRITICAL, WARNING, left=40)
+    life.memory(102, WARNING, OK, left=90)
+
+    def got(channel: str) -> list[tuple[str, str]]:
+        return [(m["kind"], m["level"]) for m in life.waiting(channel)]
+
+    both = [("opened", "critical"), ("eased", "warning"), ("closed", "ok")]
+    assert got("pager") == both
+    assert got("people") == got("system") == [("opened", "warning"), ("closed", "ok"), *both]
+    assert life.waiting("pager")[-1]["evidence"].startswith("memory given back")
+    assert life.desk.open == life.desk.reminders("system") == []
+    life.end()
+
+
+def test_people_who_want_no_all_clear_get_none_and_alerting_systems_do(tmp_path: Path) -> None:
+    life = Life(tmp_path, Recorder("people"), Recorder("system", human=False), resolved=False)
+    life.memory(1, OK, WARNING)
+    life.memory(2, WARNING, OK)
+
+    assert [m["kind"] for m in life.waiting("people")] == ["opened"]
+    assert [m["kind"] for m in life.waiting("system")] == ["opened", "closed"]
+    life.end()
+
+
+def test_it_is_told_again_when_half_the_time_left_is_gone_but_not_faster_than_it_can_be_read(life: Life) -> None:
+    life.memory(1, OK, WARNING, eta=400)
+    for t in range(2, 60):
+        life.memory(t, WARNING, WARNING, eta=400 - 7 * t)
+
+    repeated = [m for m in life.waiting() if m["kind"] == "repeated"]
+    times = [400.0, *(m["eta_seconds"]["middle"] for m in repeated)]
+    assert len(times) == 4
+    assert all(later <= earlier / 2 for earlier, later in pairwise(times))
+    assert repeated[0]["headline"].startswith("Again: RAM full in about 3 min")
+    assert len(life.rows()) == 1
+
+
+def test_how_little_time_the_last_incident_left_does_not_count_for_the_next_one(life: Life) -> None:
+    life.memory(1, OK, CRITICAL, eta=10)
+    life.memory(2, CRITICAL, OK)
+    life.memory(100, OK, WARNING)
+    life.memory(101, WARNING, WARNING, eta=300)
+    life.memory(130, WARNING, WARNING, eta=100)
+
+    assert life.waiting()[-1]["kind"] == "repeated"
+
+
+def test_the_end_of_a_kill_is_no_message_to_people_but_alerting_systems_need_it(tmp_path: Path) -> None:
+    people, system = Recorder(), Recorder("system", human=False)
+    life = Life(tmp_path, people, system)
+    life.kill(1)
+    for t in range(2, 700):
+        life.clock.t = t
+        life.desk.tick(life.tick(), [], [])
+
+    assert [m["kind"] for m in life.waiting("people")] == ["opened"]
+    assert [m["kind"] for m in life.waiting("system")] == ["opened", "closed"]
+    life.end()
+
+
+def test_silences_and_acknowledgements_hold_while_the_daemon_runs(life: Life, tmp_path: Path) -> None:
+    control = ControlFile(tmp_path)
+    control.change(lambda c: replace(c, silences=(Silence("oom_kill", "*", START + 100),)))
+    life.kill(1)
+    life.memory(2, OK, WARNING, eta=1000)
+    (incident,) = life.desk.open
+    control.change(lambda c: replace(c, acknowledged=(incident.id,)))
+    life.memory(20, WARNING, WARNING, eta=100)
+    life.memory(30, WARNING, CRITICAL)
+
+    assert [(m["rule"], m["kind"]) for m in life.waiting()] == [
+        ("memory_exhaustion", "opened"),
+        ("memory_exhaustion", "escalated"),
+    ]
+    assert len(life.rows()) == 3
+
+
+def test_a_control_file_that_is_broken_silences_nothing_and_is_complained_of_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    control = ControlFile(tmp_path, said.append)
+    control.path.write_text('{"silences": [{"rule": 1')
+
+    assert [control.now() for _ in range(3)] == [Control()] * 3
+    assert len(said) == 1
+
+
+def test_killed_between_the_transition_and_the_delivery_it_is_delivered_by_the_next_run(tmp_path: Path) -> None:
+    die(warn_and_die, tmp_path)
+    life = Life(tmp_path)
+    (incident,) = life.desk.open
+    life.desk.dispatcher.start()
+    (message,) = life.channels[0].wait_for(1)
+
+    assert (message["level"], message["incident"]) == ("critical", incident.id)
+    life.end()
+
+
+def test_open_incidents_go_on_after_a_restart_and_end_when_nothing_holds_them_open(tmp_path: Path) -> None:
+    clock = Clock()
+    first = Life(tmp_path, clock=clock)
+    first.memory(1, OK, CRITICAL)
+    first.end()
+    second = Life(tmp_path, clock=clock)
+    second.memory(10, OK, WARNING)  # its engine began anew
+    second.memory(11, WARNING, OK)
+    second.end()
+
+    third = Life(tmp_path, clock=clock)
+    rows = third.rows()
+    third.end()
+    (incident,) = fold(rows)
+
+    assert [t.new for _, t in rows] == [CRITICAL, WARNING, OK]
+    assert incident.closed_wall == START + 11
+
+
+def test_what_has_been_wrong_for_months_is_still_open_after_a_restart_and_ends_when_it_is_over(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, WARNING)
+    first.memory(2, WARNING, OK)
+    row = Transition(START, 3.0, "gpu0", "vram_stress", OK, CRITICAL, "x", facts={"text": "wrong data"})
+    first.desk.report(row)
+    first.desk.tick(first.tick(), [], [])
+    first.end()
+    first.clock.t = 3 * HISTORY_SECONDS
+    store = Store(tmp_path / "wslgpud.db", boot_id="boot", clock=first.clock)
+    rows = [*store.changes(first.clock.wall() - HISTORY_SECONDS, LASTING)]
+    place = Installation("pc", tmp_path, tmp_path, "en")
+    desk = AlertManager(Alerts(), first.channels, store, first.clock, place, rows=rows)
+
+    assert [i.rule for i in desk.open] == [t.rule for _, t in rows] == ["vram_stress"]
+    desk.report(replace(row, wall=first.clock.wall(), old=CRITICAL, new=OK))
+    desk.tick(first.tick(), [], [])
+    assert store.flush()
+    assert [i.closed_wall is None for i in fold(store.transitions())] == [False, False]
+    desk.close(5)
+    store.close()
+
+
+def test_what_is_open_is_renewed_after_a_restart_though_nothing_about_it_is_news(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.memory(1, OK, CRITICAL)
+    first.end()
+
+    second = Life(tmp_path, clock=first.clock)
+    second.memory(10, OK, CRITICAL)  # its engine began anew, and finds what is known
+
+    assert len(second.rows()) == 1
+    (renewed,) = second.desk.reminders("people")
+    assert (renewed["level"], renewed["incident"]) == ("critical", second.rows()[0][0])
+    second.end()
+
+
+def test_last_nights_kill_is_over_when_the_daemon_starts_in_the_morning(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    first.end()
+    first.clock.t = 8 * 3600.0
+
+    second = Life(tmp_path, clock=first.clock)
+
+    assert second.desk.open == []
+    assert second.desk.reminders("people") == []
+    assert [m["kind"] for m in second.waiting()] == ["opened"], "its end is worth no message"
+    second.end()
+
+
+@pytest.mark.parametrize("hours", [0.1, 8])
+def test_a_kill_while_no_daemon_ran_is_told_though_another_was_open_when_it_ended(tmp_path: Path, hours: float) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    first.end()
+    first.clock.t = hours * 3600
+
+    second = Life(tmp_path, clock=first.clock)
+    second.kill(hours * 3600 + 1, "python")
+
+    said = [m["headline"] for m in second.waiting()]
+    assert len(said) == 2
+    assert "python" in said[1]
+    second.end()
+
+
+def test_a_silence_ends_the_renewals_of_what_is_open_and_its_end_brings_them_back(tmp_path: Path) -> None:
+    life, control = Life(tmp_path), ControlFile(tmp_path)
+
+    def renewed(t: float) -> int:
+        life.memory(t, CRITICAL, CRITICAL)
+        return len(life.desk.reminders("people"))
+
+    life.memory(1, OK, CRITICAL)
+    assert renewed(2) == 1
+    control.change(lambda c: replace(c, silences=(Silence("memory_exhaustion", "*", START + 100),)))
+    assert renewed(70) == 0
+    assert renewed(200) == 1
+    life.end()
+
+
+def test_a_channel_that_renews_is_not_reminded_of_what_is_below_its_level(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Renewed(Recorder):
+        refresh_seconds = 0.01
+
+        def refresh(self, messages: Sequence[Mapping[str, Any]]) -> None:
+            with self.changed:
+                self.got += messages
+                self.changed.notify()
+
+    monkeypatch.setattr(Clock, "mono", lambda self: time.monotonic())
+    system = Renewed("system", human=False)
+    life = Life(tmp_path, Recorder(), system, channel_levels=("system=critical",))
+    life.memory(1, OK, WARNING)
+    life.desk.tick(life.tick(events=(oom_kill(wall=life.clock.wall()),)), [], [])
+    life.desk.dispatcher.start()
+
+    assert {m["rule"] for m in system.wait_for(4)} == {"oom_kill"}
+    life.end()
+
+
+def test_what_outlasts_the_silence_in_which_it_began_is_told_when_that_ends_and_once(life: Life) -> None:
+    ControlFile(life.folder).change(
+        lambda c: replace(c, silences=(Silence("*", "*", START + 1000), Silence("*", "ram", START + 2000)))
+    )
+    life.kill(1)
+    life.memory(2, OK, WARNING, eta=1000)
+    told = []
+    for t in range(900, 3000, 100):
+        life.memory(t, WARNING, WARNING, eta=700)
+        told.append((t, [(m["rule"], m["kind"]) for m in life.waiting()]))
+
+    warned = [("memory_exhaustion", "opened")]
+    assert told == [(t, warned if t >= 2000 else []) for t in range(900, 3000, 100)]
+    assert life.waiting()[0]["eta_seconds"] == {"middle": 700.0}, "what is so now, not what was so then"
+
+
+def test_a_report_after_a_restart_is_as_good_as_before(tmp_path: Path) -> None:
+    first = Life(tmp_path)
+    first.kill(1, "cc1plus")
+    (incident,) = fold(first.rows())
+    reader = Reader(str(tmp_path / "wslgpud.db"))
+    before = report(reader, incident.id, ENGLISH)
+    first.end()
+    second = Life(tmp_path)
+    after = report(reader, incident.id, ENGLISH)
+    again = second.desk.open[0].last
+    second.end()
+    reader.close()
+
+    assert before is not None
+    assert after is not None
+    assert (before.document, after.document["facts"]["victim"]) == (after.document, "cc1plus")
+    assert after.document["evidence"] == ("It held 5.0 GiB of its own and 0 KiB of shared memory; RAM was used up.")
+    assert compose(again).headline == compose(incident.first).headline
+
+
+def test_a_jump_of_the_clock_in_the_middle_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    life = Life(tmp_path, Recorder("system", human=False))
+    life.memory(1, OK, WARNING)
+    life.clock.jump = -7200.0
+    life.memory(2, WARNING, CRITICAL)
+    life.clock.jump = 7200.0
+    life.memory(3, CRITICAL, OK)
+    life.desk.dispatcher.start()
+    life.channels[0].wait_for(3)
+    assert len(fold(life.rows())) == 1
+
+    assert life.channels[0].kinds == ["opened", "escalated", "closed"]
+    assert [t.new for _, t in sorted(life.rows(), key=lambda row: row[0])] == [WARNING, CRITICAL, OK]
+    life.end()
+
+
+def test_an_incident_that_ended_before_it_began_by_the_clock_has_a_report(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.store.append(life.tick(Reading(HEADROOM, 5, ("ram",)), Reading(CAPACITY, 9, ("ram",))))
+    life.clock.jump = -7200.0
+    life.memory(2, WARNING, OK)
+    (incident,) = fold(life.rows())
+
+    found = report(life.store.reader, incident.id, ENGLISH)
+
+    assert found is not None
+    assert {step["level"] for step in found.document["levels"]} == {"warning", "ok"}
+    assert found.curves
+
+
+def test_a_channel_that_is_down_delays_no_other_and_gets_all_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wslgpud.alerts.dispatcher.BACK_OFF_SECONDS", (0.01,))
+    monkeypatch.setattr(Clock, "mono", lambda self: time.monotonic())
+    down, up = Recorder("down", human=False), Recorder("up", human=False)
+    down.down = True
+    life = Life(tmp_path, down, up)
+    life.desk.dispatcher.start()
+    for n in range(10):
+        life.memory(n, *((OK, WARNING) if n % 2 == 0 else (WARNING, OK)))
+    up.wait_for(10)
+    assert down.got == []
+    down.down = False
+    life.desk.dispatcher.wake()
+    down.wait_for(10)
+
+    assert down.kinds == up.kinds == ["opened", "closed"] * 5
+    assert life.desk.dispatcher.counts["up", "sent"] == 10
+    assert life.desk.dispatcher.counts["down", "failed"] >= 1
+    life.end()
+
+
+def test_the_score_counts_kills_warned_in_time_and_false_alarms(life: Life) -> None:
+    life.memory(1, OK, WARNING)
+    life.kill(31)
+    life.memory(32, WARNING, OK)
+    for t in range(40, 700, 2):
+        life.clock.t = t
+        life.desk.tick(life.tick(), [], [])
+    life.kill(1500, "unseen")
+    life.memory(3000, OK, WARNING, left=60)
+    life.memory(3001, WARNING, OK, left=70)
+    life.memory(4000, OK, WARNING, left=60)
+    life.memory(4001, WARNING, CRITICAL, left=5)
+    life.memory(4002, CRITICAL, OK, left=70)
+
+    found = {(r.spec.name, *r.labels): r.value for r in life.desk.readings()}
+    assert found[alert_metrics.EXHAUSTIONS.name, "yes"] == 1
+    assert found[alert_metrics.EXHAUSTIONS.name, "no"] == 1
+    assert found[alert_metrics.FALSE_ALARMS.name,] == 1
+
+
+def test_a_warning_under_which_the_machine_ended_is_no_false_alarm(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.memory(1, OK, WARNING, left=60)
+    life.end()
+    clock = life.clock
+    clock.t = 100
+    life = Life(tmp_path, clock=clock)
+    row = Transition(clock.wall(), clock.mono(), "machine", "unclean_end", OK, WARNING)
+    life.desk.report(row)
+    for t in (101, 170):
+        clock.t = t
+        life.desk.tick(life.tick(), [], [])
+
+    assert [i.rule for i in life.desk.open] == ["unclean_end"]
+    assert [r.value for r in life.desk.readings() if r.spec is alert_metrics.FALSE_ALARMS] == [0]
+    life.end()
+
+
+class TestBlackBox:
+    def test_a_machine_that_died_is_reported_with_what_was_going_on(self, tmp_path: Path) -> None:
+        clock = Clock()
+        die(grow_and_die, tmp_path)
+        clock.t = 300
+        life = Life(tmp_path, clock=clock)
+        run = life.store.previous_run
+        assert run is not None
+        row, kept = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+
+        assert (row.rule, row.resource, row.new) == ("unclean_end", "machine", WARNING)
+        assert "RAM is running low" in str(compose(row).evidence[0])
+        assert abs(float(row.facts["ended_wall"]) - (START + 59)) < 2
+        assert kept.events[0].kind == blackbox.EVENT
+        life.end()
+
+    def test_the_kill_before_the_machine_died_is_named_though_it_is_over_in_the_morning(self, tmp_path: Path) -> None:
+        first = Life(tmp_path)
+        first.kill(1, "cc1plus")
+        first.end()
+        first.clock.t = 8 * 3600.0
+        life = Life(tmp_path, clock=first.clock)
+        run = type("Run", (), {"stopped_wall": START + 5, "started_wall": START, "boot_id": "boot"})
+        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+
+        assert row.new == WARNING
+        assert "cc1plus" in str(row.facts["trouble"])
+        life.end()
+
+    def test_each_unclean_end_is_told_and_has_a_report_of_its_own_though_they_follow_soon(self, tmp_path: Path) -> None:
+        clock = Clock()
+        for t in (1, 300):
+            clock.t = t
+            life = Life(tmp_path, clock=clock)
+            run = type("Run", (), {"stopped_wall": START + t - 1, "started_wall": START, "boot_id": "boot"})
+            row, kept = blackbox.examine(Host("/nowhere"), life.store, run, f"boot {t}", life.desk.left_open)
+            life.store.append(kept, urgent=True)
+            life.desk.report(replace(row, wall=clock.wall(), mono=clock.mono(), new=WARNING))
+            life.desk.tick(life.tick(), [], [])
+            said, rows = life.waiting(), life.rows()
+            life.end()
+
+        assert [m["kind"] for m in said] == ["opened", "opened"]
+        assert [(i.opened_wall, i.closed_wall) for i in fold(rows)] == [(START + 1, START + 1), (START + 300, None)]
+
+    @pytest.mark.parametrize("rule", ["unclean_end", "vram_stress", "source_stale"])
+    def test_what_ends_no_machine_makes_no_warning_of_its_end(self, tmp_path: Path, rule: str) -> None:
+        life = Life(tmp_path)
+        row = Transition(
+            life.clock.wall(), life.clock.mono(), "x", rule, OK, WARNING, Message("told"), facts={"last": "x"}
+        )
+        life.desk.report(row)
+        life.desk.tick(life.tick(), [], [])
+        life.end()
+        life.clock.t = 300
+        life = Life(tmp_path, clock=life.clock)
+        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
+
+        end, _ = blackbox.examine(Host("/nowhere"), life.store, run, "another boot", life.desk.left_open)
+
+        assert [i.rule for i in life.desk.left_open] == [rule]
+        assert (end.new, "trouble" in end.facts) == (Level.INFO, False)
+        life.end()
+
+    def test_a_daemon_that_was_killed_on_a_calm_machine_is_worth_a_note(self, tmp_path: Path) -> None:
+        clock = Clock()
+        life = Life(tmp_path, clock=clock)
+        run = type("Run", (), {"stopped_wall": START, "started_wall": START, "boot_id": "boot"})
+        row, _ = blackbox.examine(Host("/nowhere"), life.store, run, "boot", [])
+
+        assert (row.resource, row.new) == ("daemon", Level.INFO)
+        life.end()
+
+    def test_dumps_that_windows_made_since_are_found_and_older_ones_are_not(self, tmp_path: Path) -> None:
+        folder = tmp_path / "mnt/c/Users/me/AppData/Local/Temp/wsl-crashes"
+        folder.mkdir(parents=True)
+        (folder / "kernel-panic-1-vm.txt").write_text("")
+        (folder / "old.dmp").write_text("")
+        os.utime(folder / "old.dmp", (1, 1))
+
+        (found,) = blackbox.crash_dumps(Host(tmp_path), time.time() - 3600)
+        assert found.endswith("kernel-panic-1-vm.txt")
+
+
+def test_what_waits_for_a_channel_that_was_taken_out_of_the_configuration_is_given_up(tmp_path: Path) -> None:
+    clock = Clock()
+    first = Life(tmp_path, Recorder("old"), clock=clock)
+    first.memory(1, OK, WARNING)
+    first.end()
+    second = Life(tmp_path, Recorder("new"), clock=clock)
+
+    assert second.store.unsent() == []
+    second.end()
+
+
+def test_what_waits_for_toasts_waits_on_while_windows_cannot_be_reached_at_the_start(tmp_path: Path) -> None:
+    first = Life(tmp_path, Recorder("windows_toast"))
+    first.memory(1, OK, WARNING)
+    first.end()
+    without = Life(tmp_path, Recorder("other"), clock=first.clock)
+
+    assert [d.channel for d in without.store.unsent()] == ["windows_toast"]
+    without.end()
+
+
+class Slow(Recorder):
+    """A channel that takes a while to be ready to send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.needed: list[bool] = []
+
+    def keep_warm(self, *, needed: bool) -> None:
+        self.needed.append(needed)
+
+
+def test_a_channel_that_is_slow_to_start_is_told_before_there_is_a_warning_to_send(tmp_path: Path) -> None:
+    slow = Slow()
+    life = Life(tmp_path, slow)
+    for t, (old, new) in enumerate([(OK, OK), (OK, Level.INFO), (Level.INFO, WARNING), (WARNING, OK)]):
+        life.memory(t, old, new)
+    life.end()
+
+    assert slow.needed == [False, True, True, False]
+
+
+def test_whoever_looks_into_the_log_reads_alerts_in_the_chosen_language(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(tmp_path, language="zh")
+    life.kill(1)
+    life.end()
+
+    assert "严重：内存不足，内核杀死了 python (pid 7)" in caplog.text

@@ -1,0 +1,359 @@
+"""How good the warnings were: alarms against what happened, and the simple rules that others use beside them.
+
+An alarm is an interval at warning or above. It is right when the first out-of-memory event of its resource
+falls inside it or at most 10 s after its end; in time when it began 15 s before, or half of what was possible
+where that is less (possible: since the truth's "onset"); false otherwise, unless the trace is one where
+memory climbed close to the limit and stopped by itself ("tolerated"): a mere warning is fair there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from wslgpud.model import Level, Observation
+from wslgpud.risk.engine import HORIZONS
+from wslgpud.risk.headroom import rooms
+from wslgpud.risk.pressure import PressureMeter
+from wslgpud.risk.replay import Replay, TruthError, replay, trace_name
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.trace import read_trace
+
+GRACE_SECONDS = 10.0
+NEEDED_SECONDS = 15.0
+LONGEST_LEAD_SECONDS = 300.0
+
+Changes = Mapping[str, Sequence[tuple[float, Level]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What happened in a trace: the first event of each resource, and when it could be seen coming.
+
+    ``onsets`` holds the resources that could be seen coming at a time of their own.
+    """
+
+    name: str
+    events: Mapping[str, float]
+    onset: float = 0.0
+    tolerated: bool = False
+    onsets: Mapping[str, float] = field(default_factory=dict)
+
+    def needed(self, resource: str) -> float:
+        """Return the lead in seconds that counts as in time."""
+        onset = self.onsets.get(resource, self.onset)
+        return min(NEEDED_SECONDS, 0.5 * (self.events[resource] - onset))
+
+
+def read_truth(path: Path) -> Truth:
+    """Read ``NAME.truth.json``.
+
+    Raises:
+        TruthError: the file is not what it should be.
+    """
+    try:
+        raw = json.loads(path.read_bytes())
+        events: dict[str, float] = {}
+        for event in raw["events"]:
+            resource, t = str(event["resource"]), float(event["t"])
+            events[resource] = min(t, events.get(resource, math.inf))
+        return Truth(
+            str(raw["name"]),
+            events,
+            float(raw.get("onset", 0.0)),
+            bool(raw.get("tolerated", False)),
+            {str(event["resource"]): float(event["onset"]) for event in raw["events"] if "onset" in event},
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TruthError(f"{path}: not a truth file ({type(error).__name__}: {error})") from error
+
+
+def alarms(changes: Sequence[tuple[float, Level]], at_least: Level) -> list[tuple[float, float]]:
+    """Turn changes of level in order into intervals (start, end) at ``at_least`` or above."""
+    found, start = [], None
+    for t, level in changes:
+        if level >= at_least and start is None:
+            start = t
+        elif level < at_least and start is not None:
+            found.append((start, t))
+            start = None
+    if start is not None:
+        found.append((start, math.inf))
+    return found
+
+
+@dataclass(slots=True)
+class Score:
+    """Sums over traces at one threshold of level; leads in seconds, 0 for a missed event."""
+
+    leads: list[float] = field(default_factory=list)
+    in_time: int = 0
+    quiet_traces: int = 0
+    quiet_with_alarm: int = 0
+    tolerated_traces: int = 0
+    tolerated_with_alarm: int = 0
+    false_alarms: int = 0
+    alarms_before_events: int = 0
+    late: list[str] = field(default_factory=list)
+    noisy: list[str] = field(default_factory=list)
+
+    def add(self, truth: Truth, changes: Changes, at_least: Level) -> None:
+        """Judge one trace."""
+        false = 0
+        for resource in sorted(set(changes) | set(truth.events)):
+            raised = alarms(changes.get(resource, ()), at_least)
+            if resource in truth.events:
+                false += self._add_event(truth, resource, raised)
+            else:
+                false += len(raised)
+        if truth.tolerated:
+            self.tolerated_traces += 1
+            self.tolerated_with_alarm += bool(false)
+            if at_least == Level.WARNING:
+                return
+        elif not truth.events:
+            self.quiet_traces += 1
+            self.quiet_with_alarm += bool(false)
+        self.false_alarms += false
+        if false:
+            self.noisy.append(truth.name)
+
+    def _add_event(self, truth: Truth, resource: str, raised: Sequence[tuple[float, float]]) -> int:
+        """Judge the alarms before an event; return how many were false."""
+        event, needed, lead, false = truth.events[resource], truth.needed(resource), 0.0, 0
+        for start, end in raised:
+            if start >= event:
+                continue
+            self.alarms_before_events += 1
+            if event <= end + GRACE_SECONDS:
+                lead = max(lead, min(LONGEST_LEAD_SECONDS, event - start))
+            else:
+                false += 1
+        self.leads.append(lead)
+        if lead >= needed:
+            self.in_time += 1
+        else:
+            self.late.append(f"{truth.name} ({lead:.1f} of {needed:.1f} s)")
+        return false
+
+    def share_at(self, seconds: float) -> float | None:
+        """Return the share of events warned of at least so many seconds before."""
+        return sum(lead >= seconds for lead in self.leads) / len(self.leads) if self.leads else None
+
+    @property
+    def median_lead(self) -> float | None:
+        """Median lead in seconds, missed events as 0."""
+        return statistics.median(self.leads) if self.leads else None
+
+
+Said = tuple[float, float, float | None]
+"""(time, probability of exhaustion within some horizon, time of the event or None)."""
+
+
+def _came(said: Said, horizon: float) -> bool:
+    t, _, event = said
+    return event is not None and 0 <= event - t <= horizon
+
+
+def brier(forecasts: Iterable[Said], horizon: float) -> float | None:
+    """Return the mean squared error of probabilities for a horizon in seconds (0 best; 0.25 is a coin's)."""
+    errors = [(said[1] - _came(said, horizon)) ** 2 for said in forecasts]
+    return statistics.fmean(errors) if errors else None
+
+
+def reliability(forecasts: Iterable[Said], horizon: float) -> list[tuple[float, float, int]]:
+    """Return (said on average, came true, samples) for each fifth of the probabilities above 0."""
+    fifths: list[list[tuple[float, bool]]] = [[] for _ in range(5)]
+    for said in forecasts:
+        if said[1] > 0.0:
+            fifths[min(4, int(5 * said[1]))].append((said[1], _came(said, horizon)))
+    return [
+        (statistics.fmean(p for p, _ in fifth), statistics.fmean(came for _, came in fifth), len(fifth))
+        for fifth in fifths
+        if fifth
+    ]
+
+
+# The simple rules that others use, as detectors to compare with. Where each comes from is told in
+# ``wslgpud/risk/README.md``. Every one is as good as its authors meant it; none knows what grows, nor whether
+# it fits.
+
+Rule = Callable[[float, float, float], bool]
+"""(seconds, share of headroom, PSI full over 10 s) -> alarm."""
+
+
+def _used_above(limit: float) -> Callable[[], Rule]:
+    def make() -> Rule:
+        return lambda _t, share, _full: 1.0 - share > limit
+
+    return make
+
+
+def _psi_full(limit: float, seconds: float) -> Callable[[], Rule]:
+    def make() -> Rule:
+        since: list[float] = []
+
+        def rule(t: float, _share: float, full: float) -> bool:
+            if full <= limit:
+                since.clear()
+                return False
+            if not since:
+                since.append(t)
+            return t - since[0] >= seconds
+
+        return rule
+
+    return make
+
+
+def _predict_linear(window: float, ahead: float, below: float) -> Callable[[], Rule]:
+    """Least squares over ``window`` seconds, as Prometheus' function of that name does it."""
+
+    def make() -> Rule:
+        seen: deque[tuple[float, float]] = deque()
+
+        def rule(t: float, share: float, _full: float) -> bool:
+            seen.append((t, share))
+            while t - seen[0][0] > window:
+                seen.popleft()
+            if len(seen) < 2 or share >= below:
+                return False
+            n = len(seen)
+            mean_t = sum(x for x, _ in seen) / n
+            mean_s = sum(y for _, y in seen) / n
+            spread = sum((x - mean_t) ** 2 for x, _ in seen)
+            if spread <= 0:
+                return False
+            slope = sum((x - mean_t) * (y - mean_s) for x, y in seen) / spread
+            return mean_s + slope * (t + ahead - mean_t) < 0
+
+        return rule
+
+    return make
+
+
+BASELINES: dict[str, Callable[[], Rule]] = {
+    "always": lambda: lambda _t, _share, _full: True,
+    "never": lambda: lambda _t, _share, _full: False,
+    "used > 90 %": _used_above(0.90),
+    "used > 95 %": _used_above(0.95),
+    "PSI full 60 % for 30 s": _psi_full(0.60, 30.0),
+    "predict_linear 1 min -> 2 min": _predict_linear(60.0, 120.0, 1.1),
+    "predict_linear 5 min -> 10 min": _predict_linear(300.0, 600.0, 1.1),
+    "predict_linear 30 s -> 60 s, < 30 % free": _predict_linear(30.0, 60.0, 0.3),
+}
+
+
+def _ten_ten(observation: Observation) -> bool:
+    """Tell whether both RAM and swap are below 10 %, as earlyoom has it (no swap counts as none free)."""
+    ram, swap = observation.ram, observation.swap
+    if ram is None or ram.available > 0.10 * ram.total:
+        return False
+    return swap is None or swap.free <= 0.10 * swap.total
+
+
+def run_baseline(name: str, observations: Iterator[Observation]) -> list[tuple[float, str, Level]]:
+    """Return the changes of level that a baseline makes of a trace: ok and warning."""
+    rules: dict[str, Rule] = {}
+    levels: dict[str, Level] = {}
+    changes: list[tuple[float, str, Level]] = []
+    meter = PressureMeter()
+    for observation in observations:
+        full = meter.push(observation).full
+        for room in rooms(observation, {}):
+            if name == EARLYOOM:
+                alarm = _ten_ten(observation) if room.resource == "ram" else room.share < 0.10
+            else:
+                rule = rules.setdefault(room.resource, BASELINES[name]())
+                alarm = rule(observation.t, room.share, full if room.resource == "ram" else 0.0)
+            level = Level.WARNING if alarm else Level.OK
+            if level != levels.get(room.resource, Level.OK):
+                changes.append((observation.t, room.resource, level))
+            levels[room.resource] = level
+    return changes
+
+
+EARLYOOM = "earlyoom's 10 % / 10 %"
+BASELINE_NAMES = (*list(BASELINES)[:4], EARLYOOM, *list(BASELINES)[4:])
+
+
+def without_psi(observations: Iterable[Observation]) -> Iterator[Observation]:
+    """Take PSI away, as on WSL2's default kernel."""
+    for observation in observations:
+        yield replace(observation, psi={})
+
+
+@dataclass(slots=True)
+class Line:
+    """One detector's scores over a set of traces."""
+
+    name: str
+    warning: Score = field(default_factory=Score)
+    critical: Score = field(default_factory=Score)
+    calibration: dict[int, float] = field(default_factory=dict)
+    reliability: dict[int, list[tuple[float, float, int]]] = field(default_factory=dict)
+
+
+def truth_beside(path: Path) -> Truth | None:
+    """Return the truth that lies beside a trace (``NAME.truth.json``), or None.
+
+    Raises:
+        TruthError: there is one, but it cannot be read.
+    """
+    beside = path.parent / f"{trace_name(path)}.truth.json"
+    return read_truth(beside) if beside.exists() else None
+
+
+def score_engine(name: str, pairs: Iterable[tuple[Truth, Replay]]) -> Line:
+    """Judge replays of the engine."""
+    line = Line(name)
+    seen: dict[int, list[Said]] = {horizon: [] for horizon in HORIZONS}
+    for truth, result in pairs:
+        levels: dict[str, list[tuple[float, Level]]] = {}
+        for change in result.changes:
+            levels.setdefault(change.resource, []).append((change.mono, change.new))
+        line.warning.add(truth, levels, Level.WARNING)
+        line.critical.add(truth, levels, Level.CRITICAL)
+        for resource, forecasts in result.forecasts.items():
+            event = truth.events.get(resource)
+            for t, forecast in forecasts:
+                if event is None or t < event:
+                    for horizon, chance in forecast.probabilities.items():
+                        seen[horizon].append((t, chance, event))
+    for horizon, said in seen.items():
+        error = brier(said, horizon)
+        if error is not None:
+            line.calibration[horizon] = error
+        line.reliability[horizon] = reliability(said, horizon)
+    return line
+
+
+def score_all(
+    traces: list[tuple[Path, Truth]],
+    settings: RiskSettings | None = None,
+    *,
+    baselines: Iterable[str] = BASELINE_NAMES,
+    read: Callable[[Path], Iterator[Observation]] = read_trace,
+) -> list[Line]:
+    """Score the engine with and without PSI, and every baseline, over the same traces."""
+    lines = [
+        score_engine("wslgpud", ((truth, replay(truth.name, read(path), settings)) for path, truth in traces)),
+        score_engine(
+            "wslgpud without PSI",
+            ((truth, replay(truth.name, without_psi(read(path)), settings)) for path, truth in traces),
+        ),
+    ]
+    for name in baselines:
+        line = Line(name)
+        for path, truth in traces:
+            levels: dict[str, list[tuple[float, Level]]] = {}
+            for t, resource, level in run_baseline(name, read(path)):
+                levels.setdefault(resource, []).append((t, level))
+            line.warning.add(truth, levels, Level.WARNING)
+        lines.append(line)
+    return lines

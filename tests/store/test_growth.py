@@ -1,0 +1,32 @@
+"""How fast a history grows is said once it is long enough to tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wslgpud.store.info import Info
+from wslgpud.store.records import Oldest
+
+NEWEST = 1_800_000_000.0
+
+
+def grown(seconds: float | None, sealed: int = 6000, newest: int = 1200, samples: int = 7200) -> Info:
+    """Return what is known of a history of so many seconds."""
+    oldest = Oldest(raw_wall=None if seconds is None else NEWEST - seconds)
+    tiers = {"samples, sealed": sealed, "samples, newest": newest, "minutes": 5000}
+    return Info(1, ("here",), 3, 1 << 20, 0, 0, tiers, samples, oldest, NEWEST, tuple[Path, ...]())
+
+
+def test_a_day_is_foretold_from_an_hour_on() -> None:
+    assert grown(3599.0).bytes_a_day is None
+    assert grown(3600.0).bytes_a_day == pytest.approx(7200 * 24)
+    assert grown(7200.0).bytes_a_day == pytest.approx(7200 * 12)
+    assert grown(None).bytes_a_day is None
+
+
+def test_what_a_sample_takes_leaves_out_the_summaries_which_outlive_it() -> None:
+    assert grown(3600.0).bytes_a_sample == 1.0
+    assert grown(3600.0, samples=0).bytes_a_sample is None
+    assert grown(3600.0, sealed=0, newest=0).bytes_a_sample is None

@@ -1,0 +1,114 @@
+"""The facts of the machine that several checks need, each read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from wslgpud.advise.doctor.torches import TorchFacts
+from wslgpud.advise.wslconfig import files
+from wslgpud.advise.wslconfig.parse import Parsed, parse
+from wslgpud.config import Config
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample, Reading
+from wslgpud.sources import gpu as gpu_source
+from wslgpud.sources.disk import Mount, mounts
+from wslgpud.sources.text import table, whole
+from wslgpud.sources.wsl import generation
+from wslgpud.words import Said, failure, say
+
+
+class Gpus(NamedTuple):
+    """NVML's answers: the cards, their identity by label name, the library; or why there are none."""
+
+    samples: tuple[GpuSample, ...] = ()
+    identities: tuple[dict[str, str], ...] = ()
+    library: str = ""
+    error: Said = ""
+
+
+class WslConfig(NamedTuple):
+    """The user's .wslconfig; ``parsed`` is None where the file is not there, ``error`` says why not found."""
+
+    path: str = ""
+    parsed: Parsed | None = None
+    error: Said = ""
+
+
+class Evidence:
+    """One look at a machine. ``torch`` is None where nobody has asked for it."""
+
+    def __init__(self, host: Host, config: Config, torch: Sequence[TorchFacts] | None, state_folder: str) -> None:
+        self.host, self.config, self.torch, self.state_folder = host, config, torch, state_folder
+        self.torches = tuple(torch or ())
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a file, or None where it is not there.
+
+        Raises:
+            SourceError: it is there and cannot be read.
+        """
+        try:
+            return self.host.read(path)
+        except NoData:
+            return None
+
+    def number(self, path: str) -> int | None:
+        """Return the number in a file, or None where it is not there or holds none."""
+        return whole((self.read(path) or "").strip())
+
+    @cached_property
+    def wsl(self) -> int:
+        """1 or 2, or 0 for plain Linux."""
+        return generation(self.host)
+
+    @cached_property
+    def release(self) -> str:
+        """The kernel's release, like 6.6.87.2-microsoft-standard-WSL2."""
+        return (self.read("/proc/sys/kernel/osrelease") or "").strip()
+
+    @cached_property
+    def memory(self) -> dict[str, int]:
+        """/proc/meminfo in bytes."""
+        levels = table(self.host.read("/proc/meminfo"))
+        return {name: kilobytes << 10 for name, word in levels.items() if (kilobytes := whole(word)) is not None}
+
+    @cached_property
+    def mounts(self) -> list[Mount]:
+        """All mounts."""
+        return mounts(self.host.read("/proc/self/mounts"))
+
+    @cached_property
+    def gpus(self) -> Gpus:
+        """NVML's answers, asked in a child of its own."""
+        source = gpu_source.GpuSource(self.host, self.config)
+        try:
+            sample, own = source.read(), source.own()
+        except (NoData, SourceError) as error:
+            return Gpus(error=error.said)
+        finally:
+            source.close()
+        identities = tuple(_labels(r) for r in sample.readings if r.spec is gpu_source.INFO)
+        # Of a recording NVML's "library" is the file with its answers.
+        used = (_labels(r)["path"] for r in own if r.spec is gpu_source.LIBRARY and self.host.live)
+        return Gpus(sample.gpus or (), identities, next(used, ""))
+
+    @cached_property
+    def wslconfig(self) -> WslConfig:
+        """The Windows user's .wslconfig."""
+        try:
+            path = files.find(self.host)
+        except files.NotFound as error:
+            return WslConfig(error=error.said)
+        try:
+            text = files.read(self.host.path(path)).text
+        except FileNotFoundError:
+            return WslConfig(path)
+        except OSError as error:
+            return WslConfig(path, error=say("cannot read {path}: {why}", path=path, why=failure(error)))
+        return WslConfig(path, parse(text, path))
+
+
+def _labels(reading: Reading) -> dict[str, str]:
+    return dict(zip(reading.spec.labels, reading.labels, strict=True))

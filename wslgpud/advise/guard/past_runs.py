@@ -1,0 +1,79 @@
+"""The peaks of earlier runs, in one small file of the user's.
+
+``commands`` holds of each: ``peak_bytes`` of RAM and swap, ``vram_bytes`` by card's UUID beyond what was
+held before, ``compiler_bytes`` of the largest compiler, ``jobs`` at once, ``killed`` where the kernel ended
+it for want of memory (it needs at least its peak then), seconds and exit status.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wslgpud.security import safe_files
+
+NAME = "guard.json"
+#: the oldest go when there are more
+MOST_COMMANDS = 200
+
+
+@dataclass(slots=True)
+class PastRuns:
+    """Peaks by command and by compiler, in bytes; ``commands`` in order of their last run."""
+
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    compilers: dict[str, int] = field(default_factory=dict)
+
+    def compiler_bytes(self, command: str) -> int | None:
+        """Return the highest memory of one compiler in earlier runs of a command."""
+        value = self.commands.get(command, {}).get("compiler_bytes")
+        return value if isinstance(value, int) and value > 0 else None
+
+    def peaks(self, command: str, jobs: int | None, most: Mapping[str, int]) -> dict[str, int]:
+        """Return what a command will take, in bytes, by resource ("ram" or a card's UUID).
+
+        A build's memory follows the number of its jobs. A peak beyond what this machine has (``most``) never
+        was, or was elsewhere.
+        """
+        facts = self.commands.get(command, {})
+        before, vram = facts.get("jobs"), facts.get("vram_bytes")
+        noted = {"ram": facts.get("peak_bytes"), **(vram if isinstance(vram, dict) else {})}
+        found = {name: size for name, size in noted.items() if type(size) is int and 0 < size <= most.get(name, size)}
+        if "ram" in found and facts.get("compiler_bytes") and jobs and isinstance(before, int):
+            wanted = found["ram"] * jobs // max(before, 1)
+            found["ram"] = min(wanted, most.get("ram", wanted))
+        return {name: size for name, size in found.items() if size > 0}
+
+    def learn(self, command: str, facts: dict[str, Any], compilers: dict[str, int]) -> None:
+        """Take over a run that went well; the last one counts, for sources and flags change."""
+        self.commands.pop(command, None)
+        self.commands[command] = facts
+        for old in list(self.commands)[:-MOST_COMMANDS]:
+            del self.commands[old]
+        for name, size in compilers.items():
+            # Half forgotten at each run, so that one huge file does not slow down every build for ever.
+            self.compilers[name] = max(size, (self.compilers.get(name, 0) + size) // 2)
+
+
+def load(folder: Path) -> PastRuns:
+    """Return what is remembered; nothing where the file is missing or was spoiled."""
+    try:
+        document = safe_files.parsed(safe_files.read(folder / NAME))
+        commands = {str(k): dict(v) for k, v in document["commands"].items()}
+        return PastRuns(commands, {str(k): int(v) for k, v in document["compilers"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return PastRuns()
+
+
+def save(folder: Path, known: PastRuns) -> None:
+    """Write what is remembered, in one step.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    safe_files.put(folder / NAME, json.dumps(dataclasses.asdict(known), indent=1))

@@ -1,0 +1,98 @@
+"""What alerts look like as metrics, and the daemon's own score.
+
+The score: how many exhaustions it warned of in time, and how often it cried wolf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+
+from wslgpud.alerts.incidents import Incident
+from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import MEMORY, Level, Reading
+
+#: the rules whose incidents the score is made of
+SCORED = (MEMORY, OOM_KILL, UNCLEAN_END)
+#: a warning that came later left nobody the time to do anything
+IN_TIME_SECONDS = 5.0
+
+_own = partial(MetricSpec, stored=False)  # rows and outbox keep what they are made of
+LEVEL = _own(
+    "alert_level",
+    "gauge",
+    "",
+    "Level of each open incident: 1 info, 2 warning, 3 critical, 4 emergency; absent when it is closed.",
+    ("rule", "resource"),
+)
+DELIVERIES = _own(
+    "alert_deliveries",
+    "counter",
+    "",
+    "Messages by channel and outcome: sent, failed (tried again); given up: refused, "
+    "expired, or dropped (too many waited).",
+    ("channel", "outcome"),
+)
+WAITING = _own(
+    "alert_deliveries_waiting",
+    "gauge",
+    "",
+    "Messages that wait for a channel; many of them: it is down, or quiet hours.",
+    ("channel",),
+)
+EXHAUSTIONS = _own(
+    "exhaustions",
+    "counter",
+    "",
+    "Processes killed for lack of memory, by whether a warning of that resource came at least 5 s before.",
+    ("warned",),
+)
+FALSE_ALARMS = _own(
+    "false_alarms",
+    "counter",
+    "",
+    "Memory warnings that ended without a kill and with more than 10 % of the memory left all the time.",
+)
+LEAD = _own(
+    "warning_lead_seconds",
+    "gauge",
+    "seconds",
+    "How long before the last kill the warning came; absent while there was none.",
+    decimals=1,
+)
+METRICS = (LEVEL, DELIVERIES, WAITING, EXHAUSTIONS, FALSE_ALARMS, LEAD)
+
+
+def readings(
+    open_ones: Iterable[Incident], counts: Mapping[tuple[str, str], int], waiting: Mapping[str, int]
+) -> Iterator[Reading]:
+    """Turn open incidents and the state of delivery into readings."""
+    for incident in open_ones:
+        for rule, level in incident.levels.items():
+            yield Reading(LEVEL, int(level), (rule, incident.resource))
+    yield from (Reading(DELIVERIES, count, labels) for labels, count in counts.items())
+    yield from (Reading(WAITING, number, (channel,)) for channel, number in waiting.items())
+
+
+def false_alarm(incident: Incident, incidents: Iterable[Incident]) -> bool:
+    """Tell whether a closed memory warning was about nothing."""
+    end = incident.closed_wall
+    if incident.rule != MEMORY or incident.worst < Level.WARNING or end is None or incident.kill is not None:
+        return False
+    # Where the machine or the daemon ended under it, nobody knows what would have come.
+    if any(i.rule == UNCLEAN_END and incident.opened_wall <= i.opened_wall <= end + 60.0 for i in incidents):
+        return False
+    return not incident.close_call
+
+
+def score(incidents: Iterable[Incident]) -> Iterator[Reading]:
+    """Turn incidents into the score."""
+    incidents = list(incidents)
+    leads = [incident.lead_seconds for incident in incidents if incident.kill is not None]
+    in_time = sum(lead is not None and lead >= IN_TIME_SECONDS for lead in leads)
+    yield Reading(EXHAUSTIONS, in_time, ("yes",))
+    yield Reading(EXHAUSTIONS, len(leads) - in_time, ("no",))
+    yield Reading(FALSE_ALARMS, sum(false_alarm(i, incidents) for i in incidents))
+    if leads and leads[-1] is not None:
+        yield Reading(LEAD, round(leads[-1], 1))

@@ -1,0 +1,343 @@
+"""Where everything that is wrong comes together: it becomes rows, messages, log lines, and the score."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wslgpud.alerts import alert_metrics, build
+from wslgpud.alerts.channels import Channel, Prewarmed
+from wslgpud.alerts.channels.journal import Journal, is_where_we_log
+from wslgpud.alerts.control import ControlFile
+from wslgpud.alerts.dispatcher import Dispatcher
+from wslgpud.alerts.incidents import Incident, IncidentLedger, OpenIncident, grouped, kind_of
+from wslgpud.alerts.message import Message, payload
+from wslgpud.alerts.rules import RuleEngine, is_momentary
+from wslgpud.alerts.save_request import SaveRequests
+from wslgpud.alerts.texts import Text, closing, compose, end_facts, text_now, with_victim
+from wslgpud.config import Alerts
+from wslgpud.host import Clock
+from wslgpud.model import MEMORY, Forecast, Level, ProcessSample, Reading, Snapshot, Transition
+from wslgpud.risk.attribution import group_name
+from wslgpud.store import Store
+from wslgpud.words import HEADLINE_CHARACTERS, Fact, Said, say, tongue
+from wslgpud.words.units import one_line
+
+log = logging.getLogger(__name__)
+
+#: what counts for the score, and how far back is looked for what is open, unless it is of ``rules.LASTING``
+HISTORY_SECONDS = 30 * 86400.0
+#: repeats come no faster than this, however fast the time runs out
+REPEAT_SECONDS = 10.0
+#: the longest that a tick waits for its news to be on disk, after the channels have them
+SYNC_SECONDS = 0.3
+#: processes of a group that a row names, the biggest first
+MOST_MEMBERS = 40
+#: rows that ``lately`` looks through
+MOST_LATELY = 20
+#: incidents that the score remembers
+_MOST_INCIDENTS = 2000
+#: of jobs that fit at once, the largest shows what each will come to; some room is left for what has not shown yet
+_ROOM = 0.9
+_LOG_LEVELS = (logging.INFO, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """Where this runs."""
+
+    host: str
+    state_folder: Path
+    data_folder: Path
+    language: str
+
+
+class AlertManager:
+    """Takes what each tick found and announces it. ``tick`` never waits for a channel."""
+
+    def __init__(  # noqa: PLR0913 - what it brings together
+        self,
+        settings: Alerts,
+        channels: Sequence[Channel],
+        store: Store,
+        clock: Clock,
+        place: Installation,
+        *,
+        rows: Iterable[tuple[int, Transition]] = (),
+        unseen_since_wall: float = math.inf,
+    ) -> None:
+        """Take over what earlier runs left open, and prepare the channels.
+
+        ``rows`` are what they announced in ``HISTORY_SECONDS``, and before that by ``rules.LASTING``, by number,
+        and are taken one at a time; kernel messages since ``unseen_since_wall``, when the last run ended, are news.
+
+        Raises:
+            ConfigError: a setting cannot be used.
+        """
+        self._settings, self._store, self._clock, self._place = settings, store, clock, place
+        self._channels = channels
+        self._levels = build.levels(settings, [channel.name for channel in channels])
+        self.dispatcher = Dispatcher(
+            channels,
+            store,
+            clock,
+            build.send_policy(settings),
+            tongue(place.language),
+            settings.expire_hours * 3600.0,
+            self.reminders,
+        )
+        # Closed ones are kept for the score alone, and so only those that it looks at.
+        self._past: deque[Incident] = deque(maxlen=_MOST_INCIDENTS)
+        left: list[Incident] = []
+        for incident in grouped(rows):
+            left += [incident] if incident.closed_wall is None else []
+            self._keep_past(incident)
+            if is_momentary(incident.rule):
+                unseen_since_wall = max(unseen_since_wall, incident.changed_wall)
+        self._ledger = IncidentLedger(left, clock.mono(), clock.wall())
+        self.left_open = tuple(self._ledger.open.values())
+        self._rules = RuleEngine(state_folder=str(place.data_folder), since_wall=unseen_since_wall)
+        self._rules.resume(self._ledger.held(), clock.mono())
+        self._control = ControlFile(place.state_folder, log.warning)
+        self._journal = Journal() if is_where_we_log(os.environ) else None
+        self._save_requests = SaveRequests(settings, place.state_folder)
+        if going := self._save_requests.released:
+            log.warning("pid %s, stopped by a daemon that has died, goes on", ", ".join(map(str, going)))
+        self._last_eta: dict[str, tuple[float, float]] = {}  # by resource, the last one told, and when
+        self._unsaid: set[tuple[str, int]] = set()  # rules and open incidents of which a silence has kept news
+        self._announced = False
+        self._reports: deque[Transition] = deque()
+        self._lately: deque[Transition] = deque(maxlen=MOST_LATELY)
+        self._processes: Sequence[ProcessSample] = ()
+        self._forecasts: Mapping[str, Forecast] = {}
+        oldest = clock.wall() - settings.expire_hours * 3600.0
+        for delivery in store.unsent():
+            back = delivery.channel in build.sometimes(settings) and delivery.created_wall >= oldest
+            if delivery.channel not in self._levels and not back:
+                store.abandon(delivery.id, say("the channel is not configured any more"))
+        self._close_overdue(clock.wall(), clock.mono())
+        self._publish()
+
+    def report(self, transition: Transition) -> None:
+        """Have something announced at the next tick; safe from any thread."""
+        self._reports.append(transition)
+
+    @property
+    def open(self) -> list[Incident]:
+        """Open incidents, the worst first; from any thread."""
+        return sorted(self._open, key=lambda i: (-i.level, i.id))
+
+    def standing(self) -> list[OpenIncident]:
+        """Return the open incidents with what people have said to them; from any thread."""
+        control, wall = self._control.now(), self._clock.wall()
+        return [
+            OpenIncident(i, i.id in control.acknowledged, control.silenced_until(i.rule, i.resource, wall))
+            for i in self.open
+        ]
+
+    def lately(self, seconds: float) -> list[Transition]:
+        """Return what was announced in the last seconds, the newest last."""
+        since = self._clock.mono() - seconds
+        return [row for row in self._lately if row.mono >= since]
+
+    def reminders(self, channel: str) -> list[Message]:
+        """Return messages of what is open and not silenced, as bad as the channel wants it; from any thread."""
+        held = [(incident, row) for incident in self._open for row in incident.held.values()]
+        return [
+            payload(row, Text(row.message, compose(row).evidence), incident=incident, host=self._place.host)
+            for incident, row in held
+            if row.new >= self._levels[channel] and not self._is_silenced(row)
+        ]
+
+    def tick(
+        self,
+        snapshot: Snapshot,
+        forecasts: Iterable[Forecast],
+        transitions: Iterable[Transition],
+        store_error: Said = "",
+        store_damage: Said = "",
+    ) -> None:
+        """Announce what a tick found: memory first, which cannot wait."""
+        self._announced = False
+        self._processes = snapshot.processes
+        self._forecasts = {forecast.resource: forecast for forecast in forecasts}
+        likely = any(forecast.level >= Level.INFO for forecast in self._forecasts.values())
+        for channel in self._channels:
+            if isinstance(channel, Prewarmed):
+                channel.keep_warm(needed=likely)
+        for transition in self._found(snapshot, list(transitions), store_error, store_damage):
+            self._announce(transition)
+        self._close_overdue(snapshot.wall, snapshot.mono)
+        if self._settings.repeat:
+            self._repeat(snapshot)
+        self._tell_unsaid()
+        if self._announced:
+            # The channels are at it already; a daemon killed now should know after its restart.
+            self._store.flush(SYNC_SECONDS)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Stop sending; what waits is sent by the next run."""
+        self._save_requests.close()
+        self.dispatcher.close(timeout_seconds)
+
+    def readings(self) -> Iterator[Reading]:
+        """Return what there is to say of alerts as metrics; from any thread."""
+        yield from alert_metrics.readings(self._open, self.dispatcher.counts.copy(), self.dispatcher.waiting())
+        yield from self._score
+
+    def _found(
+        self, snapshot: Snapshot, transitions: Sequence[Transition], store_error: Said, store_damage: Said
+    ) -> Iterator[Transition]:
+        # Ends of exhaustions come after the kills, as they say how they ended.
+        yield from (transition for transition in transitions if transition.new > Level.OK)
+        growing = {name: f.who_pid for name, f in self._forecasts.items() if f.level > Level.OK and f.who_pid}
+        yield from self._rules.observe(snapshot, store_error=store_error, store_damage=store_damage, growing=growing)
+        yield from (transition for transition in transitions if transition.new == Level.OK)
+        while self._reports:
+            yield self._reports.popleft()
+
+    def _close_overdue(self, wall: float, mono: float) -> None:
+        for row in self._ledger.overdue(mono, self._forecasts.values()):
+            now = self._forecasts.get(row.resource) if row.rule == MEMORY else None
+            self._announce(Transition(wall, mono, row.resource, row.rule, row.new, Level.OK, forecast=now))
+
+    def _announce(self, wanted: Transition) -> None:
+        """Make a row of what fits, put it into the outbox of each channel that wants it, and log it."""
+        row = self._ledger.fit(wanted)
+        if row is None:
+            # What is no news after a restart is so to whoever was stopped before it, and then let go on.
+            self._request_save(wanted)
+            return
+        before = self._ledger.known(row)
+        row = replace(row, facts={**row.facts, **self._story_facts(row, before)})
+        if row.forecast is not None and before is not None:
+            row = replace(row, forecast=with_victim(row.forecast, before.kill))
+        text, over = compose(row), row.rule == MEMORY and row.new == Level.OK
+        if over and before and (end := closing(before, row)):
+            text = text._replace(evidence=(end, *text.evidence))
+        row = replace(row, message=text.headline)
+        self._lately.append(row)
+        self._log(row)
+        number = self._store.record_transition(row, self._messages(row, text, before))
+        self.dispatcher.wake()
+        self._announced = True
+        incident, ended = self._ledger.record(number, row)
+        if kind_of(row) in ("opened", "escalated") and self._is_silenced(row):
+            self._unsaid.add((row.rule, incident.id))
+        for one in (*ended, incident):
+            self._keep_past(one)
+        if over:
+            self._last_eta.pop(row.resource, None)  # what the next one has left is to be compared with itself
+        elif row.forecast is not None and row.forecast.eta_seconds is not None:
+            self._last_eta[row.resource] = (row.forecast.eta_seconds, row.mono)
+        self._publish()
+        self._request_save(row)
+
+    def _story_facts(self, row: Transition, before: Incident | None) -> Mapping[str, Fact]:
+        """Return what a row of memory keeps for its incident's story: who was in the group, how it ended."""
+        if row.rule != MEMORY:
+            return {}
+        if row.new == Level.OK:
+            there = row.resource in self._forecasts
+            return end_facts(before, row, self._processes, there=there) if before is not None else {}
+        jobs = jobs_that_fit(row.forecast, self._processes) if row.forecast is not None else None
+        facts: dict[str, Fact] = {} if jobs is None else {"jobs": jobs}
+        group = row.resource.removeprefix("cgroup:")
+        members = [str(p.pid) for p in self._processes if group != row.resource and p.within(group)]
+        return {**facts, "pids": " ".join(members[:MOST_MEMBERS])} if members else facts
+
+    def _request_save(self, row: Transition) -> None:
+        if done := self._save_requests.note(row, self._processes):
+            log.warning("%s", done)
+
+    def _keep_past(self, incident: Incident) -> None:
+        if incident.closed_wall is not None and incident.rule in alert_metrics.SCORED:
+            self._past.append(incident)
+
+    def _publish(self) -> None:
+        # What other threads ask for is made ready: they must not walk through what changes meanwhile.
+        self._open = tuple(self._ledger.open.values())
+        known = {i.id: i for i in (*self._past, *self._open)}  # news of a kill opens what was over
+        self._score = tuple(alert_metrics.score(known[number] for number in sorted(known)))
+
+    def _repeat(self, snapshot: Snapshot) -> None:
+        """Say it again when half of the time is gone."""
+        for resource, forecast in self._forecasts.items():
+            incident, eta = self._ledger.open.get((MEMORY, resource)), forecast.eta_seconds
+            level = incident.levels.get(MEMORY, Level.OK) if incident is not None else Level.OK
+            if incident is None or level < Level.WARNING or eta is None:
+                continue
+            told, when = self._last_eta.setdefault(resource, (eta, snapshot.mono))
+            if eta <= told / 2 and snapshot.mono - when >= REPEAT_SECONDS:
+                self._last_eta[resource] = (eta, snapshot.mono)
+                row = Transition(snapshot.wall, snapshot.mono, resource, MEMORY, level, level, forecast=forecast)
+                self._post(row, compose(row), incident)
+
+    def _tell_unsaid(self) -> None:
+        """Say what a silence has kept; of memory with the forecast of now: what was left then is no news."""
+        for rule, number in sorted(self._unsaid):
+            incident = next((i for i in self._open if i.id == number and rule in i.held), None)
+            if incident is not None and self._is_silenced(incident.held[rule]):
+                continue
+            self._unsaid.discard((rule, number))
+            if incident is None:  # it is over
+                continue
+            row = incident.held[rule]
+            now = self._forecasts.get(row.resource) if rule == MEMORY else None
+            if now is not None:
+                row = replace(row, wall=self._clock.wall(), forecast=now)
+            self._post(row, text_now(incident, now), incident)
+
+    def _post(self, row: Transition, text: Text, incident: Incident) -> None:
+        """Say something of an incident that is no row of its own."""
+        for channel, message in self._messages(row, text, incident).items():
+            self._store.post(channel, message)
+        self.dispatcher.wake()
+
+    def _is_silenced(self, row: Transition) -> bool:
+        return self._control.now().silenced_until(row.rule, row.resource, self._clock.wall()) is not None
+
+    def _messages(self, row: Transition, text: Text, incident: Incident | None) -> dict[str, Mapping[str, Any]]:
+        acknowledged = incident is not None and incident.id in self._control.now().acknowledged
+        if self._is_silenced(row) or (acknowledged and kind_of(row) in ("eased", "repeated")):
+            return {}
+        message = payload(row, text, incident=incident, host=self._place.host)
+        return {c.name: message for c in self._channels if self._wants(c, row, incident)}
+
+    def _wants(self, channel: Channel, row: Transition, incident: Incident | None) -> bool:
+        worst = max(row.old, row.new)
+        if row.new == Level.OK:
+            if channel.human and (not self._settings.resolved or is_momentary(row.rule)):
+                return False
+            worst = incident.worst if incident is not None else worst
+        return worst >= self._levels[channel.name]
+
+    def _log(self, row: Transition) -> None:
+        fields = {"rule": row.rule, "resource": row.resource}
+        fields |= {"level": row.new.label, "previous_level": row.old.label}
+        # The line is the alert, for people who look into the journal: in their language, unlike other logs.
+        spoken = tongue(self._place.language)
+        text = one_line(spoken.text(row.message), HEADLINE_CHARACTERS)
+        line = spoken.t("{title}: {text}", title=spoken.template(row.new.label), text=text)
+        if self._journal is None or not self._journal.write(line, row.new.label, fields):
+            log.log(_LOG_LEVELS[row.new], "%s", line)
+
+
+def jobs_that_fit(forecast: Forecast, processes: Iterable[ProcessSample]) -> int | None:
+    """Return how many programs of the group that a forecast blames fit at once; None where that is not known.
+
+    What all of them hold together with what is left, divided by what the largest holds.
+    """
+    program = group_name(forecast.who).partition(" ")[0] if forecast.who_kind == "group" else ""
+    names = ((p, p.command.partition(" ")[0].rpartition("/")[2]) for p in processes)
+    held = [p.rss_bytes + p.swap_bytes for p, command in names if program and program in (p.name, command)]
+    if len(held) < 2 or not max(held):
+        return None
+    fit = max(1, int(_ROOM * (sum(held) + max(0, forecast.headroom_bytes)) / max(held)))
+    return fit if fit < len(held) else None  # no advice to go on as before

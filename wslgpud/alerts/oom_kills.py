@@ -1,0 +1,142 @@
+"""The measure of kills for lack of memory: each under the resource whose end it was, and with its victim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from wslgpud.alerts.measures import Measured, Signal
+from wslgpud.alerts.oom_attribution import Counts, Unnamed, held, kills_by_group, victim
+from wslgpud.event import Event
+from wslgpud.model import Number, Snapshot
+from wslgpud.risk.attribution import full_name, short_name
+from wslgpud.sources import cgroups, memory
+from wslgpud.words import Fact, say
+
+#: a process list that shows who is gone comes within this; a kill is not kept back for longer
+PATIENCE_SECONDS = 8.0
+#: groups in which somebody died while no daemon ran that are told one by one
+MOST_MISSED = 5
+
+
+def oom_kills(look: Measured) -> Iterator[Signal]:
+    """A process was killed because memory had run out: from the kernel's log, else from its counters."""
+    heard = list(look.events("oom_kill"))
+    for event, alike in _told(heard):
+        yield Signal(_placed(look, event), 1.0, _facts(look, event, alike))
+    log = look.report("kernel_log")
+    # A log that is only late, as all is while memory runs out, will name the victim at the next tick.
+    mute = log is None or log.health in ("failed", "absent")
+    state = look.remembered.kills
+    state.growing |= look.growing
+    for resource, rate in _counted(look, mute=mute and not heard):
+        last = look.remembered.last
+        before = (last.processes, _used(last, resource)) if last is not None else ((), None)
+        seen = Unnamed(look.snapshot.mono, look.snapshot.wall, rate, *before, state.growing.get(resource))
+        state.unnamed.setdefault(resource, seen)
+    yield from _named(look)
+
+
+def resource_of(kill: Event) -> str:
+    """Return the resource that a process was killed for."""
+    # WSL puts all of the user into one group with all but 32 MiB: its limit is the machine's.
+    group = str(kill.fields.get("cgroup", ""))
+    limited = kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and group not in ("", "/wsl-user")
+    return f"cgroup:{group}" if limited else "ram"
+
+
+def _placed(look: Measured, kill: Event) -> str:
+    """Return the resource of a kill; where the log leaves out the group, its counter may tell."""
+    last, resource = look.remembered.last, resource_of(kill)
+    if last is not None and kill.fields.get("constraint") == "CONSTRAINT_MEMCG" and not kill.fields.get("cgroup"):
+        groups = list(kills_by_group(_counts(last), _counts(look.snapshot)))
+        return f"cgroup:{groups[0]}" if len(groups) == 1 else resource
+    return resource
+
+
+def _told(heard: Sequence[Event]) -> Iterator[tuple[Event, Sequence[Event]]]:
+    """Yield each kill that is told, with those of the same kind that it stands for.
+
+    While no daemon ran, many may have died: of each group the last one is told, and of very many groups,
+    most of them gone by now, the last of all.
+    """
+    missed: dict[str, list[Event]] = {}
+    for event in heard:
+        resource = resource_of(event)
+        if event.fields.get("past") and resource != "ram":
+            missed.setdefault(resource, []).append(event)
+        else:
+            yield event, (event,)
+    if len(missed) > MOST_MISSED:
+        missed = {"": [event for event in heard if event.fields.get("past") and resource_of(event) != "ram"]}
+    for kills in missed.values():
+        yield kills[-1], kills
+
+
+def _facts(look: Measured, event: Event, alike: Sequence[Event]) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {**event.fields, "killed_wall": event.wall}
+    past, pid = bool(event.fields.get("past")), int(event.fields.get("pid", 0))
+    name = str(event.fields.get("victim", ""))
+    known = look.remembered.processes | {p.pid: p for p in look.snapshot.processes}
+    process = known.get(pid) if not past else None
+    facts["who"] = full_name(short_name(process) if process is not None and process.name == name else name, pid)
+    if past:  # told now, and not of now
+        facts["died_wall"] = event.wall
+    if len(alike) > 1:
+        victims = Counter(str(e.fields.get("victim", "?")) for e in alike).most_common()
+        told = tuple(say("{count} x {name}", count=n, name=name) for name, n in victims)
+        facts |= {"kills": len(alike), "victims": told}
+    return facts
+
+
+def _counted(look: Measured, *, mute: bool) -> Iterator[tuple[str, float]]:
+    """Yield where the counters say that somebody was killed since the last look, and how many a second."""
+    state, mono = look.remembered.kills, look.snapshot.mono
+    count, before = look.snapshot.value(memory.OOM_KILLS), state.machine
+    if not mute:  # the log tells all that is counted until now
+        state.machine, state.groups, state.unplaced = (None if count is None else (mono, count)), {}, 0
+        return
+    now = _counts(look.snapshot)
+    found = kills_by_group(state.groups, now)
+    seconds = mono - before[0] if before is not None and mono > before[0] else 1.0
+    for path, kills in found.items():
+        yield f"cgroup:{path}", kills / seconds
+    state.groups = now or state.groups
+    if count is None:
+        return
+    state.machine = mono, count
+    if before is not None and mono > before[0]:
+        kills = state.of_the_machine(int(count - before[1]), sum(found.values()), watched=bool(now))
+        if kills:
+            yield "ram", kills / seconds
+
+
+def _counts(snapshot: Snapshot) -> dict[str, Counts]:
+    hits = snapshot.family(cgroups.LIMIT_HITS)
+    return {
+        labels[0]: Counts(int(kills), None if labels not in hits else int(hits[labels]))
+        for labels, kills in snapshot.family(cgroups.OOM_KILLS).items()
+    }
+
+
+def _named(look: Measured) -> Iterator[Signal]:
+    """Yield the counted kills, each when it can be told who is gone, or when waiting has not helped."""
+    unnamed = look.remembered.kills.unnamed
+    for resource, kill in list(unnamed.items()):
+        used = _used(look.snapshot, resource)
+        freed = None if used is None or kill.used_bytes is None else int(kill.used_bytes - used)
+        gone = victim(kill, look.snapshot.processes, resource.partition(":")[2], freed)
+        if gone is None and kill.processes and look.snapshot.mono - kill.mono <= PATIENCE_SECONDS:
+            continue
+        del unnamed[resource]
+        facts: dict[str, Fact] = {"kills_per_second": kill.kills_per_second, "killed_wall": kill.wall}
+        if gone is not None:
+            facts |= {"likely": full_name(short_name(gone), gone.pid), "pid": gone.pid, "size_bytes": held(gone)}
+        yield Signal(resource, 1.0, facts)
+
+
+def _used(snapshot: Snapshot, resource: str) -> Number | None:
+    if resource != "ram":
+        return snapshot.value(cgroups.CURRENT, resource.partition(":")[2])
+    total, left = (snapshot.value(memory.MEMINFO[line]) for line in ("MemTotal", "MemAvailable"))
+    return None if total is None or left is None else total - left

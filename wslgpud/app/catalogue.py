@@ -1,0 +1,35 @@
+"""Every metric of the program, gathered from the modules that declare them."""
+
+from __future__ import annotations
+
+import sys
+
+from wslgpud import verdict
+from wslgpud.advise import checkups
+from wslgpud.alerts import alert_metrics as alerts
+from wslgpud.app import systemd
+from wslgpud.metrics import Catalogue
+from wslgpud.risk import risk_metrics as risk
+from wslgpud.sampling import sampler
+from wslgpud.serve import health, otlp
+from wslgpud.sources.registry import SOURCES
+from wslgpud.store import store_metrics as store
+from wslgpud.stress import stress_metrics as stress
+
+
+def catalogue() -> Catalogue:
+    """Return all families, in the order in which they are exposed; ValueError where two have the same name."""
+    declaring = (sampler, risk, verdict, stress, checkups, alerts, store, systemd, health, otlp)
+    sources = (spec for source in SOURCES for spec in source.metrics)
+    return Catalogue((*sources, *(spec for module in declaring for spec in module.METRICS)))
+
+
+def table() -> str:
+    """Return the README's table of metrics, in Markdown."""
+    lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    lines += [f"| `{spec.sample}` | {spec.kind} | {', '.join(spec.labels)} | {spec.help} |" for spec in catalogue()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

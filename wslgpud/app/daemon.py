@@ -1,0 +1,218 @@
+"""The composition root: builds everything, lets it run, and ends it in order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from wslgpud import __version__
+from wslgpud.advise.checkups import Checkups
+from wslgpud.alerts import blackbox, build, runbook, send_policy
+from wslgpud.alerts.channels import alertmanager, apprise
+from wslgpud.alerts.manager import HISTORY_SECONDS, AlertManager, Installation
+from wslgpud.alerts.rules import LASTING
+from wslgpud.app import systemd
+from wslgpud.app.answers import Answers
+from wslgpud.app.catalogue import catalogue
+from wslgpud.app.loop import Loop
+from wslgpud.config import Config
+from wslgpud.config.key import ConfigError
+from wslgpud.host import Host, NoData, SourceError, oom_score_adjust
+from wslgpud.model import Transition
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.security import safe_files
+from wslgpud.serve import LocalApi, Publisher, Route, ServeError, Server, api, otlp, routes
+from wslgpud.serve import runbook as runbook_page
+from wslgpud.serve.archive import Archive
+from wslgpud.store import Store, StoreError, shown, sqlite_path, store_metrics
+from wslgpud.stress import schedule, unit
+from wslgpud.stress.schedule import Nightly, inbox
+from wslgpud.verdict import VerdictMetrics
+from wslgpud.words import cause, chosen, failure, say, tongue
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = logging.getLogger(__name__)
+
+#: a clean stop must stay under systemd's and WSL's patience (10 s) by a wide margin
+STOP_SECONDS = 2.0
+
+
+class StartError(Exception):
+    """The daemon cannot start; one line that names the thing and the remedy."""
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration the daemon would not start with; nothing is opened, sent or started.
+
+    What depends on the session (its channels, whether a port is free) is not checked.
+
+    Raises:
+        ConfigError: the key, and what it may be.
+    """
+    alerts = config.alerts
+    build.send_policy(alerts)
+    send_policy.channel_levels(alerts)
+    apprise.understood(apprise.urls_from(alerts.urls, alerts.urls_file))
+    for url in alerts.alertmanager_urls:
+        alertmanager.AlertmanagerChannel(url)
+    Server(config.server, Publisher(()), ())
+    if config.otlp.endpoint:
+        otlp.Collector(config.otlp)
+    if config.stress.schedule != schedule.OFF:
+        schedule.trigger(config.stress)
+
+
+class Daemon:
+    """The running program. ``with Daemon(...) as daemon: daemon.run()``."""
+
+    def __init__(self, config: Config, host: Host, state_folder: Path, environ: Mapping[str, str]) -> None:
+        self._config, self._host, self._folder, self._environ = config, host, state_folder, environ
+        self._systemd = systemd.Notifier(environ, config.sampling.interval_seconds)
+        self._stop: SimpleQueue[None] = SimpleQueue()
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Open the store, bind the port, prepare the sources. Raises StartError: one of these cannot be had."""
+        systemd.keep_capabilities()
+        if warning := systemd.lack_of_protection(self._environ, oom_score_adjust()):
+            log.warning("%s", warning)
+        try:
+            with ExitStack() as stack:
+                self._open(stack)
+                self._resources = stack.pop_all()
+        except (StoreError, ServeError, ConfigError, NoData, SourceError) as error:
+            raise StartError(cause(error)) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._systemd.send("STOPPING=1")
+        self._resources.close()
+
+    def stop(self) -> None:
+        """Ask the ticks to end; safe in a signal handler.
+
+        An Event is not: a second signal during the first (a closing terminal sends two) would wait for its lock
+        forever. A SimpleQueue is reentrant.
+        """
+        self._stop.put(None)
+
+    def run(self) -> None:
+        """Tick until stopped."""
+        delay = 0.0
+        while True:
+            with suppress(Empty):
+                return self._stop.get(timeout=delay)
+            started = time.monotonic()
+            self.loop.tick()
+            delay = max(0.0, self.loop.monitor.delay_seconds - (time.monotonic() - started))
+
+    def _open(self, stack: ExitStack) -> None:
+        config, host = self._config, self._host
+        with self._folder_in_use():
+            self._folder.mkdir(parents=True, exist_ok=True)
+        target = config.store.path or str(self._folder / "wslgpud.db")
+        self.database = shown(target)
+        # A database on a server leaves the state folder as the only place of ours that can fill up.
+        file = (sqlite_path(target) or self._folder / "wslgpud.db").resolve()
+        boot_id = host.read("/proc/sys/kernel/random/boot_id").strip()
+        store = stack.enter_context(Store(target, config.store, boot_id=boot_id, clock=host.clock))
+        if store.warning:
+            log.warning("%s", store.warning)
+        language = chosen(config.alerts.language, self._environ)
+        place = Installation(socket.gethostname(), self._folder.resolve(), file.parent, language)
+        alerts = self._alerts(store, place)
+        stack.callback(alerts.close, STOP_SECONDS)
+        if (run := store.previous_run) is not None and not run.clean:
+            blackbox.examine_in_background(host, store, run, boot_id, alerts)
+        self.answers = answers = Answers(config, host, self._folder, store)
+        verdicts = VerdictMetrics()
+        publisher = Publisher(catalogue(), host.clock)
+        for readings in (alerts.readings, systemd.readings, verdicts.readings):
+            publisher.include(readings)
+        publisher.include(lambda: store_metrics.readings(store.stats()))
+        archive = Archive(lambda: store.reader, place.host, language)
+        table = [
+            *routes(publisher, answers.status, answers.now),
+            *api.routes(publisher, catalogue(), archive, answers.now, store.stats, answers.checkup),
+            *runbook_page.routes(runbook.sections),
+        ]
+        server = Server(config.server, publisher, table)
+        server.start()
+        self.url = server.url.removesuffix("/")
+        stack.callback(server.stop, STOP_SECONDS)
+        if config.otlp.endpoint:
+            push = otlp.Push(config.otlp, publisher.readings, host.clock)
+            stack.callback(push.close, STOP_SECONDS)
+            publisher.include(push.readings)
+        watched = config
+        if host.live:  # --state decides too: the disk to watch is the one that we write to
+            watched = replace(config, store=replace(config.store, path=str(file)))
+        monitor = SamplingPipeline(watched, host)
+        stack.callback(monitor.close)
+        apart = self._environ.get(unit.VARIABLE) == "yes"
+        nightly = Nightly(config.stress, host, self._folder, store, apart=apart)
+        self.loop = Loop(monitor, alerts, nightly, store, publisher, answers, verdicts, self._systemd, tongue(language))
+        stack.callback(self.loop.keep_lessons, last=True)
+        self.loop.recall_lessons(host.clock.wall())
+        stack.callback(nightly.close)
+        publisher.include(nightly.readings)
+        rounds = Checkups(answers.checkup)
+        publisher.include(rounds.readings)
+        rounds.start()
+        stack.callback(rounds.close)
+        alerts.dispatcher.start()
+        self._leave_note(stack, table, guarded=server.guarded)
+
+    def _alerts(self, store: Store, place: Installation) -> AlertManager:
+        def earlier() -> Iterator[tuple[int, Transition]]:
+            """Yield what earlier runs announced; what cannot be read must not keep us from warning."""
+            try:
+                yield from store.changes(self._host.clock.wall() - HISTORY_SECONDS, LASTING)
+            except StoreError as error:
+                log.warning("earlier changes of level are not known: %s", error)
+
+        run, settings = store.previous_run, self._config.alerts
+        return AlertManager(
+            settings,
+            build.channels(settings, self._host, self._environ),
+            store,
+            self._host.clock,
+            place,
+            rows=earlier(),
+            unseen_since_wall=math.inf if run is None else run.stopped_wall or run.started_wall,
+        )
+
+    def _leave_note(self, stack: ExitStack, table: Sequence[Route], *, guarded: bool) -> None:
+        """Leave the address for this machine's own commands."""
+        facts: dict[str, str | int] = {"pid": os.getpid(), "url": self.url, "version": __version__}
+        if guarded:
+            local = LocalApi(self._folder, table)
+            if local.start():
+                stack.callback(local.close)
+                facts["socket"] = local.path.name
+        note = self._folder / "daemon.json"
+        with self._folder_in_use():
+            safe_files.put(note, json.dumps(facts), mode=0o644)  # for everybody's 'wslgpud status'
+            inbox(self._folder).mkdir(exist_ok=True)  # ours, also when root leaves something in it first
+        stack.callback(note.unlink, missing_ok=True)
+
+    @contextmanager
+    def _folder_in_use(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            path, why = str(self._folder), failure(error)
+            said = say("cannot write into {path}: {why}; choose another with --state", path=path, why=why)
+            raise StartError(said) from error

@@ -1,0 +1,102 @@
+"""One tick: look at the machine, warn, write it down, publish it, and tell systemd that we are alive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wslgpud.alerts.manager import AlertManager
+from wslgpud.app import systemd
+from wslgpud.app.answers import Answers, Moment
+from wslgpud.model import Level, Transition
+from wslgpud.sampling.pipeline import PipelineState, SamplingPipeline
+from wslgpud.serve import Publisher
+from wslgpud.serve.status import in_one_line, judged
+from wslgpud.store import Store
+from wslgpud.stress.schedule import Nightly
+from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
+from wslgpud.words import Tongue
+from wslgpud.words.names import LEVELS
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Loop:
+    """Moves each sample from the sensors to all who need it."""
+
+    monitor: SamplingPipeline
+    alerts: AlertManager
+    nightly: Nightly
+    store: Store
+    publisher: Publisher
+    answers: Answers
+    verdicts: VerdictMetrics
+    service: systemd.Notifier
+    tongue: Tongue
+    _runs_known: int = field(default=0, init=False)
+    _alerts_error: str = field(default="", init=False)
+
+    def tick(self) -> None:
+        """Take one sample; ``monitor.delay_seconds`` says when the next is due."""
+        first = self.answers.latest is None
+        state, transitions = self.monitor.tick()
+        # The warning leaves first: under memory pressure any later step may take seconds.
+        self._alert(state, transitions)
+        self.nightly.observe(state.snapshot)
+        for transition in self.nightly.news():
+            self.alerts.report(transition)
+        if len(runs := self.nightly.runs()) != self._runs_known:
+            self._runs_known = len(runs)
+            self.monitor.learn(runs)
+        self.keep_lessons()
+        # Here and not when somebody asks: it looks at a file, and the server's thread must wait for no disk.
+        standing, lately = self.alerts.standing(), self.alerts.lately(NEWS_SECONDS)
+        verdict = decide(state.forecasts, standing, lately, blind=blindness(state.snapshot))
+        self.verdicts.note(verdict)
+        self.answers.latest = Moment(state, verdict, standing, runs)
+        self.publisher.publish(state.snapshot)
+        worst = max((f.level for f in state.forecasts), default=Level.OK)
+        self.store.append(state.snapshot, urgent=worst >= Level.WARNING)
+        self._notify(state, verdict, first=first)
+
+    def recall_lessons(self, now_wall: float) -> None:
+        """Give the engine what earlier runs have learned.
+
+        After a crash only the ceilings: the peak that it remembers as harmless may have been the end of it.
+        """
+        run = self.store.previous_run
+        forgotten = () if run is not None and run.clean else ("peaks",)
+        self.monitor.recall(
+            {
+                subject: (
+                    {name: value for name, value in lesson.document.items() if name not in forgotten},
+                    max(0.0, now_wall - lesson.wall),
+                )
+                for subject, lesson in self.store.learned.items()
+            }
+        )
+
+    def keep_lessons(self, *, last: bool = False) -> None:
+        """Write down what the engine has learned, if it is time to; at the end all of it."""
+        for subject, document in self.monitor.lessons(last=last):
+            self.store.learn(subject, document)
+
+    def _alert(self, state: PipelineState, changes: Sequence[Transition]) -> None:
+        """Hand the tick to the alerts; a bug there must not end the samples."""
+        try:
+            stats = self.store.stats()
+            self.alerts.tick(state.snapshot, state.forecasts, changes, stats.error, stats.damage)
+        except Exception as bug:
+            if repr(bug) != self._alerts_error:
+                log.exception("alerts failed at this tick; please report this")
+            self._alerts_error = repr(bug)
+
+    def _notify(self, state: PipelineState, verdict: Verdict, *, first: bool) -> None:
+        if first:
+            self.service.ready()
+        # Only a tick that saw the memory is a sign of life: without that we warn of nothing.
+        alive = ("WATCHDOG=1",) if state.observation.ram is not None else ()
+        level, said = LEVELS[verdict.label], self.tongue.document(judged(verdict))
+        self.service.send(*alive, f"STATUS={self.tongue.t(level)}: {in_one_line(said)}")

@@ -1,0 +1,81 @@
+"""Being a systemd service: sd_notify(3), capabilities, protection from the OOM killer."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+from wslgpud.host import oom_score_adjust
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import Reading
+
+_HELP = (
+    "Whom the kernel kills when memory runs out: below 0 others before this daemon (-1000: never it), "
+    "above 0 it before others."
+)
+OOM_SCORE_ADJUST = MetricSpec("oom_score_adjust", "gauge", "", _HELP, stored=False)
+METRICS = (OOM_SCORE_ADJUST,)
+
+#: so many samples in a row may be missing before the watchdog takes us for dead, as for /-/healthy
+_MISSED_TICKS = 5
+#: prctl(2)
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+
+
+class Notifier:
+    """Sends state changes to the service manager that the environment names, or nowhere when there is none."""
+
+    def __init__(self, environ: Mapping[str, str], interval_seconds: float) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._watchdog_usec = environ.get("WATCHDOG_USEC", "")
+        self._needed_usec = round(_MISSED_TICKS * interval_seconds * 1e6)
+
+    def ready(self) -> None:
+        """Report the end of the start, and adapt the watchdog to a long sampling interval.
+
+        Its timeout is in the unit, the interval in the configuration: without this a daemon that samples once a
+        minute would be killed once a minute.
+        """
+        impatient = self._watchdog_usec.isdecimal() and int(self._watchdog_usec) < self._needed_usec
+        self.send("READY=1", *[f"WATCHDOG_USEC={self._needed_usec}"] * impatient)
+
+    def send(self, *states: str) -> None:
+        """Send states such as ``STOPPING=1``; a manager that does not listen is no reason to stop."""
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            # Never wait: a manager whose queue is full must not hold up a tick.
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.sendto("\n".join(states).encode(), self._address)
+
+
+def keep_capabilities() -> None:
+    """Keep the capabilities of the unit to ourselves: what we start from now on, as another user, gets none.
+
+    Systemd hands them over as ambient ones, which every child would inherit, the user's alert command too.
+    """
+    ctypes.CDLL(None).prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+def lack_of_protection(environ: Mapping[str, str], score: int | None) -> str:
+    """Return a warning if we are a service the OOM killer does not spare; else nothing.
+
+    systemd says nothing when it cannot lower the score, so it is read back.
+    """
+    if "NOTIFY_SOCKET" not in environ or score is None or score < 0:
+        return ""
+    return (
+        f"when memory runs out the kernel may kill this daemon before who takes it: its OOM score adjustment"
+        f" is {score}. A service of a user, or in a container without CAP_SYS_RESOURCE, cannot be protected;"
+        " 'sudo ./deploy/install' sets up one that is"
+    )
+
+
+def readings() -> list[Reading]:
+    """Return the daemon's protection as a metric."""
+    score = oom_score_adjust()
+    return [] if score is None else [Reading(OOM_SCORE_ADJUST, score)]

@@ -1,0 +1,205 @@
+"""One look at the machine, from the running daemon or by ourselves: the same record either way."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from wslgpud.advise.drives import READERS, open_there, windows_points
+from wslgpud.app.catalogue import catalogue
+from wslgpud.app.process import host_at
+from wslgpud.cli.common import complain, daemon_folders, loaded
+from wslgpud.client import Daemon, Unanswered, answering
+from wslgpud.config import Config
+from wslgpud.host import Host
+from wslgpud.sampling.pipeline import SamplingPipeline
+from wslgpud.serve import status as summary
+from wslgpud.verdict import blindness, decide
+from wslgpud.words import current, say
+
+if TYPE_CHECKING:
+    from wslgpud.cli.live.recent_series import RecentSeries
+    from wslgpud.cli.live.series_source import Past
+
+#: a data set stays where it is
+DRIVES_SECONDS = 10.0
+#: between the two looks that it takes to know rates
+SETTLE_SECONDS = 1.0
+#: without a sample for so long, or for so many intervals, how things stand is not known; as in /-/healthy
+STALE_SECONDS, STALE_INTERVALS = 10.0, 5
+_CATALOGUE = catalogue()
+_ESCAPE = re.compile(r"\\(.)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+#: name of the samples as Prometheus has it -> (labels, value) of each series
+Values = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+
+
+@dataclass(frozen=True)
+class LiveSample:
+    """What was seen at ``mono``: the document of ``wslgpud.serve.status`` and every metric.
+
+    ``seen_by`` is "daemon", "own look" or "recording"; ``where`` the daemon's address.
+    """
+
+    mono: float
+    document: Mapping[str, Any]
+    values: Values
+    seen_by: str
+    where: str = ""
+    #: name of a training that reads from a drive of Windows, and what it has open there
+    on_windows: tuple[str, str] | None = None
+    #: how old the sample was, and how often one is taken
+    age_seconds: float = 0.0
+    interval_seconds: float = 0.0
+
+    def series(self, name: str, **labels: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """Yield the series of a metric (no prefix, no suffix) that have these labels among theirs."""
+        for found, value in self.values.get(_CATALOGUE[name].sample, ()):
+            if labels.items() <= found.items():
+                yield found, value
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Return the sum of those series, or None where there is none."""
+        values = [value for _, value in self.series(name, **labels)]
+        return sum(values) if values else None
+
+    @property
+    def stale(self) -> bool:
+        """Tell whether the daemon answers and does not sample."""
+        return self.age_seconds > max(STALE_SECONDS, STALE_INTERVALS * self.interval_seconds)
+
+
+class NotYet(Unanswered):
+    """The daemon is there, and has taken no sample yet; ``document`` is what it says."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        url = document["url"]
+        super().__init__(say("the daemon at {url} has just started and waits for its first sample", url=url))
+        self.document = document
+
+
+class DaemonFeed:
+    """Asks a running daemon, ours or that of another machine."""
+
+    def __init__(self, daemon: Daemon, *, here: bool = False) -> None:
+        self._daemon = daemon
+        self._watch = DriveWatch(Host()) if here else None
+
+    def look(self) -> LiveSample:
+        """Look once, which may take seconds, or raise ``Unanswered``."""
+        document = self._daemon.status()
+        if "at" not in document:
+            raise NotYet(document)
+        latest = self._daemon.ask("/api/v1/latest")
+        try:
+            values = read_values(latest["values"])
+            age, interval = float(latest["age_seconds"]), float(latest["interval_seconds"])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._daemon.stranger(error) from error
+        found = self._watch.found(document) if self._watch else None
+        return LiveSample(time.monotonic(), document, values, "daemon", self._daemon.url, found, age, interval)
+
+    def past(self, _: RecentSeries) -> Past:
+        """Return where history comes from: a daemon remembers more than a view."""
+        from wslgpud.cli.live.series_source import api_past  # the database only when somebody asks
+
+        return api_past(self._daemon)
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class OwnFeed:
+    """Looks at the machine itself: no daemon is needed, but nothing is remembered and nobody is warned."""
+
+    def __init__(self, config: Config, host: Host, seen_by: str = "own look", folder: Path | None = None) -> None:
+        """Prepare the sources; nothing is read yet. ``folder`` is where a daemon's data may lie."""
+        self._monitor = SamplingPipeline(config, host)
+        self._seen_by, self._folder = seen_by, folder
+        self._watch = DriveWatch(host)
+
+    def look(self) -> LiveSample:
+        """Look once."""
+        state, _ = self._monitor.tick()
+        values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+        for spec, value, labels in state.snapshot.readings():
+            series = values.setdefault(spec.sample, [])
+            series.append((dict(zip(spec.labels, labels, strict=True)), float(value)))
+        verdict = decide(state.forecasts, (), blind=blindness(state.snapshot))
+        document = {"seen_by": self._seen_by} | summary.status(state, verdict, current())
+        return LiveSample(state.snapshot.mono, document, values, self._seen_by, on_windows=self._watch.found(document))
+
+    def past(self, trail: RecentSeries) -> Past:
+        """Return where history comes from: a database, else what ``trail`` has seen."""
+        from wslgpud.cli.live.series_source import past_of  # the database only when somebody asks
+
+        return past_of(str(self._folder / "wslgpud.db") if self._folder else "", trail)
+
+    def close(self) -> None:
+        """Give back what the sources hold."""
+        self._monitor.close()
+
+
+Feed: TypeAlias = DaemonFeed | OwnFeed
+
+
+def feed_of(
+    config: Path | None, state: Path | None, host_root: Path | None, complain: Callable[[str], None] = complain
+) -> Feed:
+    """Return the feed of this machine's daemon, or of a recorded machine; else looks of our own."""
+    settings, folders = loaded(config).config, daemon_folders(state)
+    if host_root is not None:
+        return OwnFeed(settings, host_at(host_root), "recording")
+    if found := answering(folders, complain):
+        return DaemonFeed(found[0], here=True)
+    # What a daemon kept that does not run now is history all the same.
+    with_history = next((folder for folder in folders if (folder / "wslgpud.db").exists()), folders[0])
+    return OwnFeed(settings, Host(), folder=with_history)
+
+
+def looked(feed: Feed, trail: RecentSeries) -> LiveSample:
+    """Look once, through a daemon; by ourselves twice, as rates need two looks. It may raise ``Unanswered``."""
+    first, look = not trail.known(), feed.look()
+    trail.add(look)
+    if first and look.seen_by == "own look":
+        time.sleep(SETTLE_SECONDS)
+        look = feed.look()
+        trail.add(look)
+    return look
+
+
+def read_values(known: Mapping[str, float]) -> Values:
+    """Read the values of ``/api/v1/latest``, whose names are as Prometheus writes them."""
+    values: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for name, value in known.items():
+        sample, _, inside = name.partition("{")
+        labels = {
+            key: _ESCAPE.sub(lambda e: "\n" if e[1] == "n" else e[1], text) for key, text in _LABEL.findall(inside)
+        }
+        values.setdefault(sample, []).append((labels, float(value)))
+    return values
+
+
+class DriveWatch:
+    """Looks now and then whether a training has files of a Windows drive open; see the doctor's check."""
+
+    def __init__(self, host: Host) -> None:
+        self._host, self._looked = host, -math.inf
+        self._found: tuple[str, str] | None = None
+
+    def found(self, document: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the name of such a process of a document, and the path; None where there is none."""
+        now = time.monotonic()
+        if now - self._looked >= DRIVES_SECONDS:
+            self._looked = now
+            points = windows_points(self._host)
+            names = {p["pid"]: p["name"] for p in document.get("processes", ()) if READERS & set(p["roles"])}
+            seen = next(open_there(self._host, names, points), None) if points else None
+            self._found = None if seen is None else (f"{names[seen[0]]} (pid {seen[0]})", seen[1])
+        return self._found

@@ -1,0 +1,179 @@
+"""Where the live view's history comes from: a daemon's API, a database, or what it has seen itself."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from statistics import median_high
+from typing import Any, NamedTuple
+
+from wslgpud.app.catalogue import catalogue
+from wslgpud.cli.live.live_sample import LiveSample
+from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey, busy_share
+from wslgpud.cli.series import WORDS, find, unit_of
+from wslgpud.client import Daemon
+from wslgpud.series.curves import Curve, curve, rates, step_for
+from wslgpud.serve.api_series import MOST_SERIES
+from wslgpud.store import Bucket, Reader, SeriesRef, StoreError
+from wslgpud.words import t
+
+#: of the API's points of all series of an answer, a picture needs a few for each column
+MOST_POINTS = 1200
+#: sparklines begin with so much of what was before the first look, in steps that leave no column blank
+SEED_SECONDS = 600.0
+SEED_POINTS = 300
+
+
+#: what the view has seen itself, by word: curves of ``RecentSeries``, whether shares or bytes a second
+_SEEN: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "used": (("used",), "ratio"),
+    "gpu": (("busy",), "ratio"),
+    "cpu": (("cpu",), "ratio"),
+    "pressure": (("waiting",), "ratio"),
+    "disk": (("disk read", "disk write"), "bytes_per_second"),
+    "network": (("received", "sent"), "bytes_per_second"),
+    "swap": (("swap in", "swap out"), "bytes_per_second"),
+}
+
+
+class Drawn(NamedTuple):
+    """Curves of a time, and how long each of their steps is."""
+
+    curves: Sequence[Curve]
+    step_seconds: float
+
+
+class Past(NamedTuple):
+    """Something that remembers; each question may take a while, and raises ``Told`` where it has no answer.
+
+    ``words()`` returns what can be asked for, what is looked at most often first; ``drawn(word, start, end,
+    points)`` its curves between two moments in about so many points.
+    """
+
+    where: str
+    words: Callable[[], Sequence[str]]
+    drawn: Callable[[str, float, float, int], Drawn]
+    close: Callable[[], None] = lambda: None
+    #: whether it knows more than the view itself
+    earlier: bool = True
+
+
+def database_past(database: str) -> Past:
+    """Read the database beside the daemon, as ``wslgpud history`` does."""
+    reader = Reader(database)
+    place = reader.path
+
+    def words() -> Sequence[str]:
+        known = {ref.metric for ref in reader.kinds()}
+        return [word for word, metrics in WORDS.items() if known.intersection(metrics)]
+
+    def drawn(word: str, start: float, end: float, points: int) -> Drawn:
+        step, found = step_for(end - start, points), list(find(reader, [word]).items())[:MOST_SERIES]
+        curves = [
+            curve(reader, ref, (start, end), step, unit_of(ref.metric), rate=kind == "counter") for ref, kind in found
+        ]
+        return Drawn([one for one in curves if one.points], step)
+
+    where = t("from {path}", path=str(place)) if place else t("from the database")
+    return Past(where, words, drawn, reader.close)
+
+
+def api_past(daemon: Daemon) -> Past:
+    """Ask a daemon's API, also one of another machine."""
+    known: list[Mapping[str, Any]] = []
+
+    def words() -> Sequence[str]:
+        known[:] = daemon.ask("/api/v1/series")["series"]
+        metrics = {one["metric"] for one in known}
+        return [word for word in WORDS if metrics & _samples(word)]
+
+    def drawn(word: str, start: float, end: float, points: int) -> Drawn:
+        names = [one["name"] for one in known if one["metric"] in _samples(word)][:MOST_SERIES]
+        if not names:
+            return Drawn([], 1.0)
+        points = max(10, min(points, MOST_POINTS))
+        answer = daemon.ask("/api/v1/range", series=names, start=start, end=end, points=points)
+        curves = [_curve_of(one) for one in answer["series"]]
+        return Drawn([one for one in curves if one.points], float(answer["step"] or 1))
+
+    return Past(t("from {url}", url=daemon.url), words, drawn)
+
+
+def trail_past(trail: RecentSeries) -> Past:
+    """Return what the view has seen since it began: all there is where no daemon keeps a history."""
+
+    def words() -> Sequence[str]:
+        seen = {key.what for key in trail.known()}
+        return [word for word, (what, _) in _SEEN.items() if seen.intersection(what)]
+
+    def drawn(word: str, start: float, end: float, points: int) -> Drawn:
+        (what, unit), shift, curves = _SEEN[word], time.time() - time.monotonic(), []
+        for key in (key for key in trail.known() if key.what in what):
+            seen = ((mono + shift, value) for mono, value in trail.points(key))
+            if inside := [(wall, v, v, v) for wall, v in seen if start <= wall <= end]:
+                ref = SeriesRef(key.what, (("of", key.which),) if key.which else ())
+                curves.append(Curve(ref, unit, rate=False, points=inside))
+        steps = [b[0] - a[0] for one in curves for a, b in pairwise(one.points)]
+        return Drawn(curves, max(median_high(steps) if steps else 1.0, (end - start) / points))
+
+    return Past(t("no daemon keeps a history here: only what this view has seen"), words, drawn, earlier=False)
+
+
+def _samples(word: str) -> set[str]:
+    """Return the names of a word's metrics as Prometheus and the API have them."""
+    return {catalogue()[metric].sample for metric in WORDS[word]}
+
+
+def _curve_of(series: Mapping[str, Any]) -> Curve:
+    """Return a series of an answer as a curve; a counter as its increase a second."""
+    spec = next(spec for spec in catalogue() if spec.sample == series["metric"])
+    ref = SeriesRef(spec.name, tuple(series["labels"].items()))
+    times, values = series["time"], series["value"]
+    if series["kind"] == "counter":
+        buckets = [Bucket(t, 1, v, v, v, v) for t, v in zip(times, values, strict=True)]
+        points = [(wall, value, value, value) for wall, value in rates(buckets)]
+        return Curve(ref._replace(metric=f"{ref.metric}:rate"), spec.unit, True, points)
+    lows, highs = series.get("min", values), series.get("max", values)
+    return Curve(ref, spec.unit, False, list(zip(times, lows, values, highs, strict=True)))
+
+
+def before(past: Past, look: LiveSample) -> list[tuple[SeriesKey, list[tuple[float, float]]]]:
+    """Return what is remembered of the minutes before a look, as ``RecentSeries`` would have seen it."""
+    if not past.earlier:
+        return []
+    now, known = datetime.fromisoformat(look.document["at"]).timestamp(), past.words()
+
+    def curves(word: str) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
+        if word not in known:
+            return
+        found = past.drawn(word, now - SEED_SECONDS, now, SEED_POINTS).curves
+        if len({one.ref.host for one in found}) > 1:
+            return  # many machines write into this database, and which is ours it does not say
+        for one in found:
+            yield dict(one.ref.labels), [(look.mono + w - now, v) for w, _, v, _ in one.points if w < now]
+
+    capacities = {f["resource"]: f["capacity_bytes"] for f in look.document["forecasts"]}
+    found = [
+        (SeriesKey("used", labels["resource"]), [(mono, 1 - left / capacity) for mono, left in points])
+        for labels, points in curves("headroom")
+        if (capacity := capacities.get(labels["resource"]))
+    ]
+    found += [(SeriesKey("busy", labels["gpu"]), points) for labels, points in curves("gpu")]
+    spent: dict[float, dict[str, float]] = {}
+    for labels, points in curves("cpu"):
+        for mono, share in points:
+            spent.setdefault(mono, {})[labels["mode"]] = share
+    cpu = [(mono, busy) for mono, modes in spent.items() if (busy := busy_share(modes)) is not None]
+    return [*found, (SeriesKey("cpu"), cpu)]
+
+
+def past_of(database: str, trail: RecentSeries) -> Past:
+    """Return the history in a database, else what ``trail`` has seen."""
+    if "://" in database or Path(database).exists():
+        with contextlib.suppress(StoreError):  # another user's, or damaged: 'wslgpud history' says which
+            return database_past(database)
+    return trail_past(trail)

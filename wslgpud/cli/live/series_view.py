@@ -1,0 +1,199 @@
+"""History in the live view: a series from seconds to a year, drawn over the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from wslgpud.cli.chart import chart
+from wslgpud.cli.history import legend
+from wslgpud.cli.live.series_source import Drawn, Past
+from wslgpud.cli.series import amount
+from wslgpud.colors import TERMINAL_LINES
+from wslgpud.words import Told, current, t
+
+DAY_SECONDS = 86400
+#: name and length of the times that can be looked at
+SPANS: Sequence[tuple[str, float]] = (
+    *(("1 min", 60), ("5 min", 300), ("15 min", 900), ("1 h", 3600), ("6 h", 21600), ("24 h", DAY_SECONDS)),
+    *(("7 d", 7 * DAY_SECONDS), ("30 d", 30 * DAY_SECONDS), ("90 d", 90 * DAY_SECONDS), ("1 y", 365 * DAY_SECONDS)),
+)
+#: what is looked at first, where it is known
+FIRST = ("headroom", "used")
+#: how often what ends now is asked for again
+FRESH_SECONDS = 2.0
+_LABELS = 12
+
+
+@dataclass(frozen=True)
+class View:
+    """What is looked at: a word, how long a time, and how many seconds before now it ends."""
+
+    words: Sequence[str] = ()
+    place: int = 0
+    span: int = 2
+    back_seconds: float = 0.0
+
+    @property
+    def word(self) -> str:
+        """The chosen one, empty where there is none."""
+        return self.words[self.place] if self.words else ""
+
+    @property
+    def seconds(self) -> float:
+        """How long the time is."""
+        return SPANS[self.span][1]
+
+    def other(self, way: int) -> View:
+        """Return the view of the next word, or the one before."""
+        return replace(self, place=(self.place + way) % max(1, len(self.words)))
+
+    def longer(self, way: int) -> View:
+        """Return the view of a longer time, or a shorter one."""
+        return replace(self, span=max(0, min(self.span + way, len(SPANS) - 1)))
+
+    def moved(self, way: int) -> View:
+        """Return the view of half a time earlier (-1) or later (1), never beyond now."""
+        return replace(self, back_seconds=max(0.0, self.back_seconds - way * self.seconds / 2))
+
+    def until_now(self) -> View:
+        """Return the view of the time up to now."""
+        return replace(self, back_seconds=0.0)
+
+
+def history(
+    view: View, drawn: Drawn | None, said: tuple[str, str], size: tuple[int, int], now: float
+) -> RenderableType:
+    """Draw a view into so many columns and lines.
+
+    ``drawn`` is None while it is still asked for; ``said`` is where it comes from, and what went wrong.
+    """
+    (width, height), (where, trouble) = size, said
+    end = now - view.back_seconds
+    head = [_choice(view.words, view.place), _choice([name for name, _ in SPANS], view.span)]
+    if trouble or drawn is None or not drawn.curves:
+        nothing = t("looking ...") if drawn is None else t("nothing was recorded in this time")
+        return Group(*head, Text(""), Text(f"  {trouble or nothing}", "yellow" if trouble else "bright_black"))
+    curves = sorted(drawn.curves, key=lambda one: -max(p[3] for p in one.points))
+    kind = curves[0].unit, curves[0].rate
+    shown, write = [one for one in curves if (one.unit, one.rate) == kind], partial(amount, unit=kind[0], rate=kind[1])
+    room, start, step = min(len(shown), max(1, (height - 10) // 3)), end - view.seconds, drawn.step_seconds
+    tall = max(4, height - room - 6)
+    lines = list(chart(shown[: len(TERMINAL_LINES)], start, end, step, write, width=width, height=tall))
+    for line in lines:
+        line.end = "\n"
+    facts = {"since_wall": start, "until_wall": end, "step_seconds": step}
+    note = t("{since_wall} to {until_wall}, a point every {step_seconds}", **facts)
+    more = [t("and {number} more", number=len(shown) - room)] if len(shown) > room else []
+    return Group(
+        *head,
+        *lines,
+        legend(shown[:room], write),
+        Text(current().listed([note, *more, where]), "bright_black", no_wrap=True, overflow="ellipsis"),
+    )
+
+
+def _choice(names: Sequence[str], chosen: int) -> Text:
+    styles = ("bold reverse" if number == chosen else "bright_black" for number in range(len(names)))
+    parts = ((f" {name} ", style) for name, style in zip(names, styles, strict=True))
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+
+
+class History(Screen[None]):
+    """The history over the live view; keys choose what and when."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,h,q", "leave", t("back")),
+        Binding("down,s", "show('other', 1)", t("next")),
+        Binding("up", "show('other', -1)", t("previous")),
+        Binding("plus,equals_sign", "show('longer', 1)", t("longer")),
+        Binding("minus", "show('longer', -1)", t("shorter")),
+        Binding("left", "show('moved', -1)", t("earlier")),
+        Binding("right", "show('moved', 1)", t("later")),
+        Binding("0", "show('until_now')", t("now")),
+    ]
+    CSS = "History #history { height: 1fr; }"
+
+    def __init__(self, past: Past) -> None:
+        super().__init__()
+        self._past, self.view = past, View()
+        self._drawn: Drawn | None = None
+        self._trouble = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay the screen out."""
+        yield Vertical(Static(t("looking ..."), id="history", markup=False))
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Ask for the first time, and then as long as somebody looks."""
+        self.ask()
+        self.set_interval(FRESH_SECONDS, self._refresh)
+
+    def on_resize(self) -> None:
+        """Draw anew."""
+        self.call_after_refresh(self._show)
+
+    def _refresh(self) -> None:
+        if not self.view.back_seconds:
+            self.ask()
+
+    @work(thread=True, exclusive=True, group="history")
+    def ask(self) -> None:
+        """Ask for what is chosen; a later question takes the place of this one."""
+        view, drawn, trouble = self.view, None, ""
+        try:
+            if not view.words:
+                words = self._past.words()
+                first = next((words.index(word) for word in FIRST if word in words), 0)
+                view = replace(view, words=words, place=first)
+            if view.words:
+                end = time.time() - view.back_seconds
+                points = max(40, 2 * (self.size.width - _LABELS))
+                drawn = self._past.drawn(view.word, end - view.seconds, end, points)
+            else:
+                trouble = t("no history yet")
+        except Told as error:
+            trouble = current().text(error.said)
+        if self.is_running:
+            self.app.call_from_thread(self._take, view, drawn, trouble)
+
+    def _take(self, view: View, drawn: Drawn | None, trouble: str) -> None:
+        if self.view.words and view != self.view:
+            return  # meanwhile something else was chosen, and asked for
+        self.view, self._drawn, self._trouble = view, drawn, trouble
+        self._show()
+
+    def _show(self) -> None:
+        # There is none while this is left, and what was asked for may still come.
+        for picture in self.query("#history").results(Static):
+            if picture.size.width:
+                size = picture.size.width, picture.size.height
+                said = self._past.where, self._trouble
+                picture.update(history(self.view, self._drawn, said, size, time.time()))
+
+    def action_leave(self) -> None:
+        """Go back to the live view."""
+        self.dismiss()
+
+    def action_show(self, how: str, *way: int) -> None:
+        """Look at something else, by the name of what ``View`` does."""
+        view = getattr(self.view, how)(*way)
+        if view != self.view:
+            if view.word != self.view.word:
+                self._drawn = None
+            self.view = view
+            self._show()
+            self.ask()

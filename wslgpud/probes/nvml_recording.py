@@ -1,0 +1,118 @@
+"""What a person runs by hand: the cost of each NVML call here, and a recording of this machine."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import re
+import statistics
+import sys
+import time
+from typing import Any
+
+from wslgpud.probes.nvml_backend import LibraryMissing, written
+from wslgpud.probes.nvml_calls import CALLS, EXPENSIVE, GPU_IDENTITY, SYSTEM_IDENTITY
+from wslgpud.probes.nvml_probe import Failed, Session, open_backend
+
+ROUNDS = 200
+#: A call that takes longer is measured fewer times: nobody waits a minute for PCIe throughput.
+PATIENCE_SECONDS = 2.0
+
+
+def run(todo: str, library: str, recording: str) -> int:
+    """Print what ``--costs`` or ``--capture`` asks for; return the exit status."""
+    try:
+        session = Session(open_backend(library, recording), time.monotonic())
+    except LibraryMissing as missing:
+        print(f"no NVML here: {missing}", file=sys.stderr)
+        return 1
+    except Failed as failed:
+        print(f"NVML cannot be used: {failed.call} returned {failed.error}", file=sys.stderr)
+        return 1
+    print(costs(session) if todo == "--costs" else json.dumps(capture(session), indent=1))
+    return 0
+
+
+def costs(session: Session) -> str:
+    """Return a Markdown table of what each call costs on the first GPU, in microseconds."""
+    gpu = next(gpu for gpu in session.gpus if not gpu.lost)
+    lines = [
+        ", ".join(f"{k} {v}" for k, v in {"card": gpu.identity.get("name"), **session.system}.items()),
+        "",
+        "| call | asked every | answers | p50 µs | mean µs | max µs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for call in (*CALLS, *EXPENSIVE):
+        every = f"{call.every_seconds:g} s" if call.every_seconds else "never" if call in EXPENSIVE else "sample"
+        for function, arguments in call.forms:
+            result, taken = _measure(session, function, gpu.handle, *arguments)
+            p50, mean, most = statistics.median(taken), statistics.fmean(taken), max(taken)
+            lines.append(
+                f"| {written(function, *arguments)} | {every} | {result} "
+                f"| {p50 * 1e6:.1f} | {mean * 1e6:.1f} | {most * 1e6:.1f} |"
+            )
+    return "\n".join(lines)
+
+
+def _measure(session: Session, function: str, *arguments: Any) -> tuple[str, list[float]]:
+    taken: list[float] = []
+    result = "yes"
+    while len(taken) < ROUNDS and sum(taken) < PATIENCE_SECONDS:
+        started = time.perf_counter()
+        try:
+            session.ask(function, *arguments)
+        except Failed as failed:
+            result = failed.error
+        taken.append(time.perf_counter() - started)
+    return result, taken
+
+
+def capture(session: Session) -> dict[str, Any]:
+    """Return a recording of this machine for ``--recording``, without what identifies the machine."""
+    recording: dict[str, Any] = {
+        "system": {function: _ask(session, function) for _, function, _ in SYSTEM_IDENTITY},
+        "gpus": [],
+    }
+    forms = [(function, ()) for _, function, _ in GPU_IDENTITY] + [form for call in CALLS for form in call.forms]
+    for gpu in session.gpus:
+        if gpu.lost:
+            recording["gpus"].append({"*": {"error": gpu.lost}})
+            continue
+        answers = {written(f, *a): _ask(session, f, gpu.handle, *a) for f, a in forms}
+        recording["gpus"].append(answers)
+        listed = (process for answer in answers.values() if isinstance(answer, list) for process in answer)
+        for pid in (process["pid"] for process in listed if isinstance(process, dict) and "pid" in process):
+            name = f"nvmlSystemGetProcessName({pid})"
+            recording["system"][name] = _ask(session, "nvmlSystemGetProcessName", pid)
+    return recording
+
+
+def _ask(session: Session, function: str, *arguments: Any) -> Any:
+    try:
+        return _plain(session.ask(function, *arguments))
+    except Failed as failed:
+        return {"error": failed.error}
+
+
+def _plain(answer: Any) -> Any:
+    """Return an answer as JSON holds it, with UUIDs replaced and paths cut to their last part."""
+    if isinstance(answer, bytes):
+        answer = answer.decode("utf-8", "replace")
+    if isinstance(answer, str):
+        return _masked(answer)
+    if isinstance(answer, (list, tuple)):
+        return [_plain(item) for item in answer]
+    if isinstance(answer, ctypes.Structure):
+        return {name: _plain(getattr(answer, name)) for name, *_ in type(answer)._fields_}
+    if hasattr(answer, "__dict__"):
+        return {name: _plain(value) for name, value in vars(answer).items()}
+    return answer
+
+
+def _masked(text: str) -> str:
+    """Replace a UUID by one that tells cards apart but not whose they are; drop folders, which name users."""
+    if re.fullmatch(r"(GPU|MIG)-[0-9a-f-]{36}", text):
+        number = hashlib.sha256(b"wslgpud" + text.encode()).hexdigest()
+        return f"{text[:4]}00000000-0000-0000-0000-{number[:12]}"
+    return text.rpartition("/")[2]

@@ -1,0 +1,85 @@
+"""What the forecasts look like as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wslgpud.metrics import CULPRIT_NAMES, RESOURCE_NAMES, MetricSpec, Unit
+from wslgpud.model import Forecast, Level, Reading
+
+
+def _gauge(name: str, unit: Unit, text: str, *labels: str, decimals: int = 0, stored: bool = True) -> MetricSpec:
+    return MetricSpec(name, "gauge", unit, text, ("resource", *labels), decimals, stored, (RESOURCE_NAMES,))
+
+
+LEVEL = _gauge("risk_level", "", "How bad it is: 0 ok, 1 info, 2 warning, 3 critical, 4 emergency.")
+HEADROOM = _gauge(
+    "headroom_bytes",
+    "bytes",
+    "Memory that can still be taken before allocations fail: RAM with swap, VRAM below its real ceiling.",
+)
+CAPACITY = _gauge("headroom_capacity_bytes", "bytes", "What the headroom would be if nothing were used.")
+CONSUMPTION = _gauge(
+    "consumption_bytes_per_second", "bytes_per_second", "Rate at which the headroom shrinks (negative: it grows)."
+)
+TIME_LEFT = _gauge(
+    "time_to_exhaustion_seconds",
+    "seconds",
+    "Time until the headroom is gone if it goes on like this: early, middle and late end of the range. "
+    "Absent while nothing points to exhaustion.",
+    "estimate",
+)
+PROBABILITY = _gauge(
+    "exhaustion_probability_ratio",
+    "ratio",
+    "Probability that the headroom is gone within so many seconds.",
+    "within_seconds",
+    decimals=3,
+)
+CULPRIT = MetricSpec(
+    "risk_culprit",
+    "info",
+    "",
+    "Who takes the memory, as far as is known, and what points to exhaustion; absent while nothing does.",
+    ("resource", "who", "kind", "cause"),
+    stored=False,  # the changes of level keep it
+    names=(RESOURCE_NAMES, CULPRIT_NAMES),
+)
+AGE = _gauge(
+    "risk_forecast_age_seconds",
+    "seconds",
+    "Age of the sample that the forecast rests on; above 0 while no new one comes and the last one is held.",
+    decimals=1,
+    stored=False,  # a source that is late says so in the database itself
+)
+LEARNED = MetricSpec(
+    "learned_ceiling_bytes",
+    "gauge",
+    "bytes",
+    "Most VRAM that could be had: an allocation failed there (seen), or probably did; absent until then.",
+    ("resource", "certainty"),
+)
+
+METRICS = (LEVEL, HEADROOM, CAPACITY, CONSUMPTION, TIME_LEFT, PROBABILITY, CULPRIT, AGE, LEARNED)
+
+
+def readings(forecasts: Iterable[Forecast]) -> Iterator[Reading]:
+    """Turn forecasts into readings; what a forecast does not know is left out."""
+    for f in forecasts:
+        labels = (f.resource,)
+        yield Reading(LEVEL, int(f.level), labels)
+        yield Reading(HEADROOM, f.headroom_bytes, labels)
+        yield Reading(CAPACITY, f.capacity_bytes, labels)
+        yield Reading(AGE, round(f.age_seconds, 1), labels)
+        if f.capacity_learned:
+            yield Reading(LEARNED, f.capacity_bytes, (f.resource, f.capacity_learned))
+        if f.rate_bytes_per_second is not None:
+            yield Reading(CONSUMPTION, round(f.rate_bytes_per_second), labels)
+        etas = {"early": f.eta_early_seconds, "middle": f.eta_seconds, "late": f.eta_late_seconds}
+        for estimate, seconds in etas.items():
+            if seconds is not None:
+                yield Reading(TIME_LEFT, round(seconds), (f.resource, estimate))
+        if f.level > Level.OK and f.who:
+            yield Reading(CULPRIT, 1, (f.resource, str(f.who), f.who_kind, f.cause))
+        for within, probability in f.probabilities.items():
+            yield Reading(PROBABILITY, round(probability, 3), (f.resource, str(within)))

@@ -1,0 +1,137 @@
+"""Staircases: rises between plateaus, whose next step may not fit.
+
+Batch sizes that double, workers that start one after the other, epochs that keep something: between two
+steps nothing moves, so a slope sees nothing; what tells is how large and how regular the steps are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import pairwise, takewhile
+from typing import NamedTuple
+
+MOST_STEPS = 8
+FEWEST_STEPS = 4
+MOST_GROWTH = 3.5
+"""A step so many times as high as the one before is no step of this staircase: batches double."""
+PUNCTUAL = 2.2
+"""Longest wait between steps that come regularly, by the shortest."""
+IN_PROPORTION = 1.5
+"""The same by the steps' sizes, where they come ever later: what a training takes as it starts does not."""
+LEDGER_LEVELS = (0, 2, 4, 6, 8, 10)
+
+
+class Stairs(NamedTuple):
+    """A regular staircase, and when its headroom will be gone."""
+
+    steps: int
+    last_step: float
+    next_step: float
+    steps_left: float
+    probability: float
+    eta_seconds: float
+    interval_seconds: float
+    since: float
+
+
+class _Step(NamedTuple):
+    began: float
+    ended: float
+    size: float
+    height: float
+
+
+class StepLedger:
+    """The last steps of one time scale, fed with the maxima of its blocks."""
+
+    def __init__(self, least: float) -> None:
+        """Take the smallest rise that counts as a step, as a share of the capacity."""
+        self._least = least
+        self._steps: deque[_Step] = deque(maxlen=MOST_STEPS)
+        self._last: float | None = None
+        self._run_from: float | None = None
+        self._t = self._run_t = self._run_end = 0.0
+        self._flat = 0
+
+    def feed(self, t: float, used: float) -> None:
+        """Add the next block."""
+        last, before = self._last, self._t
+        self._last, self._t = used, t
+        if last is None:
+            return
+        rise = used - last
+        if rise <= -1.5 * self._least:
+            self._steps.clear()
+            self._run_from = None
+        elif rise >= 0.5 * self._least:
+            if self._run_from is None:
+                self._run_from, self._run_t = last, before
+            self._flat, self._run_end = 0, t
+        elif self._run_from is not None:
+            self._flat += 1
+            if self._flat < 2:
+                return
+            size = last - self._run_from
+            if size >= self._least:
+                self._steps.append(_Step(self._run_t, self._run_end, size, last))
+            self._run_from = None
+
+    def stairs(self, t: float, headroom: float) -> Stairs | None:
+        """Return the staircase that is being climbed at ``t`` with this share left, or None."""
+        steps, regular = self._steps, self._regular(t, 1.0 - headroom)
+        if not regular:
+            return None
+        sizes = [step.size for step in steps]
+        interval = (steps[-1].began - steps[-4].began) / 3.0
+        still = t - steps[-1].ended
+        ratio = 1.0
+        if sizes[-1] > sizes[-2] > sizes[-3]:
+            ratio = min(2.5, (sizes[-1] / sizes[-3]) ** 0.5)
+        if not self._punctual():  # what doubles its room has as long again to fill it
+            interval = ratio * (steps[-1].began - steps[-2].began)
+        size = following = sizes[-1] * ratio
+        left, count = headroom, 0.0
+        while left > size and count < 50.0:
+            left -= size
+            count += 1.0
+            size *= ratio
+        count += min(1.0, left / size)
+        climbed = sum(sizes[-regular - 1 :])
+        return Stairs(
+            steps=regular + 1,
+            last_step=sizes[-1],
+            next_step=following,
+            steps_left=count,
+            probability=min(regular / (regular + count), climbed / (climbed + headroom)),
+            eta_seconds=max(0.0, interval * max(1.0, count) - still),
+            interval_seconds=interval,
+            since=steps[-regular - 1].began,
+        )
+
+    def _punctual(self) -> bool:
+        """Tell whether the last steps came about as long after one another."""
+        last = [b.began - a.began for a, b in pairwise([*self._steps][-4:])]
+        return max(last) <= PUNCTUAL * min(last)
+
+    def _regular(self, t: float, used: float) -> int:
+        """Return how many times the last steps came in regular time and size; 0 if this is no staircase."""
+        steps = self._steps
+        if len(steps) < FEWEST_STEPS or self._run_from is not None:
+            return 0
+        if used - steps[-1].height > MOST_GROWTH * steps[-1].size:
+            return 0  # what has just come on top is no step
+        gaps, sizes = [b.began - a.began for a, b in pairwise(steps)], [step.size for step in steps]
+        punctual = self._punctual()
+        if not punctual:
+            # Of what doubles its room when it is full, each step is as large as the wait before it was long.
+            gaps = [gap * sizes[-1] / size for gap, size in zip(gaps, sizes[1:], strict=True)]
+        shortest, longest = min(gaps[-3:]), max(gaps[-3:])
+        still = t - steps[-1].ended
+        due = 0.2 * sum(gaps[-3:]) / 3.0 <= still <= 3.0 * longest
+        alike = 0.6 <= sizes[-1] / sizes[-2] <= MOST_GROWTH
+        creep = steps[-1].height - steps[0].height - sum(sizes[1:])
+        spread = PUNCTUAL if punctual else IN_PROPORTION
+        if longest > spread * shortest or not due or not alike or creep > 0.3 * sum(sizes[1:]):
+            return 0
+        alike_before = takewhile(lambda gap: shortest / 2.2 <= gap <= longest * 2.2, reversed(gaps[:-3]))
+        return 3 + len([*alike_before])

@@ -1,0 +1,280 @@
+"""State and outlook of one resource."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from wslgpud.model import GpuSample, Level
+from wslgpud.risk.attribution import NOBODY, Suspect
+from wslgpud.risk.fullness import Full, Fullness
+from wslgpud.risk.growth import Envelope
+from wslgpud.risk.headroom import Room
+from wslgpud.risk.levels import COUNTDOWNS, Cause, Danger, Hysteresis, wanted
+from wslgpud.risk.peaks import Peaks
+from wslgpud.risk.pressure import Pressure
+from wslgpud.risk.settings import RiskSettings
+from wslgpud.risk.staircases import LEDGER_LEVELS, StepLedger
+
+RATE_SECONDS = 60.0
+QUIET_HEADROOM = 0.5
+EXPECTED_SECONDS = 900.0
+"""When a command reaches its earlier peak is not known; the probabilities assume this."""
+
+
+class View(NamedTuple):
+    """How a resource looks after a sample."""
+
+    level: Level
+    danger: Danger | None  # the worst, and the range of times that its scales believe in
+    early_seconds: float | None
+    late_seconds: float | None
+    rate: float | None
+    known: bool = True  # enough was seen for silence to mean something
+    told: Danger | None = None  # the danger that the level holds for, "paused" where that is seen no longer
+
+
+class Circumstances(NamedTuple):
+    """Facts that come with a sample of a resource."""
+
+    pressure: Pressure = Pressure()  # stalls that are about this resource (none for a GPU)
+    exhausted: Literal["", "killed", "refused"] = ""  # somebody was killed for it, or refused it, since the last one
+    ended: Literal["", "freed", "refused"] = ""  # who grew has ended, or has probably failed
+    gap_expected: bool = False  # the time since the last sample is no stall
+    limit_hits: int | None = None  # a cgroup's runs into its limit
+    wanted_bytes: int = 0  # what running commands will still want, by their earlier runs
+    calm: int = 0  # how many such runs took as much as is taken now, and more, and did no harm
+    gpu: GpuSample | None = None
+    end_bytes: float | None = None  # in use when a stress run saw the card's memory come to lie in RAM
+
+
+class Tracker:
+    """One resource: its history at all scales, the peaks it survived, who grew, and the level that holds.
+
+    ``culprit`` and ``culprit_t`` are who grew and when that was found out; ``warned`` that it was warned of.
+    """
+
+    def __init__(self, settings: RiskSettings, capacity: int) -> None:
+        self.settings = settings
+        self.capacity = capacity
+        self.hysteresis = Hysteresis(settings)
+        self.t = self.culprit_t = -math.inf
+        self.headroom = 0
+        self.warned = False
+        self.culprit, self.suspect = NOBODY, Suspect()
+        self._interval = 0.0
+        self._quiet, self._alarmed, self._counting = True, False, False
+        self._ending_t = -math.inf
+        self._ending: Cause = "freed"
+        self._fullness = Fullness(settings)
+        self._hits: deque[tuple[float, int]] = deque(maxlen=32)
+        self._forget()
+
+    def _forget(self) -> None:
+        s = self.settings
+        self._envelope = Envelope(s.noise, s.jump)
+        self._ledgers = {level: StepLedger(s.step) for level in LEDGER_LEVELS}
+        self.peaks = Peaks(s.swing, s.peak_memory_seconds)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=14)
+
+    def rebase(self, capacity: int) -> None:
+        """Take a new capacity: the past under the old one says nothing, only the alarm holds."""
+        self._fullness.rebase(self.capacity / capacity)
+        self.capacity = capacity
+        self._forget()
+
+    def gap(self, t: float) -> float:
+        """Return the seconds by which a sample at ``t`` is overdue, or 0 if it is about on time."""
+        late = t - self.t
+        usual = max(self.settings.gap_seconds, 6.0 * self._interval)
+        return late if math.isfinite(late) and self._interval > 0 and late > usual else 0.0
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes a second that went away over the last minute."""
+        start, headroom = self._recent[0] if self._recent else (self.t, 0)
+        return (headroom - self.headroom) / (self.t - start) if self.t - start > 0 else None
+
+    def miss(self, t: float, pressure: Pressure) -> Level:
+        """Judge a moment at which the sample did not come; return the level that holds.
+
+        Reading memory takes microseconds. Where little is left and either the counters or an earlier alarm
+        point to trouble, a read that does not return is the stall that was to be warned of.
+        """
+        share, late = self.headroom / self.capacity, self.gap(t)
+        stalled = pressure.stalled or self.hysteresis.level >= Level.INFO
+        for danger in self._stalling(share, pressure._replace(stalled=stalled), late, alarmed=self._alarmed):
+            want = wanted(danger, share, 0.0, self.settings)
+            if want > self.hysteresis.level:
+                self.hysteresis.step(t, want, share, self.settings.still_seconds, 0.0)
+        return self.hysteresis.level
+
+    def document(self) -> dict[str, Any]:
+        """Return what is kept across restarts: peaks that did no harm, and of which capacity."""
+        peaks = self.peaks.document(self.t)
+        found = ({"peaks": peaks} if peaks else {}) | self._fullness.document()
+        return {"capacity_bytes": self.capacity, **found} if found else {}
+
+    def recall(self, t: float, document: Mapping[str, Any], age_seconds: float) -> None:
+        """Take over what an earlier run kept so long ago; peaks of another capacity say nothing."""
+        capacity = document.get("capacity_bytes")
+        if isinstance(capacity, int) and abs(capacity - self.capacity) <= 0.01 * self.capacity:
+            self.peaks.recall(t, ((age + age_seconds, peak) for age, peak in document.get("peaks", ())))
+            self._fullness.recall(document)
+
+    def look(self, t: float, room: Room, around: Circumstances) -> View:
+        """Take one sample of the resource at ``t`` seconds; return how it looks."""
+        s, gap, share = self.settings, self.gap(t), room.share
+        if gap:
+            self._envelope.skip(gap)
+            if around.gap_expected:
+                self.hysteresis.forgive(gap)
+        elif math.isfinite(self.t) and t > self.t:
+            step = t - self.t
+            self._interval = step if not self._interval else self._interval + 0.2 * (step - self._interval)
+        self._note_ending(t, around)
+        self._remember(t, room, 1.0 - share)
+        dangers = [] if share >= QUIET_HEADROOM else self._growing(t, share, around.calm)
+        self._quiet = share >= QUIET_HEADROOM
+        alarmed = self.hysteresis.level >= Level.WARNING
+        dangers += self._stalling(share, around.pressure, 0.0 if around.gap_expected else gap, alarmed=alarmed)
+        if around.exhausted and share < self.hysteresis.room_back:
+            dangers.append(Danger("oom", 1.0, 0.0, 0.0))
+        if self._hit_rate(t, around.limit_hits) >= s.limit_hits_per_second and share < s.critical_headroom:
+            dangers.append(Danger("limit", 0.6, 60.0, 10.0))
+        if around.wanted_bytes >= max(s.step * room.capacity, s.expected_near * room.headroom):
+            fits = around.wanted_bytes <= s.expected_too_much * room.headroom
+            dangers.append(Danger("expected", 0.3 if fits else 0.6, EXPECTED_SECONDS, 10.0))
+        full = None
+        if around.gpu is not None:
+            full = self._fullness.look(t, around.gpu, room, around.end_bytes, alarmed=alarmed)
+        view = self._judge(t, share, dangers, full, swap=room.swap)
+        self._alarmed = view.level >= Level.WARNING
+        return view
+
+    def _remember(self, t: float, room: Room, used: float) -> None:
+        self.t, self.headroom = t, room.headroom
+        self._envelope.push(t, used)
+        self.peaks.push(t, used)
+        for level, ended, value in self._envelope.rolled:
+            if level in self._ledgers:
+                self._ledgers[level].feed(ended, value)
+        if not self._recent or t - self._recent[-1][0] >= RATE_SECONDS / 12:
+            self._recent.append((t, room.headroom))
+
+    def _growing(self, t: float, share: float, calm: int) -> list[Danger]:
+        def belief(height: float, since: float) -> float:
+            return 1.0 / (1.0 + self.settings.doubt * (self.peaks.doubt(height, since) + calm))
+
+        growths = [g for g in self._envelope.growths(share, resumed=self._quiet) if g.window_seconds >= 1.4]
+        likely = 0.3 * max((g.probability for g in growths), default=0.0)
+        etas = [g.eta_seconds for g in growths if g.window_seconds >= 2.5 and g.probability >= likely]
+        early = min(etas, default=math.inf)
+        dangers = [
+            Danger(
+                "growth",
+                g.probability * belief(g.height, t - g.window_seconds),
+                g.eta_seconds,
+                g.window_seconds,
+                early_seconds=min(early, g.eta_seconds),
+                rate=g.rate,
+                pace=g.pace,
+            )
+            for g in growths
+        ]
+        for ledger in self._ledgers.values():
+            stairs = ledger.stairs(t, share)
+            if stairs is not None:
+                danger = Danger(
+                    "steps",
+                    stairs.probability * belief(1.0 - share, stairs.since),
+                    stairs.eta_seconds,
+                    stairs.interval_seconds,
+                    early_seconds=max(stairs.eta_seconds, stairs.interval_seconds),
+                    still_seconds=max(4.0, 2.5 * stairs.steps) * stairs.interval_seconds,
+                    next_step=stairs.next_step,
+                    last_step=stairs.last_step,
+                )
+                dangers.append(danger)
+        return dangers
+
+    def _stalling(self, share: float, pressure: Pressure, gap: float, *, alarmed: bool) -> list[Danger]:
+        s = self.settings
+        if share >= s.pressure_headroom:
+            return []
+        dangers = []
+        if gap and pressure.stalled:
+            dangers.append(Danger("stall", 0.95 if alarmed else 0.7, 30.0, gap))
+        if pressure.full >= s.full_warning:
+            dangers.append(Danger("pressure", 0.95 if pressure.full >= s.full_critical else 0.6, 60.0, 10.0))
+        return dangers
+
+    def _hit_rate(self, t: float, hits: int | None) -> float:
+        if hits is None:
+            return 0.0
+        while self._hits and t - self._hits[0][0] > 10.0:
+            self._hits.popleft()
+        if self._hits and hits < self._hits[-1][1]:
+            self._hits.clear()  # the group was made anew
+        self._hits.append((t, hits))
+        start, first = self._hits[0]
+        return (hits - first) / (t - start) if t - start >= 5.0 else 0.0
+
+    def _judge(self, t: float, share: float, dangers: list[Danger], full: Full | None, *, swap: bool) -> View:
+        best, want = None, Level.OK
+        overdue = min(5.0, max(0.0, self._interval - 0.5))
+        overdue *= self.settings.look_ahead if swap else 1.0
+        for danger in dangers:
+            level = wanted(danger, share, overdue, self.settings, margin=0.0 if swap else self.settings.no_swap_margin)
+            if best is None or (level, danger.probability) > (want, best.probability):
+                best, want = danger, level
+        told, passed = best, False
+        if full is not None:
+            chance, spilled = 0.95 if full.critical else 0.6, full.spilled_bytes
+            danger = Danger("full", chance, math.inf, full.seconds, spilled_bytes=spilled)
+            level = wanted(danger, share, 0.0, self.settings)
+            countdown = best.eta_seconds if best is not None and best.cause in COUNTDOWNS else None
+            # What was moved away has passed the end: a countdown to it means nothing any more. Nor does one
+            # that has run out twice over without anything having grown.
+            passed = spilled > 0 and share < self.settings.full_headroom and countdown is not None
+            refuted = countdown is not None and full.flat_seconds > max(self.settings.full_seconds, 2.0 * countdown)
+            if level > want or (level == want and spilled) or passed or refuted:
+                told, want = danger, level
+                self.hysteresis.settle()
+        still = max(best.window_seconds, best.still_seconds) if best is not None else 0.0
+        period = self.peaks.period_seconds if self.hysteresis.level > Level.INFO else 0.0
+        self.hysteresis.interval = self._interval
+        ended = t - self._ending_t
+        # Somebody was killed, failed or ended just now, and what was held is back.
+        back = ended <= self.settings.ending_seconds and share >= self.hysteresis.room_back
+        if (back and want < min(self.hysteresis.level, Level.WARNING)) or (passed and self._counting):
+            level = self.hysteresis.end(t, want, share)
+        else:
+            level = self.hysteresis.step(t, want, share, still, period)
+        quiet = t - self.hysteresis.wanted_t
+        if want < min(level, Level.WARNING) and (best is None or quiet >= self.settings.info_seconds):
+            told = Danger("paused", 0.0, math.inf, self._envelope.still_seconds)
+        elif level == Level.OK and ended < self.settings.news_seconds and share >= self.hysteresis.room_back:
+            told = Danger(self._ending, 0.0, math.inf, ended)
+        self._counting = told is not None and told.cause in COUNTDOWNS
+        early = late = None
+        if best is not None and best is told and best.cause != "expected":
+            likely = 0.3 * best.probability
+            times = [d.eta_seconds for d in dangers if d.cause == best.cause and d.probability >= likely]
+            early = min([0.7 * best.eta_seconds, best.early_seconds, *times])
+            late = max(1.6 * best.eta_seconds, *times)
+        return View(level, best, early, late, self.rate, self._envelope.knows, told)
+
+    def _note_ending(self, t: float, around: Circumstances) -> None:
+        # Who was killed ends as well, and is seen to be gone only later.
+        known = t - self._ending_t <= self.settings.ending_seconds
+        if around.exhausted:
+            self._forget()
+            self._fullness.failed()
+            self._ending_t, self._ending = t, around.exhausted
+        elif known and self._ending != "freed":
+            self.peaks.clear()  # what falls now did harm: a kill is counted before its memory is back
+        elif around.ended and not known and self.hysteresis.level >= Level.WARNING:
+            self._ending_t, self._ending = t, around.ended

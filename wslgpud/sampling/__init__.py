@@ -1,0 +1,1 @@
+"""Sampling: one tick from the sources to a snapshot, an observation for the risk engine, and its assessment."""

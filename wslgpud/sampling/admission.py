@@ -1,0 +1,136 @@
+"""Limits how many user-chosen names become series, alike for history, /metrics and OTLP.
+
+Anybody may rename a process a thousand times a minute, and each name would be a series for years, so each kind
+of name has a fixed number of places (``metrics.Names``). The risk engine sees the tick before.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from wslgpud.metrics import OTHER
+from wslgpud.model import ProcessSample, Reading, Snapshot, SourceReport
+
+log = logging.getLogger(__name__)
+
+#: a name keeps its place for so long after it was last seen
+KEPT_SECONDS = 3600.0
+#: systemd's group of everything that a user has started, including what runs under subordinate uids
+_SLICE = re.compile(r"/user\.slice/user-(\d+)\.slice(/|$)")
+
+Owners = Callable[[str], Collection[str]]
+
+
+class Places:
+    """Which names of one kind are told apart, ``most`` at a time. Pure."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        #: name -> its owner, and when it was last seen
+        self._held: dict[str, tuple[str, float]] = {}
+
+    def refused(self, seen: Collection[str], owners: Owners, now_mono: float) -> set[str]:
+        """Return those of ``seen`` that have no place.
+
+        Whoever comes first gets a place. Once all are taken, somebody who holds fewer of them takes that of
+        whoever holds most, so one user's names never crowd out another's. ``owners`` names the users of a
+        name.
+        """
+        held = self._held
+        held.update({name: (held[name][0], now_mono) for name in seen if name in held})
+        new = [name for name in seen if name not in held]
+        if not new:
+            return set()
+        self._held = held = {n: place for n, place in held.items() if now_mono - place[1] < KEPT_SECONDS}
+        counts = Counter(owner for owner, _ in held.values())
+        for name in new:
+            mine = min(owners(name) or ("",), key=lambda owner: counts[owner])
+            if len(held) < self._most or self._make_room(counts, mine):
+                held[name] = mine, now_mono
+                counts[mine] += 1
+        return {name for name in seen if name not in held}
+
+    def _make_room(self, counts: Counter[str], mine: str) -> bool:
+        """Take a place from whoever holds most, if that leaves them no fewer than the newcomer then has."""
+        greediest, most = counts.most_common(1)[0]
+        if counts[mine] + 1 >= most:
+            return False
+        del self._held[min((n for n in self._held if self._held[n][0] == greediest), key=lambda n: self._held[n][1])]
+        counts[greediest] -= 1
+        return True
+
+
+class Admission:
+    """Gives the names of each tick their places."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Places] = {}
+        self._told_mono: dict[str, float] = {}
+
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with names that have no place added up or left out; usually as it is."""
+        seen: dict[str, dict[str, None]] = {}
+        allowance: dict[str, int] = {}
+        for spec, _, labels in snapshot.readings():
+            for names in spec.names:
+                if (name := names.chosen(spec, labels)) is not None:
+                    seen.setdefault(names.kind, {})[name] = None
+                    allowance[names.kind] = names.an_hour
+        refused = {kind: self._refused(kind, allowance[kind], some, snapshot) for kind, some in seen.items()}
+        if not any(refused.values()):
+            return snapshot
+        return replace(snapshot, reports=tuple(_without(report, refused) for report in snapshot.reports))
+
+    def _refused(self, kind: str, most: int, seen: Collection[str], snapshot: Snapshot) -> set[str]:
+        places = self._places.setdefault(kind, Places(most))
+        refused = places.refused(seen, lambda name: owners(name, snapshot.processes), snapshot.mono)
+        told = self._told_mono.get(kind)
+        if refused and (told is None or snapshot.mono - told >= KEPT_SECONDS):
+            self._told_mono[kind] = snapshot.mono
+            log.warning(
+                "more than %d names of the kind %r within an hour; the rest has no series of its own", most, kind
+            )
+        return refused
+
+
+def owners(name: str, processes: Iterable[ProcessSample]) -> set[str]:
+    """Return the users whose name it is: those in whose slice a cgroup lies, or who run such a program."""
+    if own := _SLICE.match(name):
+        return {own[1]}
+    return {_user(process) for process in processes if name in (process.name, process.command)}
+
+
+def _user(process: ProcessSample) -> str:
+    """Return the user of a process: by its slice where there is one, for anybody may have 65,536 uids."""
+    own = _SLICE.match(process.cgroup)
+    return own[1] if own else str(process.uid)
+
+
+def _without(report: SourceReport, refused: dict[str, set[str]]) -> SourceReport:
+    kept: dict[tuple[str, tuple[str, ...]], Reading] = {}
+    for reading in report.sample.readings:
+        admitted = _admitted(reading, refused)
+        if admitted is None:
+            continue
+        key = (admitted.spec.name, admitted.labels)
+        if key in kept and OTHER in admitted.labels:
+            admitted = admitted._replace(value=kept[key].value + admitted.value)
+        kept[key] = admitted
+    return replace(report, sample=replace(report.sample, readings=tuple(kept.values())))
+
+
+def _admitted(reading: Reading, refused: dict[str, set[str]]) -> Reading | None:
+    """Return a reading under names that have a place, None where it is to be left out."""
+    spec, _, labels = reading
+    for names in spec.names:
+        if names.chosen(spec, labels) not in refused.get(names.kind, ()):
+            continue
+        if not names.summed:
+            return None
+        at = spec.labels.index(names.label)
+        labels = (*labels[:at], OTHER, *labels[at + 1 :])
+    return reading if labels is reading.labels else reading._replace(labels=labels)

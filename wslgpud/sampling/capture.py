@@ -1,0 +1,269 @@
+"""``wslgpud capture``: write down what this machine shows, as a machine that tests can be run on.
+
+Only what the sources read is written, and of that only what they need: no arguments of programs, no other
+lines of the kernel log, no other mounts; names, numbers and addresses that say whose machine it is are
+replaced. Names of programs stay, so whoever shares a capture should look through it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from wslgpud.config import Config
+from wslgpud.host import DiskSpace, Host, NoData, SourceError, output
+from wslgpud.model import Sample
+from wslgpud.probes.interop import BINFMT
+from wslgpud.probes.supervisor import clean_environment, python_command
+from wslgpud.security.redaction import masked
+from wslgpud.sources import Source
+from wslgpud.sources.disk import mounts
+from wslgpud.sources.kernel_lines import parse_line
+from wslgpud.sources.kernel_log import KernelLogSource
+from wslgpud.sources.registry import SOURCES
+from wslgpud.sources.roles import FRAMEWORK, GPU_DEVICE, short_command
+from wslgpud.sources.windows import WindowsSource
+
+_KMSG = "/dev/kmsg"
+_NVML_SECONDS = 60  # a sleeping card takes its time
+_UUID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE)
+_LONG_HEX = re.compile(r"\b[0-9a-f]{24,64}\b")
+_MAC = re.compile(r"\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b", re.IGNORECASE)
+# Windows' names have spaces, and .wslconfig doubles its backslashes.
+_HOME = re.compile(r"((?:/home|/Users|\\Users)[/\\]+)[^/\\\s]+(?:(?: [^/\\\s]+)+(?=[/\\]))?")
+_TELLING = re.compile(r"dxg|NVRM: Xid|oom-kill:|invoked oom-killer|Killed process")
+_PROCESS = re.compile(r"/proc/(\d+)/(\w+)")
+
+
+class Recorder(Host):
+    """The machine itself, remembering every answer it gave."""
+
+    recorded = True
+    live = False  # sources must take everything, the kernel log included, from what is recorded here
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.root or "/", host.clock)
+        self._host = host
+        self.files: dict[str, str] = {}
+        self.links: dict[str, str] = {}
+        self.disks: dict[str, DiskSpace] = {}
+        self.commands: dict[str, str | dict[str, str]] = {}
+
+    def path(self, path: str) -> str:  # noqa: ARG002 - none of them
+        """Return no path: what a source opened by itself would not be remembered."""
+        return ""
+
+    def read(self, path: str) -> str:
+        """Return and remember the text of a file."""
+        if path == _KMSG and self._host.live:
+            self.files[path] = "".join(_kernel_log(self._host))
+        else:
+            self.files[path] = self._host.read(path)
+        return self.files[path]
+
+    def exists(self, path: str) -> bool:
+        """Tell, and remember if so, whether ``path`` is there."""
+        there = self._host.exists(path)
+        if there and path not in self.files:
+            # Git keeps no empty folders.
+            self.files[f"{path}/.keep" if Path(self._host.path(path)).is_dir() else path] = ""
+        return there
+
+    def names(self, path: str, most: int | None = None) -> list[str]:
+        """Return the names in a folder; most are remembered by what is read below it."""
+        names = self._host.names(path, most)
+        if path == BINFMT:
+            self.files.update({f"{path}/{name}": "" for name in names if name.startswith("WSLInterop")})
+        return names
+
+    def link(self, path: str) -> str | None:
+        """Return and remember where a link points."""
+        target = self._host.link(path)
+        if target is not None:
+            self.links[path] = target
+        return target
+
+    def disk_space(self, path: str) -> DiskSpace:
+        """Return and remember size and space of a file system."""
+        self.disks[path] = space = self._host.disk_space(path)
+        return space
+
+    def run(self, command: Sequence[str], timeout_seconds: float) -> str:
+        """Return and remember what a command printed, or how it failed."""
+        line = " ".join(command)
+        try:
+            answer = self._host.run(command, timeout_seconds)
+        except SourceError as error:
+            self.commands[line] = {"error": str(error)}
+            raise
+        self.commands[line] = answer
+        return answer
+
+
+def capture(host: Host, folder: Path, config: Config | None = None) -> list[str]:
+    """Write what ``host`` shows to ``folder``, ready for ``RecordedHost``; return the files' names.
+
+    Raises:
+        OSError: the folder is not empty or cannot be written.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+    recorder = Recorder(host)
+    config = config or Config()
+    samples = [_read(source(recorder, config)) for source in SOURCES]
+    files = _needed(recorder, samples)
+    mask = Mask(host)
+    facts: dict[str, Any] = {
+        "kind": "recorded",
+        "origin": "wslgpud capture",
+        "wall": round(host.clock.wall(), 3),
+        "mono": round(host.clock.mono(), 3),
+        "links": _links(recorder.links, files),
+        "disks": {mask.words(p): list(space) for p, space in sorted(recorder.disks.items())},
+        "commands": {
+            line: mask.words(answer) if isinstance(answer, str) else {"error": mask.words(answer["error"])}
+            for line, answer in sorted(recorder.commands.items())
+        },
+    }
+    contents = {
+        f"root{mask.numbers(path)}": (mask.words if _PROCESS.match(path) else mask.numbers)(text)
+        for path, text in sorted(files.items())
+    }
+    contents["host.json"] = json.dumps(facts, indent=1) + "\n"
+    if host.live and (recording := _nvml()):
+        contents["nvml.json"] = mask.words(recording)
+    if answer := _windows(host, config):
+        contents["windows.json"] = mask.words(json.dumps(answer, indent=1)) + "\n"
+    for name, text in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return sorted(contents)
+
+
+class Mask:
+    """Replaces what says whose machine this is; equal things stay equal, different ones apart."""
+
+    def __init__(self, host: Host) -> None:
+        name = host.read_optional("/proc/sys/kernel/hostname").strip()
+        self._name = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])") if len(name) > 3 else None
+        self._numbers: dict[str, int] = {}
+
+    def numbers(self, text: str) -> str:
+        """Return the text with identifiers, addresses and home folders replaced."""
+        text = _UUID.sub(lambda m: f"00000000-0000-0000-0000-{self._number(m):012}", text)
+        text = _LONG_HEX.sub(lambda m: f"{self._number(m):0{len(m[0])}}", text)
+        text = _MAC.sub(lambda m: f"00:00:00:00:00:{self._number(m) % 256:02x}", text)
+        return _HOME.sub(r"\1user", text)
+
+    def words(self, text: str) -> str:
+        """Return the text with the machine's name replaced as well, and what looks like a secret.
+
+        Only for what people have named: a machine called "swap" must not spoil the kernel's tables.
+        """
+        text = masked(self.numbers(text))
+        return self._name.sub("host", text) if self._name else text
+
+    def _number(self, match: re.Match[str]) -> int:
+        return self._numbers.setdefault(match[0].lower(), len(self._numbers) + 1)
+
+
+def _read(source: Source) -> Sample:
+    with contextlib.closing(source), contextlib.suppress(NoData, SourceError):
+        return source.read()
+    return Sample()
+
+
+def _needed(recorder: Recorder, samples: list[Sample]) -> dict[str, str]:
+    """Return the files to write: of those read, what the sources need of them."""
+    pids = {p.pid for sample in samples for p in sample.processes or ()}
+    limited = {r.labels[0] for sample in samples for r in sample.readings if r.spec.labels == ("cgroup",)}
+    files = {}
+    for path, text in recorder.files.items():
+        process = _PROCESS.fullmatch(path)
+        if path in ("/proc/1/mounts", "/proc/self/mounts"):
+            files[path] = _mounts(text, set(recorder.disks))
+        elif process is not None:
+            if int(process[1]) in pids:
+                files[path] = _process_file(recorder, int(process[1]), process[2], text)
+                # By this the GPU source knows the process from another one with the same pid.
+                name = text.partition("(")[2].rpartition(")")[0]
+                if process[2] == "stat":
+                    files[f"/proc/{process[1]}/comm"] = f"{name}\n"
+        elif path == _KMSG:
+            lines = (line for line in text.splitlines() if _TELLING.search(line) and parse_line(line))
+            files[path] = "".join(f"{line}\n" for line in lines)
+        elif not path.startswith("/sys/fs/cgroup/") or _leads_to_limit(path, limited):
+            files[path] = text
+    return files
+
+
+def _process_file(host: Host, pid: int, kind: str, text: str) -> str:
+    if kind == "cmdline":
+        return short_command(host, pid).replace(" ", "\0") + "\0"
+    if kind == "maps":
+        libraries = sorted({match[0] for match in FRAMEWORK.finditer(text)})
+        return "".join(f"0-1 r-xp 0 00:00 0 {name}\n" for name in libraries)
+    if kind == "status":
+        return "".join(f"{line}\n" for line in text.splitlines() if line.startswith(("Uid:", "VmSwap:")))
+    # Behind the resident size stand addresses, which help an attacker and nobody else.
+    head, bracket, rest = text.rpartition(")")
+    return f"{head}{bracket} {' '.join(rest.split()[:22])}\n"
+
+
+def _mounts(text: str, asked: set[str]) -> str:
+    """Keep the mounts that a source looks at, and of their options what it looks for."""
+    kept = []
+    for line, mount in zip((ln for ln in text.splitlines() if ln.count(" ") >= 3), mounts(text), strict=True):
+        if mount.point in asked or mount.windows or mount.type in ("cgroup", "cgroup2"):
+            device, point, kind = line.split(" ")[:3]
+            options = [o for o in mount.options if o in ("ro", "rw", "memory", "aname=drvfs")]
+            kept.append(f"{device} {point} {kind} {','.join(options)} 0 0\n")
+    return "".join(kept)
+
+
+def _leads_to_limit(path: str, limited: set[str]) -> bool:
+    folder = str(PurePosixPath(path).parent)
+    return any(f"/sys/fs/cgroup{box}/".startswith(f"{folder}/") or folder.endswith(box) for box in limited)
+
+
+def _links(found: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
+    """Keep what tells a process's program and its GPU; where programs lie tells whose they are."""
+    kept = {}
+    for path, target in sorted(found.items()):
+        process = _PROCESS.match(path)
+        if process is None or f"/proc/{process[1]}/stat" not in files:
+            continue
+        if path.endswith("/exe"):
+            kept[path] = f"/usr/bin/{PurePosixPath(target).name}"
+        elif GPU_DEVICE.fullmatch(target):
+            kept[path] = target
+    return kept
+
+
+def _nvml() -> str:
+    """Return what NVML answers here, as nvml.json holds it; nothing where there is no NVML."""
+    with contextlib.suppress(NoData, SourceError):  # it ends with 1 then, and by a signal where the driver crashes
+        command = python_command("wslgpud.probes.nvml_probe", "--capture")
+        return output(command, _NVML_SECONDS, clean_environment())
+    return ""
+
+
+def _windows(host: Host, config: Config) -> dict[str, Any] | None:
+    """Return what Windows answers here; None where there is none to ask."""
+    with contextlib.closing(WindowsSource(host, config)) as source, contextlib.suppress(NoData, SourceError):
+        return source.ask()
+    return None
+
+
+def _kernel_log(host: Host) -> Iterator[str]:
+    """Yield what /dev/kmsg holds, without waiting for more."""
+    with contextlib.closing(KernelLogSource(host, Config())) as source:
+        while not source.caught_up:
+            yield from source.records()

@@ -1,0 +1,152 @@
+"""What the risk engine sees of a live tick: the same record that a trace holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from wslgpud.metrics import MetricSpec
+from wslgpud.model import CgroupState, GpuSample, Observation, PsiState, RamState, Snapshot, SwapState, VmState
+from wslgpud.sources import cgroups, cpu, gpu, memory, pressure, windows, wsl
+
+#: whose metrics it is made of, beside the samples of cards and processes
+OBSERVED = (memory.MemorySource, pressure.PressureSource, cgroups.CgroupSource, cpu.CpuSource, wsl.WslSource)
+_KINDS = {memory.MemorySource.name: "ram", gpu.GpuSource.name: "gpu", cgroups.CgroupSource.name: "cgroup"}
+
+
+# Fields of the risk engine's states -> the metrics that fill them.
+_RAM = {
+    field: memory.MEMINFO[line]
+    for field, line in (
+        ("total", "MemTotal"),
+        ("available", "MemAvailable"),
+        ("free", "MemFree"),
+        ("cached", "Cached"),
+        ("buffers", "Buffers"),
+        ("dirty", "Dirty"),
+        ("shmem", "Shmem"),
+        ("anon", "AnonPages"),
+        ("slab_reclaimable", "SReclaimable"),
+        ("slab_unreclaimable", "SUnreclaim"),
+        ("hugepages", "Hugetlb"),
+        ("committed", "Committed_AS"),
+    )
+}
+_SWAP = {
+    "total": memory.MEMINFO["SwapTotal"],
+    "free": memory.MEMINFO["SwapFree"],
+    "in_bytes_total": memory.SWAP_IN,
+    "out_bytes_total": memory.SWAP_OUT,
+}
+_VM = {
+    "major_faults_total": memory.MAJOR_FAULTS,
+    "oom_kills_total": memory.OOM_KILLS,
+    "alloc_stalls_total": memory.ALLOC_STALLS,
+    "direct_scan_pages_total": memory.DIRECT_SCANNED,
+    "steal_pages_total": memory.RECLAIM_STOLEN,
+    "blocked_processes": cpu.BLOCKED,
+}
+_CGROUP = {
+    "limit": cgroups.LIMIT,
+    "current": cgroups.CURRENT,
+    "inactive_file": cgroups.INACTIVE_FILE,
+    "active_file": cgroups.ACTIVE_FILE,
+    "slab_reclaimable": cgroups.SLAB_RECLAIMABLE,
+    "swap_limit": cgroups.SWAP_LIMIT,
+    "swap_current": cgroups.SWAP_CURRENT,
+    "max_events_total": cgroups.LIMIT_HITS,
+    "oom_kills_total": cgroups.OOM_KILLS,
+}
+
+
+def observe(snapshot: Snapshot) -> Observation:
+    """Return the snapshot as the risk engine observes it; values that were not read are None."""
+    return Observation(
+        t=snapshot.mono,
+        ram=_ram(snapshot),
+        swap=_swap(snapshot),
+        vm=_vm(snapshot),
+        psi={r: state for r in pressure.RESOURCES if (state := _psi(snapshot, r)) != PsiState()},
+        gpus=_gpus(snapshot),
+        processes=snapshot.processes,
+        cgroups=tuple(_cgroups(snapshot)),
+        wsl=bool(snapshot.family(wsl.WSL)),
+        gap_expected=any(event.kind == "clock_jump" for event in snapshot.events),
+        exhausted=_exhausted(snapshot),
+        late=tuple(
+            _KINDS[report.name]
+            for report in snapshot.reports
+            if report.name in _KINDS and report.health in ("late", "failed")
+        ),
+    )
+
+
+def _gpus(seen: Snapshot) -> tuple[GpuSample, ...]:
+    """Return the cards with Windows' counters, which are matched by name."""
+    cards = {card.name: card for card in reversed(seen.gpus)}
+    for (name,), shared in seen.family(windows.GPU_SHARED).items():
+        if name in cards:
+            size, used = seen.value(windows.GPU_SIZE, name), seen.value(windows.GPU_DEDICATED, name)
+            ratio = used / size if size and used is not None else None
+            cards[name] = replace(cards[name], shared_bytes=int(shared), windows_ratio=ratio)
+    known = {card.index: card for card in cards.values()}
+    return tuple(known.get(card.index, card) for card in seen.gpus)
+
+
+def _exhausted(snapshot: Snapshot) -> tuple[str, ...]:
+    """Name the GPU for which Windows has just refused memory; dxgkrnl does not say which of several."""
+    for event in snapshot.events:
+        fields = event.fields
+        refused = fields.get("function") == "dxgkio_make_resident" and fields.get("error") == "ENOMEM"
+        if event.kind == "dxg_error" and refused and not fields.get("past"):
+            return (f"gpu{snapshot.gpus[0].index}",) if len(snapshot.gpus) == 1 else ("gpu",)
+    return ()
+
+
+def _whole(seen: Snapshot, spec: MetricSpec, *labels: str) -> int | None:
+    value = seen.value(spec, *labels)
+    return None if value is None else int(value)
+
+
+def _filled(seen: Snapshot, fields: Mapping[str, MetricSpec], *labels: str) -> dict[str, Any]:
+    """Return the fields of a state, each with the value of its metric or None."""
+    return {field: _whole(seen, spec, *labels) for field, spec in fields.items()}
+
+
+def _ram(seen: Snapshot) -> RamState | None:
+    levels = _filled(seen, _RAM)
+    # WSL1 reports only free memory, from which nothing follows.
+    return None if levels["total"] is None or levels["available"] is None else RamState(**levels)
+
+
+def _swap(seen: Snapshot) -> SwapState | None:
+    found = _filled(seen, _SWAP)
+    return None if found["total"] is None or found["free"] is None else SwapState(**found)
+
+
+def _vm(seen: Snapshot) -> VmState | None:
+    refaults = [v for kind in ("anon", "file") if (v := _whole(seen, memory.REFAULTS, kind)) is not None]
+    state = VmState(**_filled(seen, _VM), refault_pages_total=sum(refaults) if refaults else None)
+    return None if state == VmState() else state
+
+
+def _psi(seen: Snapshot, resource: str) -> PsiState:
+    def scaled(spec: MetricSpec, factor: int, *labels: str) -> float | None:
+        value = seen.value(spec, resource, *labels)
+        return None if value is None else round(value * factor, 2)
+
+    waiting, stalled = (scaled(spec, 1_000_000) for spec in (pressure.WAITING_SECONDS, pressure.STALLED_SECONDS))
+    return PsiState(
+        None if waiting is None else round(waiting),
+        None if stalled is None else round(stalled),
+        scaled(pressure.WAITING_RATIO, 100, "10s"),
+        scaled(pressure.STALLED_RATIO, 100, "10s"),
+    )
+
+
+def _cgroups(seen: Snapshot) -> Iterator[CgroupState]:
+    for (path,) in seen.family(cgroups.LIMIT):
+        found = _filled(seen, _CGROUP, path)
+        if found["current"] is not None:
+            yield CgroupState(path, **found)

@@ -1,0 +1,156 @@
+"""Samples the machine and assesses its risk: one tick of everything that needs no database and no port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wslgpud.active_runs.reader import RunNotes, expected, running
+from wslgpud.config import Config
+from wslgpud.event import Event
+from wslgpud.host import Host
+from wslgpud.model import Forecast, Observation, Sample, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.risk import risk_metrics
+from wslgpud.risk.engine import Assessment, RiskEngine
+from wslgpud.risk.fullness import card_ends
+from wslgpud.sampling.admission import Admission
+from wslgpud.sampling.observation import observe
+from wslgpud.sampling.sampler import Sampler, SamplingPace
+from wslgpud.sources.registry import SOURCES
+from wslgpud.stress.cards_under_test import CardsUnderTest, LockHolder
+from wslgpud.words import template
+
+log = logging.getLogger(__name__)
+
+_PROGRAM_ENDED = template(
+    "an allocation on {resource} has probably failed at {used_bytes}: {program} ended right after use had grown so far"
+)
+_FREE_AGAIN = template(
+    "an allocation on {resource} has probably failed at {used_bytes}: much of it was free again right after "
+    "use had grown so far"
+)
+
+#: What the engine has learned is handed out to be kept at most this often, unless a ceiling has moved.
+LESSON_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class PipelineState:
+    """What the last tick left for those who ask.
+
+    ``running`` is what runs now, as notes tell it; ``locks`` are held alone by others than our tests.
+    """
+
+    snapshot: Snapshot
+    observation: Observation
+    forecasts: tuple[Forecast, ...]
+    running: Sequence[Mapping[str, Any]] = ()
+    locks: Sequence[LockHolder] = ()
+
+
+class SamplingPipeline:
+    """Samples and assesses; the daemon ticks it, and ``status`` and ``record`` without a daemon do, too."""
+
+    def __init__(self, config: Config, host: Host) -> None:
+        """Build the sources and the engine; nothing is read before the first tick."""
+        self.host = host
+        self._sampler = Sampler(
+            [source(host, config) for source in SOURCES],
+            host.clock,
+            config.sampling.interval_seconds,
+            patient=host.recorded,
+        )
+        self._engine = RiskEngine()
+        self._notes = RunNotes(host)
+        self._tests = CardsUnderTest(host, config.stress, self._notes)
+        self._admission = Admission()
+        self._engine_error = ""
+        self._engine_failures = 0
+        self._lessons: dict[str, dict[str, Any]] = {}
+        self._lessons_mono = host.clock.mono()
+        self._card_ends: Mapping[str, float] = {}
+        self._pace = SamplingPace(config.sampling)
+        self._interval = config.sampling.interval_seconds
+        self._last_full: float | None = None
+        self.delay_seconds = self._interval
+
+    def tick(self) -> tuple[PipelineState, Sequence[Transition]]:
+        """Look once at the machine."""
+        now = self.host.clock.mono()
+        # Whichever tick is nearest to the ordinary interval is a full one: at 0.8 s, the expensive sources would
+        # otherwise be read every 1.6 s, more rarely than on a calm machine.
+        fast = self._last_full is not None and now - self._last_full + self.delay_seconds / 2 < self._interval
+        if not fast:
+            self._last_full = now
+        sampled = self._sampler.tick(fast=fast, planned_seconds=self.delay_seconds)
+        notes = self._notes.read()
+        observation = replace(observe(sampled), expected=expected(notes, sampled.processes))
+        assessment, report = self._assess(self._tests.untested(observation), sampled.wall)
+        self.delay_seconds = self._pace.next_delay(
+            sampled.mono, {f.resource: f.headroom_bytes for f in assessment.forecasts}
+        )
+        reports = (*sampled.reports, report)
+        snapshot = self._admission(replace(sampled, reports=reports, interval_seconds=self.delay_seconds))
+        runs = running(notes, self._notes.trust, self.host.clock.mono())
+        return PipelineState(snapshot, observation, assessment.forecasts, runs, self._tests.held), assessment.changes
+
+    def _assess(self, observation: Observation, wall: float) -> tuple[Assessment, SourceReport]:
+        """Ask the engine. A bug in it costs what it remembers, never the samples, the metrics or the page."""
+        clock = self.host.clock
+        began = clock.mono()
+        error = ""
+        try:
+            assessment = self._engine.observe(observation, wall)
+        except Exception as bug:
+            error = f"internal error: {type(bug).__name__}: {bug}"
+            if error != self._engine_error:
+                log.exception("the risk engine failed and starts anew; please report this")
+            assessment, self._engine = Assessment((), ()), RiskEngine()
+            self._engine.card_ends = self._card_ends
+            self._engine_failures += 1
+        self._engine_error = error
+        readings = tuple(risk_metrics.readings(assessment.forecasts))
+        # Failures that nobody told of go on record.
+        told = ((_PROGRAM_ENDED if one.program else _FREE_AGAIN, one._asdict()) for one in assessment.failures)
+        events = tuple(Event("vram_exhausted", clock.wall(), text, facts) for text, facts in told)
+        for event in events:
+            log.info("%s", event.message)
+        return assessment, SourceReport(
+            "risk",
+            "failed" if error else "ok",
+            Sample(readings, events=events),
+            began,
+            clock.mono() - began,
+            error,
+            None if error else clock.wall(),
+            self._engine_failures,
+        )
+
+    def learn(self, runs: Iterable[StressResult]) -> None:
+        """Take note of what stress runs have measured of the cards; all of them, oldest first."""
+        self._card_ends = self._engine.card_ends = card_ends(runs)
+
+    def recall(self, lessons: Mapping[str, tuple[Mapping[str, Any], float]]) -> None:
+        """Give the engine what earlier runs have learned: by key, and how many seconds ago."""
+        for key, (document, age_seconds) in lessons.items():
+            self._engine.recall(key, document, age_seconds)
+            self._lessons[key] = dict(document)
+
+    def lessons(self, *, last: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what was learned since the last time and is worth keeping; all of it at the end of a run."""
+        now = self.host.clock.mono()
+        due = last or now - self._lessons_mono >= LESSON_SECONDS
+        for key, document in self._engine.lessons().items():
+            before = self._lessons.get(key, {})
+            moved = document.get("ceiling_bytes") != before.get("ceiling_bytes")
+            if moved or (due and document != before):
+                self._lessons[key] = document
+                yield key, document
+        if due:
+            self._lessons_mono = now
+
+    def close(self) -> None:
+        """Give back what the sources hold."""
+        self._sampler.close()

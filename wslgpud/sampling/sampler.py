@@ -1,0 +1,234 @@
+"""One tick: every source that is due, under its deadline, timed; data apart from health."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+
+from wslgpud.config import Sampling
+from wslgpud.host import Clock, NoData, SourceError
+from wslgpud.metrics import gauge
+from wslgpud.model import EMPTY, Health, Reading, Sample, Snapshot, SourceReport
+from wslgpud.sources import Source
+from wslgpud.words import Said, say
+
+log = logging.getLogger(__name__)
+
+#: fall of headroom is watched over this time, long enough to see past one large allocation
+TREND_SECONDS = 5.0
+#: aim at this many samples before the memory is gone at the present rate
+SAMPLES_BEFORE_END = 20
+#: a tick waits no longer than this for anybody, from the second one on: a slow drive of Windows, or /proc of
+#: processes that are being swapped, must not keep us from looking at RAM again.
+PATIENCE_SECONDS = 0.5
+
+
+INTERVAL = gauge(
+    "tick_interval_seconds",
+    "Planned time between the last two samples; shorter while memory shrinks fast.",
+    decimals=3,
+    stored=False,
+)
+LATENESS = gauge(
+    "tick_lateness_seconds", "How much later than planned the sample began: the machine stalls.", decimals=3
+)
+METRICS = (INTERVAL, LATENESS)
+
+
+class Sampler:
+    """Reads the sources, each in the thread of its lane, and puts their reports into a Snapshot."""
+
+    def __init__(
+        self, sources: Iterable[Source], clock: Clock, interval_seconds: float, *, patient: bool = False
+    ) -> None:
+        """Start the lanes; with ``patient`` (a recorded machine) a tick waits for whoever it has asked."""
+        self._clock = clock
+        self._patient = patient
+        self._interval = interval_seconds
+        self._slots = [_Slot(source) for source in sources]
+        self._lanes = [_Lane(name, clock) for name in dict.fromkeys(s.source.lane for s in self._slots)]
+        self._sequence = 0
+        self._started: float | None = None
+
+    def tick(self, *, fast: bool = False, planned_seconds: float | None = None) -> Snapshot:
+        """Read what is due (on a fast tick only the cheap, needed sources) and return all that is known.
+
+        ``planned_seconds`` is how long after the last tick this one was to come (the interval by default); what
+        comes later says so in ``lateness_seconds``, evidence of a stalled machine.
+        """
+        started, wall = self._clock.mono(), self._clock.wall()
+        step = planned_seconds or self._interval
+        lateness = 0.0 if self._started is None else max(0.0, started - self._started - step)
+        self._started = started
+        due = [s for s in self._slots if s.is_due(started, self._interval) and (s.source.fast or not fast)]
+        jobs = [lane.start([slot for slot in due if slot.source.lane == lane.name]) for lane in self._lanes]
+        for job in filter(None, jobs):
+            # The first snapshot is what `wslgpud status` shows and READY stands for: let it be whole.
+            patience = min(job.deadline_seconds, PATIENCE_SECONDS if self._sequence else math.inf)
+            left = None if self._patient else max(0.0, started + patience - self._clock.mono())
+            done = job.done.wait(left)
+            job.overdue = not done and patience == job.deadline_seconds
+        self._sequence += 1
+        ended = self._clock.mono()
+        # What sources say of themselves counts most when they fail, and then their own reports are empty.
+        own = (reading for slot in self._slots for reading in slot.source.own())
+        sample = Sample((Reading(INTERVAL, step), Reading(LATENESS, lateness), *own))
+        tick = SourceReport("sampler", "ok", sample, started, ended - started, last_success_wall=wall)
+        reports = (*(slot.report(ended) for slot in self._slots), tick)
+        return Snapshot(wall, started, self._sequence, reports, lateness)
+
+    def close(self) -> None:
+        """End the lanes and give back what the sources hold; a hung lane is left to the process's end."""
+        for slot in self._slots:
+            slot.source.close()
+        for lane in self._lanes:
+            lane.close()
+
+
+class _Slot:
+    """A source and what is known about it."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.last: SourceReport | None = None
+        # Filled by the lane, emptied by the tick; a deque because its ends are safe across threads.
+        self.arrived: deque[SourceReport] = deque()
+        self.running_since: float | None = None
+        self.job: _Job | None = None
+        self.started: float | None = None
+        self.failures = 0
+        self.last_success_wall: float | None = None
+        self._said: Said = ""
+
+    def is_due(self, now: float, interval: float) -> bool:
+        """Tell whether to read now; not while a late answer waits to be taken, or its events were lost."""
+        # Half an interval of slack: a tick that comes a little early must not skip a whole period.
+        period = self.source.period_seconds - interval / 2
+        return not self.arrived and (self.started is None or now - self.started >= period)
+
+    def run(self, clock: Clock) -> None:
+        """Read the source (in its lane's thread) and leave a report."""
+        began = clock.mono()
+        health: Health = "ok"
+        sample = EMPTY
+        error: Said = ""
+        try:
+            sample = self.source.read()
+            self.last_success_wall = clock.wall()
+            if self._said:
+                log.info("source %s answers again", self.source.name)
+        except NoData as absence:
+            health, error = "absent", absence.said
+            log.debug("source %s: %s", self.source.name, error)
+        except SourceError as failure:
+            health, error = "failed", failure.said
+        except Exception as bug:
+            # One source's bug must not take the others, and so the alerts, down with it.
+            health, error = "failed", say("internal error: {error}", error=f"{type(bug).__name__}: {bug}")
+            if error != self._said:
+                log.exception("source %s failed; please report this", self.source.name)
+        if health == "failed":
+            self.failures += 1
+            if error != self._said:  # a change once, not a line a second
+                log.warning("source %s: %s", self.source.name, error)
+        self._said = error if health == "failed" else ""
+        self.arrived.append(self._report(health, began, clock.mono() - began, error, sample))
+        self.running_since = None
+
+    def report(self, now: float) -> SourceReport:
+        """Return the newest report; a source that has not come back in time says that and nothing else."""
+        if self.arrived:
+            self.last = self.arrived.popleft()
+            return self.last
+        since, job = self.running_since, self.job
+        waited = 0.0 if since is None else now - since
+        if since is not None and job is not None and (job.overdue or waited >= job.deadline_seconds):
+            if self.last is None or self.last.health != "late":
+                self.failures += 1
+                log.warning("source %s has not answered for %.1f s; going on without it", self.source.name, waited)
+            self.last = self._report(
+                "late", since, waited, say("no answer for {waited_seconds}", waited_seconds=waited)
+            )
+        elif self.last is None:
+            return replace(self._report("absent", now, 0.0, say("not read yet")), fresh=False)
+        if self.last.fresh:
+            self.last = replace(self.last, fresh=False)
+        return self.last
+
+    def _report(
+        self, health: Health, began: float, seconds: float, error: Said, sample: Sample = EMPTY
+    ) -> SourceReport:
+        state = (self.last_success_wall, self.failures)
+        return SourceReport(self.source.name, health, sample, began, seconds, error, *state)
+
+
+@dataclass
+class _Job:
+    slots: list[_Slot]
+    done: threading.Event
+    deadline_seconds: float
+    overdue: bool = False
+
+
+class _Lane:
+    """A thread that runs the sources of one lane, one job at a time."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self.name = name
+        self._clock = clock
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._current: _Job | None = None
+        # A daemon thread, because a read that never returns must not keep the program from ending.
+        threading.Thread(target=self._work, name=f"lane-{name}", daemon=True).start()
+
+    def start(self, slots: list[_Slot]) -> _Job | None:
+        """Give the lane its sources; None where there are none, or it is still busy with the last ones."""
+        if not slots or (self._current is not None and not self._current.done.is_set()):
+            return None
+        now = self._clock.mono()
+        job = self._current = _Job(slots, threading.Event(), max(slot.source.deadline_seconds for slot in slots))
+        for slot in slots:
+            slot.job, slot.started, slot.running_since = job, now, now
+        self._jobs.put(job)
+        return job
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            for slot in job.slots:
+                slot.run(self._clock)
+            job.done.set()
+
+
+class SamplingPace:
+    """Chooses the time to the next tick: shorter while memory shrinks fast.
+
+    The idea is earlyoom's (sleep = headroom / fill rate), with the measured rate in place of the worst
+    one, so that a full but quiet machine costs no more than an empty one.
+    """
+
+    def __init__(self, settings: Sampling) -> None:
+        self._settings = settings
+        self._history: deque[tuple[float, Mapping[str, int]]] = deque()
+
+    def next_delay(self, mono: float, headroom_bytes: Mapping[str, int]) -> float:
+        """Return the seconds until the next tick, given each resource's headroom now."""
+        while self._history and self._history[0][0] < mono - TREND_SECONDS:
+            self._history.popleft()
+        delay = self._settings.interval_seconds
+        if self._history:
+            then, before = self._history[0]
+            for resource, left in headroom_bytes.items():
+                fallen = before.get(resource, left) - left
+                if fallen > 0:
+                    delay = min(delay, max(left, 0) / fallen * (mono - then) / SAMPLES_BEFORE_END)
+        self._history.append((mono, headroom_bytes))
+        return max(delay, self._settings.fastest_seconds)

@@ -1,0 +1,128 @@
+"""Secrets in text that leaves: on a screen, in a log, a message, a capture, the database, the API.
+
+Two ways. What the configuration declares as secret is known, with every part of it: ``visible`` shows as much
+as is declared, ``without`` takes known values out of a text. In other people's text (titles of processes,
+kernel lines, a server's answer) only the form can tell: ``masked`` knows the usual ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from wslgpud.words import Said, Told
+from wslgpud.words.units import printable
+
+#: How much of a value may be seen: all of it, that it is set, of URLs where they lead, of a command the
+#: program; a person's name by everybody but strangers.
+Shown = Literal["all", "set", "address", "program", "person"]
+SECRET = "(secret)"  # noqa: S105 - what stands in its place
+#: shorter parts of a known secret are in many words
+_SHORTEST = 4
+#: bounded, and only from a word's beginning: a long line must not take the square of its length
+_NAME = r"(?<![\w.-])[\w.-]{0,64}?(?:key|token|secret|passw|pwd|auth|credential)[\w.-]{0,64}"
+_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&"']+)"""
+#: What stands before a secret stays, and shows what was there.
+_FORMS = re.compile(
+    rf"""
+      (?P<kept>
+        (?<=://)(?=[^\s"'<>]{{0,512}}@)                            # user:password@ up to the last @, below
+      | [?&][\w.~%\[\]-]{{1,64}}=                         # every value of a query
+      | {_NAME}["']?\s*=\s*(?:(?:bearer|basic|token)\s+)?   # api_key=, --token=, PASSWORD=
+      | ["']{_NAME}["']\s*:\s*                              # "token": in JSON
+      | (?<!\S)(?=-){_NAME}\s+(?!-)                         # --password and a word behind it
+      | \b(?:authorization\s*:\s*)?(?:bearer|basic)\s+(?=\S{{8}})
+      | \bhooks\.slack\.com/(?:services|workflows)/ | \bdiscord(?:app)?\.com/api/webhooks/
+      | \bapi\.telegram\.org/bot
+      )
+      (?P<rest>(?<=://)[^\s"'<>]{{0,512}}(?=@) | {_VALUE})
+    | \b(?:
+        [spr]k[-_][\w-]{{20,}}                              # OpenAI, Anthropic, Stripe
+      | gh[pousr]_\w{{16,}} | github_pat_\w{{16,}} | glpat-[\w-]{{16,}} | hf_\w{{16,}}
+      | xox[a-z]-[\w-]{{10,}} | (?:AKIA|ASIA)[0-9A-Z]{{12,}} | AIza[\w-]{{30,}}
+      | eyJ[\w-]{{8,4096}}\.[\w-]+(?:\.[\w-]*)?            # JSON Web Tokens
+      | (?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{{32,}}={{0,2}}      # long runs of hexadecimal digits or base64
+      )(?!\w)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def masked(text: str) -> str:
+    """Return a text without what looks like a secret: values of telling names, tokens, passwords in URLs."""
+    return _FORMS.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    kept, rest = found["kept"] or "", found["rest"] or ""
+    quote = rest[0] if rest[:1] in ('"', "'") else ""  # JSON stays JSON
+    return f"{kept}{quote}{SECRET}{quote}"
+
+
+class MaskedError(Told):
+    """An error that is shown, logged or kept, and may quote others: what looks like a secret is gone."""
+
+    def __init__(self, said: Said) -> None:
+        """Say what is wrong; a message that quotes a secret becomes English text without it."""
+        text = str(said)
+        hidden = masked(text)
+        super().__init__(said if hidden == text else hidden)
+
+
+@functools.lru_cache(maxsize=2048)
+def named(text: str) -> str:
+    """Return a name that others chose (of a program, a command, a device) as it may enter what we know.
+
+    It is printable on one line and holds nothing that looks like a secret.
+    """
+    return masked(printable(text))
+
+
+def address(url: str, *, path: bool = False) -> str:
+    """Return of a URL where it leads: scheme, host and port; what is no URL as it is.
+
+    Users and passwords are secrets, and of the URLs of webhooks paths, queries and fragments are, too; ``path`` shows
+    it all the same, where it names a database. A URL may be malformed: a password with an @ or a / in it.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    place, slash, behind = re.split(r"([/?#]|$)", rest, maxsplit=1)
+    if "@" in behind:  # half a password, perhaps
+        return f"{scheme}://{SECRET}"
+    shown = f"{scheme}://{place.rpartition('@')[2]}"
+    if path and slash == "/":
+        return f"{shown}/{re.split('[?#]', behind, maxsplit=1)[0]}"
+    return shown
+
+
+def visible(value: Any, shows: Shown, *, to_stranger: bool = False) -> Any:
+    """Return as much of a value as may be seen, in the same form (a text, a tuple of texts)."""
+    if shows == "all" or not value or (shows == "person" and not to_stranger):
+        return value
+    if shows == "address":
+        return tuple(map(address, value)) if isinstance(value, tuple) else address(value)
+    return (value[0], SECRET)[: len(value)] if shows == "program" else SECRET
+
+
+def parts(url: str) -> list[str]:
+    """Return what of a URL ``address`` does not show, as errors of other programs may quote it."""
+    try:
+        found = urllib.parse.urlsplit(url)
+        # Where a password holds an @, others take its end for a part of the host.
+        secret = [*re.split("[:@]", found.netloc.rpartition("@")[0]), found.path, found.fragment]
+    except ValueError:
+        return [url]
+    pairs = [value for _, value in urllib.parse.parse_qsl(found.query)]
+    quoted = filter(None, [*secret, found.query, *pairs])
+    return [url, *(form for text in quoted for form in (text, urllib.parse.unquote(text)))]
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return a text without these values; those of a few characters stay, for they are in many words."""
+    for secret in sorted({s for s in secrets if len(s) >= _SHORTEST}, key=len, reverse=True):
+        text = text.replace(secret, SECRET)
+    return text

@@ -1,0 +1,200 @@
+"""Collects what decides what a Python will run: everything on its way, its environment, its packages."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from wslgpud.security import safe_files
+from wslgpud.security.run_as.rule import Component, Refused
+from wslgpud.words import failure, say
+
+#: as the kernel (MAXSYMLINKS)
+_MOST_LINKS = 40
+#: an environment made from one that was made from ...: venv itself names the first, other tools two
+_MOST_BASES = 4
+#: how many names of a folder are looked at, and how much of pyvenv.cfg, which has five lines
+_MOST_NAMES, _MOST_BYTES = 10_000, 1 << 16
+_LIBRARIES = ("lib", "lib64", "local/lib", "local/lib64")
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+class Found(NamedTuple):
+    """What decides what a Python will run, and whether torch is among its packages."""
+
+    chain: tuple[Component, ...]
+    torch: bool
+
+
+def survey(python: Path) -> Found:
+    """Return what decides what runs when ``python`` is started.
+
+    Raises:
+        OSError: it is not there, or may not be looked at.
+        Refused: its links lead in circles, or a user's own file system holds it.
+    """
+    surveyor = _Surveyor()
+    names = surveyor.names(python.absolute())
+    surveyor.environments([name.parent.parent for name in names], [name.parent for name in names])
+    own = surveyor.torches & {names[0].parent.parent}  # that of the base is not there for an environment
+    return Found(tuple(surveyor.seen.values()), bool(own))
+
+
+def way(path: Path) -> tuple[Component, ...]:
+    """Return each folder, link and file that is passed on the way to a file, from the root on.
+
+    Raises:
+        OSError, Refused: see ``survey``.
+    """
+    surveyor = _Surveyor()
+    surveyor.walk(path.absolute())
+    return tuple(surveyor.seen.values())
+
+
+class _Surveyor:
+    """Collects components, each once."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, Component] = {}
+        #: roots of the environments that have torch
+        self.torches: set[Path] = set()
+        self._users_mounts = users_mounts()
+
+    def walk(self, path: Path, *, searched: bool = False) -> Path:
+        """Take note of each component of a path, links and what they lead to; return where it ends.
+
+        Raises:
+            OSError, Refused: see ``survey``.
+        """
+        here, rest, links = Path("/"), list(path.parts), 0
+        while rest:
+            name = rest.pop(0)
+            here = here.parent if name == ".." else here / name
+            if (user := self._users_mounts.get(str(here))) is not None:
+                # It says of its files what that user likes, and may never answer.
+                said = say(
+                    "{path} is a file system of user {user}: use a Python that lies elsewhere",
+                    path=str(here),
+                    user=user,
+                )
+                raise Refused(said)
+            if stat.S_ISLNK(self._note(here).mode):
+                links += 1
+                if links > _MOST_LINKS:
+                    raise Refused(say("{path}: its links lead in circles", path=str(path)))
+                rest = [*here.readlink().parts, *rest]
+                here = here.parent
+        if searched:
+            self.seen[str(here)] = replace(self.seen[str(here)], searched=True)
+        return here
+
+    def _note(self, path: Path) -> Component:
+        key = str(path)
+        if key not in self.seen:
+            facts = path.lstat()
+            acl = False
+            if facts.st_mode & stat.S_IWGRP and not stat.S_ISLNK(facts.st_mode):
+                with contextlib.suppress(OSError):  # a file system without any
+                    acl = "system.posix_acl_access" in os.listxattr(path, follow_symlinks=False)
+            self.seen[key] = Component(key, facts.st_uid, facts.st_gid, facts.st_mode, acl)
+        return self.seen[key]
+
+    def names(self, python: Path) -> list[Path]:
+        """Return the names under which an interpreter looks for its environment.
+
+        It goes by its own name first, by that of what it is a link to then, and by where that really lies.
+        """
+        self.walk(python)
+        names = [python]
+        for _ in range(_MOST_LINKS):
+            folder = self.walk(names[-1].parent)
+            names.append(folder / names[-1].name)
+            if not stat.S_ISLNK(self._note(names[-1]).mode):
+                break
+            names.append(Path(os.path.normpath(folder / names[-1].readlink())))
+        return list(dict.fromkeys(names))
+
+    def environments(self, roots: list[Path], programs: list[Path]) -> None:
+        """Take note of environments, their packages, and the interpreters that they were made from."""
+        for _ in range(_MOST_BASES):
+            homes: list[Path] = []
+            for folder in dict.fromkeys([*programs, *roots]):
+                if self._searched(folder) is not None:
+                    homes += self._settings(folder / "pyvenv.cfg")
+            for root in dict.fromkeys(roots):
+                for library in _LIBRARIES:
+                    self._library(root, root / library)
+            if not homes:
+                return
+            programs, roots = homes, [home.parent for home in homes]
+        said = say("{path}: too many environments are made from one another", path=str(programs[0]))
+        raise Refused(said)
+
+    def _searched(self, folder: Path) -> Path | None:
+        """Take note of a folder in which names are looked up; None where it is not there."""
+        try:
+            return self.walk(folder, searched=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _settings(self, file: Path) -> Iterator[Path]:
+        """Take note of pyvenv.cfg; yield the folder of the interpreter that the environment is made from."""
+        try:
+            self.walk(file)
+            with os.fdopen(safe_files.open_plain(file, follow=True), "rb") as opened:
+                text = opened.read(_MOST_BYTES).decode("utf-8", "replace")
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise Refused(say("{path}: {why}", path=str(file), why=failure(error))) from error
+        for home in re.findall(r"^\s*home\s*=\s*(/.*?)\s*$", text, re.MULTILINE | re.IGNORECASE)[:1]:
+            yield Path(home)
+
+    def _library(self, root: Path, folder: Path) -> None:
+        if (real := self._searched(folder)) is None:
+            return
+        for version in listed(real):
+            if not version.startswith("python3"):
+                continue
+            self._searched(folder / version)
+            for packages in _PACKAGES:
+                if self._searched(folder / version / packages) is None:
+                    continue
+                torch = folder / version / packages / "torch"
+                if self._searched(torch) is not None:
+                    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                        self.walk(torch / "version.py")
+                        self.torches.add(root)
+
+
+def listed(folder: Path) -> list[str]:
+    """Return the names in a folder in order, of very many only some; none where it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in itertools.islice(entries, _MOST_NAMES))
+    except OSError:
+        return []
+
+
+def users_mounts() -> dict[str, int]:
+    """Return the file systems that ordinary users have mounted (FUSE), and by whom."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+        for line in text.splitlines():
+            # 36 35 0:50 / /home/me/far rw,nosuid - fuse.sshfs me@far: rw,user_id=1000,group_id=1000
+            place, _, kind = line.partition(" - ")
+            match = re.search(r"\buser_id=(\d+)", kind)
+            if kind.startswith("fuse") and match and int(match[1]):
+                name = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place.split(" ")[4])
+                found[name] = int(match[1])
+    return found

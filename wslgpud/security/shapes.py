@@ -1,0 +1,174 @@
+"""The shape that what others say must have, a stress run's rows above all, before it is used. Pure.
+
+They come from a program that a user may have made (the worker's lines) and from files and databases that
+somebody may have spoiled (stored runs). Each is checked once, where it comes in; whoever handles it later
+divides, formats and compares without checking again. Fields that are not named here are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Shape = Callable[[Any], bool]
+
+#: beyond any size in bytes and any time, and exact as an integer of 64 bits
+_MOST = 1 << 62
+#: A time of zero would make an infinite speed; the shortest that a device's clock tells is longer.
+_SHORTEST_SECONDS = 1e-9
+_LONGEST_TEXT = 4000
+#: of messages within messages
+_DEEPEST = 16
+#: the year 9999, the last that calendars know
+LATEST_WALL = 253_402_300_800 - 86_400
+
+
+class ShapeError(ValueError):
+    """Something does not have the shape it must have; the message says what."""
+
+
+def of(kind: type | tuple[type, ...], holds: Callable[[Any], object] = lambda _: True) -> Shape:
+    """Return the shape of values of a type, for which something ``holds``; booleans are not numbers here."""
+    return lambda value: isinstance(value, kind) and isinstance(value, bool) is (kind is bool) and bool(holds(value))
+
+
+#: a finite figure of a sane size, a count, and a time by which something can be divided
+number = of((int, float), lambda value: -_MOST < value < _MOST)
+whole = of(int, lambda value: 0 <= value < _MOST)
+seconds = of((int, float), lambda value: _SHORTEST_SECONDS <= value < _MOST)
+#: of sane length
+text = of(str, lambda value: len(value) <= _LONGEST_TEXT)
+flag = of(bool)
+#: a word of 64 bits as the worker writes it
+hexadecimal = of(str, re.compile("[0-9a-f]{1,16}").fullmatch)
+
+
+def said(value: object, depth: int = _DEEPEST) -> bool:
+    """Tell whether it is a name, or a message as JSON holds it, with facts that can be worded."""
+    if not isinstance(value, dict):
+        return text(value)
+    words, facts = (value.get("template"), value.get("plural", "")), value.get("facts", {})
+    return (
+        depth > 0
+        and all(text(one) and str(one).isprintable() for one in words)
+        and isinstance(facts, dict)
+        and all(text(name) and _fact(name, fact, depth - 1) for name, fact in facts.items())
+    )
+
+
+def _fact(name: str, value: object, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_fact(name, one, depth - 1) for one in value)
+    if isinstance(value, int | float):
+        return number(value) and (0 <= value < LATEST_WALL or not name.endswith(("_wall", "_clock")))
+    return said(value, depth)
+
+
+def maybe(shape: Shape) -> Shape:
+    """Return the shape of what may also be nothing."""
+    return lambda value: value is None or shape(value)
+
+
+def rows(shape: Shape) -> Shape:
+    """Return the shape of a list of such things."""
+    return lambda value: isinstance(value, list) and all(map(shape, value))
+
+
+def pair(first: Shape, second: Shape) -> Shape:
+    """Return the shape of a list of two."""
+    return lambda value: isinstance(value, list) and len(value) == 2 and first(value[0]) and second(value[1])
+
+
+def table(keys: Shape, values: Shape) -> Shape:
+    """Return the shape of a mapping."""
+    return lambda found: isinstance(found, dict) and all(keys(k) and values(v) for k, v in found.items())
+
+
+def record(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
+    """Return the shape of an object with these fields, and perhaps those."""
+    known = {**(optional or {}), **needed}
+
+    def fits(value: object) -> bool:
+        return (
+            isinstance(value, dict)
+            and all(name in value for name in needed)
+            and all(shape(value[name]) for name, shape in known.items() if name in value)
+        )
+
+    return fits
+
+
+#: the number of a bit, or how many of a word, as a key of JSON
+_BITS = frozenset(map(str, range(65)))
+_ANYTHING = record({})
+_RUNG = {"target": whole, "outcome": text}
+_RUNG_TAKEN = {
+    "actual": whole,
+    "allocate_seconds": number,
+    "write_seconds": seconds,
+    "slowest_slice_seconds": number,
+    "why": text,
+}
+_PATTERN = {"name": text, "verified": whole, "checks": whole, "bad_words": whole, "seconds": number}
+_SPEED = {"index": whole, "bytes": whole, "write": seconds, "change": seconds, "read": seconds}
+_PLACE = pair(whole, whole)
+_SAMPLE = record(
+    {"word": whole, **dict.fromkeys(("expected", "got", "again", "stuck"), hexadecimal)}, {"belongs": maybe(_PLACE)}
+)
+_BITS_COUNTED = table(_BITS.__contains__, whole)
+_BAD = {
+    "pattern": text,
+    "chunk": whole,
+    "words": whole,
+    "samples": rows(_SAMPLE),
+    "bits": _BITS_COUNTED,
+    "flips": _BITS_COUNTED,
+}
+_LOCATED = {"chunk": whole, "belongs": rows(_PLACE)}
+
+#: the worker's lines by their event; others say nothing to us
+LINES: Mapping[str, Shape] = {
+    "begin": record(
+        {},
+        {
+            **dict.fromkeys(("free", "total", "bus_bits", "memory_kilohertz"), maybe(whole)),
+            **dict.fromkeys(("torch", "cuda", "name", "form"), maybe(text)),
+        },
+    ),
+    "beat": record({}, {"phase": text, "traversed": whole, "verified": whole}),
+    "phase": record({"phase": text, "seconds": number}),
+    "rung": record(_RUNG, _RUNG_TAKEN),
+    "fragmentation": _ANYTHING,
+    "chunk": record({"index": whole, "free_less": number}),
+    "filled": record({"bytes": whole}, {"planned": whole}),
+    "speed": record({"sweep": whole, **_SPEED}),
+    "pattern": record(_PATTERN),
+    "bad": record(_BAD),
+    "located": record(_LOCATED),
+    "allocator": _ANYTHING,
+    "beyond": record({"outcome": text}),
+    "released": record({"still_taken": number}),
+    "end": record({"outcome": text}, {"why": text, "facts": table(text, number)}),
+}
+#: the parts of ``StressResult.detail`` that are used
+DETAIL = record(
+    {},
+    {
+        "ladder": rows(record(_RUNG, _RUNG_TAKEN)),
+        "patterns": rows(record(_PATTERN)),
+        "chunks": rows(record({**_SPEED, "class": text})),
+        "errors": rows(lambda row: record({**_BAD, "class": text} if "words" in row else _LOCATED)(row)),
+        "phases": table(text, number),
+        "form": text,
+    },
+)
+
+
+def check_line(line: Mapping[str, Any]) -> None:
+    """Check a line of the stress worker. Raises ShapeError."""
+    event = line.get("event")
+    if not isinstance(event, str):
+        raise ShapeError("it names no event")
+    if event in LINES and not LINES[event](line):
+        raise ShapeError(f"its {event} lacks something, or says something impossible")

@@ -1,0 +1,1 @@
+"""Series over time: resampled curves, exported files, plots."""

@@ -1,0 +1,204 @@
+"""History as files: OpenMetrics for Prometheus, CSV, Parquet; window by window, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from wslgpud import optional_packages
+from wslgpud.metrics import PREFIX, Catalogue
+from wslgpud.model import Number
+from wslgpud.series.curves import escaped, name_of
+from wslgpud.store import Reader, SeriesRef
+from wslgpud.words import Told, say
+
+DAY_SECONDS = 86400.0
+#: steps of one series that are in memory at a time, where steps are asked for
+WINDOW_STEPS = 20_000
+#: rows of a Parquet file that lie together
+ROW_GROUP = 500_000
+
+Progress = Callable[[], None]
+
+
+class ExportError(Told):
+    """A file that cannot be made; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Series between two moments; ``step_seconds`` of None means every sample."""
+
+    series: Mapping[SeriesRef, str]
+    start_wall: float
+    end_wall: float
+    step_seconds: float | None = None
+
+    @property
+    def windows(self) -> list[tuple[float, float]]:
+        """Stretches of time (both ends included) that are read at a time, aligned to the step."""
+        width = DAY_SECONDS if self.step_seconds is None else self.step_seconds * WINDOW_STEPS
+        edges = [self.start_wall]
+        while (edge := (math.floor(edges[-1] / width) + 1) * width) < self.end_wall:
+            edges.append(edge)
+        # times are whole milliseconds
+        return list(zip(edges, [*(edge - 0.001 for edge in edges[1:]), self.end_wall], strict=True))
+
+    @property
+    def size(self) -> int:
+        """How often ``Progress`` is called."""
+        return len(self.windows) * len(self.series)
+
+
+class Piece(NamedTuple):
+    """Values of one series within one window, by time; times are seconds since the epoch."""
+
+    ref: SeriesRef
+    times: Sequence[float]
+    values: Sequence[Number]
+
+
+def read(reader: Reader, wanted: Wanted, ref: SeriesRef, window: tuple[float, float]) -> Piece:
+    """Read one series within one window; of several values at the same moment the last one counts."""
+    if wanted.step_seconds is None:
+        times, values = reader.columns(ref, *window)
+        if len(set(times)) < len(times):
+            times, values = map(list, zip(*dict(zip(times, values, strict=True)).items(), strict=True))
+        return Piece(ref, times, values)
+    points = reader.read(ref, *window, wanted.step_seconds)
+    return Piece(ref, [p.wall for p in points], [p.value for p in points])
+
+
+def by_window(reader: Reader, wanted: Wanted, progress: Progress) -> Iterator[list[Piece]]:
+    """Yield all series of one window after the other."""
+    for window in wanted.windows:
+        pieces = []
+        for ref in wanted.series:
+            pieces.append(read(reader, wanted, ref, window))
+            progress()
+        yield pieces
+
+
+def openmetrics(  # noqa: PLR0913, PLR0917 - its sources
+    reader: Reader, wanted: Wanted, out: IO[str], progress: Progress, catalogue: Catalogue, extra: Mapping[str, str]
+) -> None:
+    """Write what ``promtool tsdb create-blocks-from openmetrics`` reads: each family with all its samples.
+
+    ``extra`` are labels for every series, such as the job and instance under which it was scraped.
+    https://prometheus.io/docs/specs/om/open_metrics_spec/
+    """
+    families: dict[str, list[SeriesRef]] = {}
+    for ref in wanted.series:
+        families.setdefault(ref.metric, []).append(ref)
+    several = len({ref.host for ref in wanted.series}) > 1
+    for metric, refs in families.items():
+        kind, spec = wanted.series[refs[0]], catalogue.find(metric)
+        out.write(f"# TYPE {PREFIX}{metric} {kind}\n")
+        if spec is not None:
+            if spec.unit:
+                out.write(f"# UNIT {PREFIX}{metric} {spec.unit}\n")
+            out.write(f"# HELP {PREFIX}{metric} {escaped(spec.help)}\n")
+        for ref in refs:
+            labels = {**extra, **({"host": ref.host} if several else {}), **dict(ref.labels)}
+            name = name_of(sample_name(metric, kind), labels.items())
+            for window in wanted.windows:
+                piece = read(reader, wanted, ref, window)
+                out.writelines(
+                    f"{name} {value} {time:.3f}\n" for time, value in zip(piece.times, piece.values, strict=True)
+                )
+                progress()
+    out.write("# EOF\n")
+
+
+def sample_name(metric: str, kind: str) -> str:
+    """Return the name under which Prometheus knows the samples of a metric."""
+    return f"{PREFIX}{metric}{'_total' if kind == 'counter' else ''}"
+
+
+def long_csv(reader: Reader, wanted: Wanted, out: IO[str], progress: Progress) -> None:
+    """Write a line a value (time, host, metric, labels, value): day by day, and series by series in each."""
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(["time", "host", "metric", "labels", "value"])
+    for pieces in by_window(reader, wanted, progress):
+        for ref, times, values in pieces:
+            name = sample_name(ref.metric, wanted.series[ref])
+            labels = json.dumps(dict(ref.labels)) if ref.labels else ""
+            rows.writerows(
+                (stamp(time), cell(ref.host), name, labels, value) for time, value in zip(times, values, strict=True)
+            )
+
+
+def cell(text: str) -> str:
+    """Return text that a spreadsheet shows as it is: a name like ``=cmd()`` would run as a formula.
+
+    See https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+
+
+def wide_csv(pieces: Iterable[Sequence[Piece]], out: IO[str]) -> None:
+    """Write a line a moment with a column a series; what is not known stays empty."""
+    rows = csv.writer(out, lineterminator="\n")
+    for number, window in enumerate(pieces):
+        if not number:
+            several = len({piece.ref.host for piece in window}) > 1
+            names = (f"{p.ref.host}: {p.ref}" if several else str(p.ref) for p in window)
+            rows.writerow(["time", *map(cell, names)])
+        known: dict[float, list[Number | str]] = {}
+        for column, piece in enumerate(window):
+            for time, value in zip(piece.times, piece.values, strict=True):
+                known.setdefault(time, [""] * len(window))[column] = value
+        rows.writerows([stamp(time), *known[time]] for time in sorted(known))
+
+
+@functools.lru_cache(maxsize=100_000)
+def stamp(time: float) -> str:
+    """Return a time as text; most series share theirs."""
+    return datetime.fromtimestamp(time, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parquet(
+    pieces: Iterable[Sequence[Piece]], kinds: Mapping[SeriesRef, str], catalogue: Catalogue, path: Path
+) -> None:
+    """Write a row a value (time, host, metric, labels, unit, value) as Parquet.
+
+    Raises:
+        ExportError: pyarrow is missing.
+    """
+    try:
+        import pyarrow as pa  # 40 MB that only this needs
+        from pyarrow import parquet as files
+    except ImportError as error:
+        raise ExportError(say("Parquet needs pyarrow: {remedy}", remedy=optional_packages.remedy("parquet"))) from error
+    words = pa.dictionary(pa.int32(), pa.string())
+    times = pa.timestamp("ms", tz="UTC")
+    texts = [(name, words) for name in ("host", "metric", "labels", "unit")]
+    schema = pa.schema([("time", times), *texts, ("value", pa.float64())])
+
+    def table(piece: Piece) -> Any:
+        ref, count = piece.ref, len(piece.times)
+        spec = catalogue.find(ref.metric)
+        name, unit = sample_name(ref.metric, kinds.get(ref, "gauge")), spec.unit if spec else ""
+        same = pa.array([0] * count, pa.int32())
+        columns = [
+            pa.DictionaryArray.from_arrays(same, pa.array([text]))
+            for text in (ref.host, name, json.dumps(dict(ref.labels)), unit)
+        ]
+        when = pa.array([round(time * 1000) for time in piece.times], times)
+        return pa.table([when, *columns, pa.array(map(float, piece.values), pa.float64())], schema=schema)
+
+    with files.ParquetWriter(path, schema, compression="zstd") as writer:
+        for window in pieces:
+            held: list[Any] = []
+            for number, piece in enumerate(window, start=1):
+                held.append(table(piece))
+                if number == len(window) or sum(map(len, held)) >= ROW_GROUP:
+                    writer.write_table(pa.concat_tables(held).unify_dictionaries())
+                    held = []

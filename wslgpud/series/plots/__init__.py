@@ -1,0 +1,350 @@
+"""Pictures of reports, as PNG or SVG, by matplotlib, which is imported only when one is asked for.
+
+Each ``plot_...`` writes one to ``path`` and raises PlotError: there is nothing to draw, matplotlib is missing,
+or the file cannot be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import html
+import io
+import math
+import os
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wslgpud import optional_packages
+from wslgpud.colors import INKS, LEVELS, LINES
+from wslgpud.model import Level, StressResult
+from wslgpud.security import safe_files
+from wslgpud.series.plots import fonts
+from wslgpud.words import Told, cause, current, failure, say, t
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: what the name of a picture may end in
+ENDINGS = (".png", ".svg")
+#: of a distance of so many steps between two values nothing is known
+_GAP_STEPS = 5.0
+#: black for what happened, whatever the level
+MOMENT: Mapping[str, Any] = {"color": INKS["ink"].light, "linestyle": "--", "linewidth": 1}
+
+#: keywords of a line
+Line = Mapping[str, Any]
+RiskPoint = tuple[float, float, float | None, Level]
+#: seconds since the epoch, least, mean, greatest
+Point = tuple[float, float, float, float]
+
+
+class PlotError(Told):
+    """A picture that cannot be drawn; the text says what to do."""
+
+
+def plot_replays(
+    replays: Sequence[tuple[str, Mapping[str, Sequence[RiskPoint]]]],
+    events: Mapping[str, Mapping[str, float]],
+    path: Path,
+) -> None:
+    """Draw headroom, forecast and levels over time, one panel a trace and resource.
+
+    ``replays`` are (name of the trace, points of each resource: seconds, share of headroom, seconds to exhaustion
+    or None, level); ``events`` say per trace and resource at which second memory ran out, where known.
+    """
+    panels = [(name, resource, series) for name, by in replays for resource, series in by.items() if series]
+    if not panels:
+        raise PlotError(say("nothing to draw: the traces hold no resource with a known size"))
+    columns = 1 if len(panels) < 4 else 3
+    rows = -(-len(panels) // columns)
+    figure = figure_of(7.5 * columns, 2.9 * rows + 0.3)
+    for position, (name, resource, series) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, position)
+        unit, name_of_unit = _time_unit(series[-1][0] - series[0][0])
+        points = [(t / unit, share, eta, level) for t, share, eta, level in series]
+        draw_headroom(axes, [point[0] for point in points], [100 * point[1] for point in points], fill=False)
+        shade_levels(axes, [(at, level) for at, _, _, level in points])
+        if etas := [(at, eta) for at, _, eta, _ in points if eta is not None and eta < 3600]:
+            right = axes.twinx()
+            right.plot(*zip(*etas, strict=True), ".", color=INKS["eta"].light, markersize=2)
+            right.set_yscale("log")
+            right.set_ylabel(t("seconds left (forecast)"), color=INKS["eta"].light)
+        event = events.get(name, {}).get(resource)
+        if event is not None:
+            axes.axvline(event / unit, **MOMENT)
+        axes.set_title(t("{title}: {text}", title=name, text=current().resource(resource)), fontsize=10)
+        axes.set_ylim(0, 100)
+        axes.set_ylabel(t("headroom (%)"))
+        axes.set_xlabel(name_of_unit)
+    legend_of_levels(figure, LEVELS, [{"label": t("out of memory"), **MOMENT}])
+    save(figure, path)
+
+
+def plot_stress(runs: Sequence[StressResult], path: Path) -> None:
+    """Draw usable VRAM, bandwidth and errors of stress runs over time; a line marks each new driver."""
+    runs = [run for run in runs if run.complete]
+    if not runs:
+        raise PlotError(say("nothing to draw: no stress run has been completed yet"))
+    figure = figure_of(9, 7)
+    usable, speed, errors = figure.subplots(3, 1, sharex=True)
+    cards = list(dict.fromkeys(run.uuid for run in runs))
+    for uuid in cards:
+        mine = [run for run in runs if run.uuid == uuid]
+        times = [days(run.wall) for run in mine]
+        name = f"gpu{mine[0].gpu} {mine[0].name}"
+        gibs = [run.values.get("usable_bytes", float("nan")) / 2**30 for run in mine]
+        usable.plot(times, gibs, "o-", label=name)
+        for kind in ("write", "change", "read"):
+            rates = [
+                (days(run.wall), rate / 1e9) for run in mine if (rate := run.values.get(f"{kind}_median")) is not None
+            ]
+            if rates:
+                speed.plot(*zip(*rates, strict=True), "o-", label=t(kind) if len(cards) == 1 else f"{name} {t(kind)}")
+        errors.plot(times, [run.values.get("errors", 0) for run in mine], "o-", label=name)
+        drivers = [run.key.get("driver", "") for run in mine]
+        for number in range(1, len(mine)):
+            if drivers[number] != drivers[number - 1]:
+                for axes in (usable, speed, errors):
+                    axes.axvline(times[number], **MOMENT)
+                change, place = f" {drivers[number - 1]} → {drivers[number]}", (times[number], 1)
+                usable.annotate(change, place, xycoords=("data", "axes fraction"), fontsize=8, va="bottom")
+    for axes, label in ((usable, t("usable VRAM (GiB)")), (speed, "GB/s"), (errors, t("wrong words"))):
+        axes.set_ylabel(label)
+        _finish(axes)
+    errors.set_ylim(0, 1.1 * max(1, *(run.values.get("errors", 0) for run in runs)))
+    errors.locator_params(axis="y", integer=True)
+    clock_below(errors)
+    save(figure, path)
+
+
+def plot_curves(curves: Sequence[tuple[str, str, Sequence[Point]]], step_seconds: float, path: Path) -> None:
+    """Draw series over time, one panel a unit; a band reaches from least to greatest, a gap stays a gap.
+
+    ``curves`` are (name, unit, (seconds since the epoch, least, mean, greatest) of each step with values).
+    """
+    units = list(dict.fromkeys(unit for _, unit, _ in curves))
+    figure = figure_of(10, 1.2 + 3 * len(units))
+    panels = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, unit in zip(panels, units, strict=True):
+        mine = [(name, points) for name, its_unit, points in curves if its_unit == unit]
+        scale, shown = _scale(unit, (point[3] for _, points in mine for point in points))
+        for name, points in mine:
+            whole = _with_gaps(points, step_seconds)
+            times = [days(point[0]) for point in whole]
+            lows, means, highs = ([point[place] / scale for point in whole] for place in (1, 2, 3))
+            (line,) = axes.plot(times, means, linewidth=1.2, label=name)
+            axes.fill_between(times, lows, highs, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.set_ylabel(shown)
+        _finish(axes)
+        clock_below(axes)
+    save(figure, path)
+
+
+class Trial(NamedTuple):
+    """What a command took with one value: bytes, None where not known, and seconds."""
+
+    value: str
+    ram_bytes: int | None
+    vram_bytes: int | None
+    seconds: float
+    failed: bool
+
+
+def plot_sweep(title: str, trials: Sequence[Trial], path: Path) -> None:
+    """Draw what a command took with each value: memory above, time below; a line marks what failed.
+
+    Numbers keep their distances, words are set side by side. The picture may be HTML, too.
+    """
+    if not trials:
+        raise PlotError(say("nothing to draw: no value was tried"))
+    try:
+        places = [float(trial.value) for trial in trials]
+    except ValueError:
+        places = [float(number) for number in range(len(trials))]
+    figure = figure_of(8, 5.6)
+    memory, time = figure.subplots(2, 1, sharex=True, height_ratios=(2, 1))
+    for label, which in ((t("peak RAM"), "ram_bytes"), (t("peak VRAM"), "vram_bytes")):
+        held = zip(places, (getattr(trial, which) for trial in trials), strict=True)
+        if known := [(x, size / 2**30) for x, size in held if size is not None]:
+            memory.plot(*zip(*known, strict=True), "o-", label=label)
+    time.plot(places, [trial.seconds for trial in trials], "o-", color=LINES[5].light)
+    for x, trial in zip(places, trials, strict=True):
+        if trial.failed:
+            for axes in (memory, time):
+                axes.axvline(x, color=LEVELS[Level.EMERGENCY].fill, linestyle="--", linewidth=1)
+    memory.set_ylabel("GiB")
+    time.set_ylabel(t("time (s)"))
+    time.set_xticks(places, [trial.value for trial in trials])
+    for axes in (memory, time):
+        axes.set_ylim(bottom=0)
+        _finish(axes)
+    memory.set_title(title, fontsize=10, loc="left")
+    save(figure, path, (title, ""))
+
+
+def figure_of(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches that draws lines in our order of colours."""
+    try:
+        with _without_settings():
+            import matplotlib as mpl  # 60 MB that only a picture needs
+            from cycler import cycler  # a part of it
+            from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PlotError(say("a plot needs matplotlib: {remedy}", remedy=optional_packages.remedy("plots"))) from error
+    mpl.rcParams["axes.prop_cycle"] = cycler(color=[ink.light for ink in LINES])
+    # A salt, so that the same data give the same file.
+    mpl.rcParams.update({"svg.hashsalt": "wslgpud", **fonts.settings()})
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+@contextlib.contextmanager
+def _without_settings() -> Iterator[None]:
+    """Have matplotlib look for its settings where there are none.
+
+    It reads a ``matplotlibrc`` of the current folder, which may be anybody's, and which can have root run TeX
+    on a text of theirs. A picture looks the same whoever draws it where.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.environ["MATPLOTLIBRC"] = os.devnull  # nor any in the home folder, which sudo may have kept
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+def days(wall: float) -> float:
+    """Return a moment as matplotlib counts: days since the epoch."""
+    return wall / 86400.0
+
+
+def clock_below(axes: Axes, form: str = "") -> None:
+    """Write times below an axis in this machine's zone, as short as their span allows."""
+    from matplotlib import dates  # see figure_of
+
+    zone = datetime.now().astimezone().tzinfo
+    axes.xaxis_date(zone)
+    concise: Any = functools.partial(dates.ConciseDateFormatter, axes.xaxis.get_major_locator())
+    exact: Any = functools.partial(dates.DateFormatter, form)
+    axes.xaxis.set_major_formatter((exact if form else concise)(tz=zone))
+
+
+def draw_headroom(axes: Axes, times: Sequence[float], left: Sequence[float], *, fill: bool) -> None:
+    """Draw what is left as a line, or as an area."""
+    axes.plot(times, left, color=INKS["headroom"].light, linewidth=1.6)
+    if fill:
+        axes.fill_between(times, left, color=INKS["headroom"].light, alpha=0.12, linewidth=0)
+
+
+def _finish(axes: Axes) -> None:
+    axes.set_axisbelow(True)
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
+
+
+def _scale(unit: str, values: Iterable[float]) -> tuple[float, str]:
+    """Return by what to divide values of a unit so that they are short, and what to write beside them."""
+    most = max(values, default=0.0)
+    for base, names in (
+        ("bytes", {"GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10}),
+        ("hertz", {"GHz": 1e9, "MHz": 1e6}),
+        ("ratio", {"%": 0.01}),
+    ):
+        if unit.startswith(base):
+            shown, scale = next(((n, s) for n, s in names.items() if most >= s), (base, 1.0))
+            per = unit.removeprefix(base).replace("_per_second", "/s")
+            return scale, shown + per
+    return 1.0, {"celsius": "°C", "watts": "W"}.get(unit, unit)
+
+
+def _with_gaps(points: Sequence[Point], step_seconds: float) -> list[Point]:
+    """Return the points with one of no value in each gap, so that no line is drawn over it."""
+    found = list(points[:1])
+    for before, point in pairwise(points):
+        if point[0] - before[0] > _GAP_STEPS * step_seconds:
+            found.append((before[0], math.nan, math.nan, math.nan))
+        found.append(point)
+    return found
+
+
+def _time_unit(seconds: float) -> tuple[float, str]:
+    """Return the length in seconds, and the name, of the unit that suits a span."""
+    if seconds <= 600.0:
+        return 1.0, t("time (s)")
+    return (60.0, t("time (min)")) if seconds <= 4 * 3600.0 else (3600.0, t("time (h)"))
+
+
+def shade_levels(axes: Axes, series: Sequence[tuple[float, Level]]) -> None:
+    """Colour the time spent at each level."""
+    start, level = series[0]
+    for at, now in [*series, (series[-1][0], Level.OK)]:
+        if now != level:
+            if fill := LEVELS[level].fill:
+                axes.axvspan(start, at, color=fill, linewidth=0)
+            start, level = at, now
+
+
+def legend_of_levels(figure: Figure, levels: Container[Level], lines: Iterable[Line]) -> None:
+    """Say below the panels what the colours of these levels are, and what these lines."""
+    from matplotlib.lines import Line2D  # see figure_of
+    from matplotlib.patches import Patch
+
+    shades = [(shade.fill, level) for level, shade in LEVELS.items() if shade.fill and level in levels]
+    marks: list[Patch | Line2D] = [Patch(color=fill, label=t(level.label)) for fill, level in shades]
+    marks += [Line2D([], [], **line) for line in lines]
+    if marks:
+        figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
+
+
+def save(figure: Figure, path: Path, report: tuple[str, str] | None = None) -> None:
+    """Write a figure by the ending of the file's name; with a ``report`` (title, text) HTML is one, too."""
+    kind = path.suffix.lower()
+    known = (*ENDINGS, ".html") if report else ENDINGS
+    if kind not in known:
+        raise PlotError(say("{path}: a plot ends in one of {names}", path=str(path), names=tuple(known)))
+    if kind == ".png" and fonts.families() is None:
+        raise PlotError(say(fonts.REMEDY, path=str(path)))
+    try:
+        with safe_files.draft(path) as draft, fonts.unseen():
+            if report is None or kind != ".html":
+                undated = {"Date": None} if kind == ".svg" else {}
+                figure.savefig(draft, format=kind[1:], dpi=80, metadata=undated)
+                return
+            out = io.StringIO()
+            # Without this matplotlib's own description names places in the net.
+            nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(out, format="svg", metadata=nothing)
+            # An <svg> inside a page has no use for the head of a document.
+            drawing = re.sub(r"^.*?(?=<svg)", "", out.getvalue(), count=1, flags=re.DOTALL)
+            draft.write_text(_page(report[0], drawing, report[1]), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = failure(error) if isinstance(error, OSError) else cause(error)
+        raise PlotError(say("cannot write {file}: {reason}", file=str(path), reason=reason)) from error
+
+
+def _page(title: str, drawing: str, text: str) -> str:
+    ink, back, rule = (INKS[name].light for name in ("ink", "back", "rule"))
+    return f"""<!doctype html>
+<html lang="{current().code}"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{html.escape(title)}</title>
+<style>
+body {{ margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem; font: 15px/1.5 system-ui, sans-serif;
+  color: {ink}; background: {back}; }}
+h1 {{ font-size: 1.25rem; }}
+svg {{ width: 100%; height: auto; background: #fff; border: 1px solid {rule}; border-radius: .5rem; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.45 ui-monospace, monospace; }}
+</style></head>
+<body><h1>{html.escape(title)}</h1>
+{drawing}
+<pre>{html.escape(text)}</pre>
+</body></html>
+"""

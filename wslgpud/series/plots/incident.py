@@ -1,0 +1,99 @@
+"""The picture of an incident: its subject over time, with the forecast that warned and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from wslgpud.colors import INKS
+from wslgpud.model import Level, Transition
+from wslgpud.series import plots
+from wslgpud.words import say, t
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DASHES = (0, (4, 2))
+#: share of the width that the name of a mark takes
+_ROOM = 0.16
+
+
+class Panel(NamedTuple):
+    """Headroom of one resource: (seconds since the epoch, bytes left, level), of so many bytes."""
+
+    name: str
+    capacity_bytes: float
+    points: Sequence[tuple[float, float, Level]]
+
+
+class Story(NamedTuple):
+    """What is marked on the curves of an incident, all from ``start`` to ``end``.
+
+    ``marks`` are (moment, name), ``warned`` is the row that warned with the forecast that stood then.
+    """
+
+    start: float
+    end: float
+    marks: Sequence[tuple[float, str]]
+    warned: Transition | None
+
+
+def plot_incident(panels: Sequence[Panel], story: Story, path: Path, title: str, text: str) -> None:
+    """Draw what was left of the subject, large, and of other resources below it, on one axis of time.
+
+    ``panels`` has the subject first; ``path`` is a PNG, SVG or HTML to write, which is one file that needs nothing
+    else, with the report ``text`` below; the outcome is a second line of ``title``.
+    """
+    if not panels:
+        raise plots.PlotError(say("nothing to draw: no headroom was recorded around it"))
+    figure = plots.figure_of(10, 4.4 + 1.3 * (len(panels) - 1))
+    ratios = [3.0] + [1.0] * (len(panels) - 1)
+    grid = figure.subplots(len(panels), squeeze=False, sharex=True, height_ratios=ratios)
+    for number, (axes, panel) in enumerate(zip(grid[:, 0], panels, strict=True)):
+        unit, scale = ("GiB", 2.0**30) if panel.capacity_bytes >= 1 << 30 else ("MiB", 2.0**20)
+        whole = max(panel.capacity_bytes / scale, 1e-3)
+        times = [plots.days(wall) for wall, _, _ in panel.points]
+        if number == 0:
+            plots.shade_levels(axes, [(plots.days(wall), level) for wall, _, level in panel.points])
+            _fan(axes, story, scale)
+        plots.draw_headroom(axes, times, [max(0.0, p[1]) / scale for p in panel.points], fill=number > 0)
+        for row, (wall, name) in enumerate(story.marks):
+            axes.axvline(plots.days(wall), **plots.MOMENT)
+            if number == 0:
+                # Of the last to the right, else to the left, where there is room; each in a row of its own.
+                place = (wall - story.start) / (story.end - story.start)
+                right = place < _ROOM or (row > 0 and row == len(story.marks) - 1 and place < 1 - _ROOM)
+                axes.annotate(
+                    f" {name} {datetime.fromtimestamp(wall).astimezone():%H:%M:%S} ",
+                    (plots.days(wall), 0.97 - 0.07 * row),
+                    xycoords=("data", "axes fraction"),
+                    fontsize=9,
+                    va="top",
+                    ha="left" if right else "right",
+                )
+        left = t("{resource}: left of {capacity_bytes}", resource=panel.name, capacity_bytes=panel.capacity_bytes)
+        axes.set_title(left, fontsize=10, loc="left")
+        axes.set_ylim(0, 1.02 * whole)
+        axes.set_xlim(plots.days(story.start), plots.days(story.end))
+        axes.set_ylabel(unit)
+        plots.clock_below(axes, "%H:%M:%S")
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    told = story.warned is not None and story.warned.forecast is not None
+    dashes = {"color": INKS["eta"].light, "linestyle": _DASHES, "label": t("forecast when the warning left")}
+    plots.legend_of_levels(figure, {point[2] for point in panels[0].points}, [dashes] if told else [])
+    plots.save(figure, path, (title.partition("\n")[0], text))
+
+
+def _fan(axes: Axes, story: Story, scale: float) -> None:
+    """Draw the forecast of the warning: its median, from the earliest to the latest."""
+    row = story.warned
+    if row is None or row.forecast is None or row.forecast.eta_seconds is None:
+        return
+    left, middle = row.forecast.headroom_bytes / scale, row.forecast.eta_seconds
+    early, late = row.forecast.eta_early_seconds or middle, row.forecast.eta_late_seconds or middle
+    now, ink = plots.days(row.wall), INKS["eta"].light
+    corners = [(now, left), (plots.days(row.wall + early), 0.0), (plots.days(row.wall + late), 0.0)]
+    axes.fill([x for x, _ in corners], [y for _, y in corners], color=ink, alpha=0.14, linewidth=0)
+    axes.plot([now, plots.days(row.wall + middle)], [left, 0.0], color=ink, linewidth=1.6, linestyle=_DASHES)

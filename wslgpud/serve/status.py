@@ -1,0 +1,157 @@
+"""How things stand as one JSON document: what terminal, page, ``/plain`` and the API show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from wslgpud import __version__
+from wslgpud.active_runs.headline import headline as running_headline
+from wslgpud.alerts.incidents import OpenIncident, story
+from wslgpud.alerts.message import forecast_facts, iso, row_facts
+from wslgpud.alerts.texts import text_now
+from wslgpud.model import MEMORY, Forecast, Snapshot, SourceReport, StressResult, Transition
+from wslgpud.risk.wording import outlook
+from wslgpud.sampling.pipeline import PipelineState
+from wslgpud.sources import windows
+from wslgpud.stress import comparison
+from wslgpud.verdict import WAITING, Verdict
+from wslgpud.words import Tongue, to_json
+
+#: what Windows tells of itself and of its GPUs, by the name under which it stands here
+_WINDOWS = {
+    "memory_total_bytes": windows.TOTAL,
+    "memory_available_bytes": windows.AVAILABLE,
+    "committed_bytes": windows.COMMITTED,
+    "commit_limit_bytes": windows.COMMIT_LIMIT,
+    "vm_bytes": windows.VM,
+    "vm_unreturned_bytes": windows.VM_UNRETURNED,
+}
+_WINDOWS_GPU = {
+    "size_bytes": windows.GPU_SIZE,
+    "dedicated_bytes": windows.GPU_DEDICATED,
+    "shared_bytes": windows.GPU_SHARED,
+}
+
+
+def status(  # noqa: PLR0913 - what a document is made of
+    state: PipelineState,
+    verdict: Verdict,
+    tongue: Tongue,
+    *,
+    recent: Iterable[Transition] = (),
+    incidents: Iterable[OpenIncident] = (),
+    stress: Iterable[StressResult] = (),
+) -> dict[str, Any]:
+    """Return all that is known at a tick, in a language's words; keys whose value is not known are absent.
+
+    ``stress`` are the runs kept, oldest first; ``recent`` is what was announced lately, the newest first.
+    """
+    snapshot, observation, swap = state.snapshot, state.observation, state.observation.swap
+    now = {forecast.resource: forecast for forecast in state.forecasts}
+    names = {"ram": tongue.t("RAM + swap")} if swap and swap.total else {}
+    return tongue.document(
+        {
+            "version": __version__,
+            "at": iso(snapshot.wall),
+            "wsl": observation.wsl,
+            "level": verdict.label,
+            "headline": verdict.message,
+            "verdict": judged(verdict),
+            "lateness_seconds": round(snapshot.lateness_seconds, 3),
+            "interval_seconds": round(snapshot.interval_seconds, 3),
+            "ram": asdict(observation.ram) if observation.ram else None,
+            "swap": asdict(swap) if swap else None,
+            "gpus": [asdict(gpu) for gpu in snapshot.gpus],
+            "windows": tongue.document(_windows(snapshot)) or None,
+            "forecasts": [
+                {
+                    "resource": forecast.resource,
+                    "name": names.get(forecast.resource) or tongue.resource(forecast.resource),
+                    "level": forecast.level.label,
+                    "outlook": outlook(forecast),
+                    "pid": forecast.who_pid,
+                    **forecast_facts(forecast),
+                }
+                for forecast in state.forecasts
+            ],
+            "processes": [
+                {**_picked(p, "pid name command rss_bytes swap_bytes"), "roles": sorted(p.roles)}
+                for p in snapshot.processes
+            ],
+            "sources": [_source(report, snapshot) for report in snapshot.reports],
+            "incidents": [_open_now(one, now.get(one.incident.resource)) for one in incidents],
+            "running": [{**one, "headline": tongue.text(running_headline(one))} for one in state.running],
+            "locks": [{**asdict(held), "note": held.note} for held in state.locks] or None,
+            "stress": [_stress(run, tongue) for run in {run.uuid: run for run in stress}.values()],
+            "recent": [{**row_facts(row), "previous_level": row.old.label} for row in recent],
+        }
+    )
+
+
+def waiting(tongue: Tongue) -> dict[str, Any]:
+    """Return what is known before the first tick."""
+    return tongue.document({"version": __version__, "waiting": "for the first sample", "verdict": judged(WAITING)})
+
+
+def judged(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict for a document: its message, and that as template and facts."""
+    told = {name: value or None for name, value in verdict._asdict().items()}
+    return told | {"headline": verdict.message, "message": to_json(verdict.message), "level": verdict.label}
+
+
+def in_one_line(said: Mapping[str, Any]) -> str:
+    """Return what a verdict as JSON says: its headline, and the culprit where that does not name them."""
+    who = said.get("who", "")
+    named = who.partition(" (pid ")[0] in said["headline"]
+    return said["headline"] if named else f"{said['headline']} · {who}"
+
+
+def _picked(record: object, names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names.split()}
+
+
+def _open_now(one: OpenIncident, now: Forecast | None) -> dict[str, Any]:
+    incident, until = one.incident, one.silenced_until_wall
+    level = incident.level
+    if now is not None and story(incident.rule) == MEMORY:
+        # A kill stays open for a while to keep a burst together; over free memory nothing is red.
+        level = min(level, now.level)
+    return {
+        **_picked(incident, "id rule resource"),
+        "level": level.label,
+        "since": iso(incident.opened_wall),
+        "headline": text_now(incident, now).headline or incident.message,
+        "acknowledged": one.acknowledged,
+        "silenced_until": None if until is None else iso(until),
+    }
+
+
+def _stress(run: StressResult, tongue: Tongue) -> dict[str, Any]:
+    return {
+        "at": iso(run.wall),
+        **_picked(run, "gpu uuid verdict"),
+        "usable_bytes": run.values.get("usable_bytes"),
+        "headline": tongue.text(comparison.night(run)),
+        "note": comparison.note(run) or None,
+    }
+
+
+def _windows(snapshot: Snapshot) -> dict[str, Any]:
+    adapters: dict[str, dict[str, Any]] = {}
+    for name, spec in _WINDOWS_GPU.items():
+        for labels, value in snapshot.family(spec).items():
+            adapters.setdefault(labels[0], {"adapter": labels[0]})[name] = value
+    told: dict[str, Any] = {name: snapshot.value(spec) for name, spec in _WINDOWS.items()}
+    return {**told, "gpus": list(adapters.values()) or None}
+
+
+def _source(report: SourceReport, snapshot: Snapshot) -> dict[str, Any]:
+    age = round(max(0.0, snapshot.mono - report.mono), 3)
+    return {
+        **_picked(report, "name health failures_total"),
+        "error": report.error or None,
+        "age_seconds": age if report.health == "ok" else None,
+        "duration_seconds": round(report.duration_seconds, 6),
+    }

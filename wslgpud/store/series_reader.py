@@ -1,0 +1,351 @@
+"""Values and summaries of one series from an open connection: sealed chunks, then the newest ticks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import compress, pairwise, repeat
+from operator import add, itemgetter, mul, sub, truediv
+from typing import Any, NamedTuple, cast
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Integer, Select, Table, bindparam, func, literal, select
+from sqlalchemy import cast as cast_to
+
+from wslgpud.model import Number
+from wslgpud.store import schema
+from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
+from wslgpud.store.errors import StoreError, gap
+from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
+from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
+
+#: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
+_WIDTH = 26 * MAX_BATCH
+
+#: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
+_MOST_ROWS = 250_000
+
+Values = tuple[list[int], list[Number]]
+#: whether time only grows, times (ms, or seconds), values
+Piece = tuple[bool, Iterable[Any], Iterable[Number]]
+#: gives the summaries of a series, by their beginning in ms
+Tier = Callable[[Connection, "Asked"], Steps]
+
+
+class Asked(NamedTuple):
+    """One series (its id and its divisor, see ``schema``) between two moments, both included."""
+
+    number: int
+    divisor: int
+    start_ms: int
+    end_ms: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether its values are kept as whole numbers."""
+        return self.divisor > 0
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """First and last id of the rows of its host."""
+        return schema.row_range(self.number >> schema.SERIES_BITS)
+
+
+# Made once: SQLAlchemy takes four times as long to put such a statement together as to have it answered.
+_chunk, _block, _batch = schema.chunk.c, schema.block.c, schema.batch.c
+_low, _high, _start, _end = (bindparam(name, type_=BigInteger) for name in ("low", "high", "start", "end"))
+#: the chunks between two moments with the sheet of each
+_SEALED = (
+    select(_chunk.id, _chunk.ticks, _chunk.low_ms, _chunk.high_ms, _chunk.last_ms, _chunk.times, _chunk.masks)
+    .add_columns(_block.data)
+    .join(schema.block, _block.id == _chunk.id)
+    .where(_chunk.high_ms >= _start, _chunk.low_ms <= _end, _chunk.id.between(_low, _high))
+    .order_by(_chunk.id)
+)
+_FIRST_SEALED = select(_chunk.low_ms).where(_chunk.id.between(_low, _high)).order_by(_chunk.high_ms).limit(1)
+_FIRST_NEWEST = select(_batch.ms).where(_batch.id.between(_low, _high)).order_by(_batch.id).limit(1)
+
+
+@cache
+def _unsealed(place_of: str) -> Select[Any]:
+    position = getattr(func, place_of)(_batch.readings, bindparam("needle"), type_=Integer)
+    values = func.substr(_batch.readings, position + bindparam("length", type_=Integer), _WIDTH)
+    return (
+        select(_batch.ms, _batch.offsets, values)
+        .where(_batch.id.between(_low, _high), position > 0, _batch.ms.between(_start - PERIOD_MS, _end))
+        .order_by(_batch.id)
+    )
+
+
+def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
+    times: list[Any] = []
+    values: list[Number] = []
+    rising = True
+    for in_order, more_times, more_values in pieces:
+        before = len(times)
+        times += more_times
+        values += more_values
+        if len(times) > MOST_VALUES:
+            raise StoreError(TOO_MANY)
+        rising = rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
+    if not rising:
+        # a clock went back; ticks of the same millisecond stay in order of arrival
+        order = sorted(range(len(times)), key=times.__getitem__)
+        times, values = [times[i] for i in order], [values[i] for i in order]
+    return times, values
+
+
+def oldest(connection: Connection, host: int) -> tuple[int | None, int | None, int | None]:
+    """Return since when a host has samples, minutes and hours, in milliseconds since the epoch."""
+    minute, hour = (_first_part(connection, table, host) for table in (schema.rollup_minute, schema.rollup_hour))
+    return _first_sample(connection, host), minute, hour
+
+
+def _first_part(connection: Connection, table: Table, host: int) -> int | None:
+    query = select(func.min(table.c.part))
+    if connection.dialect.name != "sqlite":  # in a file all hosts are one machine, and this is a single seek
+        query = query.where(schema.of_host(table, host))
+    part: int | None = connection.scalar(query)
+    return part and part * 1000
+
+
+def _first_sample(connection: Connection, host: int) -> int | None:
+    low, high = schema.row_range(host)
+    first = connection.scalar(_FIRST_SEALED, {"low": low, "high": high})
+    return connection.scalar(_FIRST_NEWEST, {"low": low, "high": high}) if first is None else first
+
+
+def best(connection: Connection, asked: Asked, *, kind: str) -> tuple[list[float], list[Number]]:
+    """Return every value still kept, and before the first of them one a minute, before that one an hour.
+
+    That is the last value of a counter and the mean of anything else, at the beginning of its step. Times are
+    seconds, and the values are those that were measured.
+    """
+    before = _coarser(connection, asked, _minutes, _hours)
+    times, values = _joined(_pieces(connection, asked, 1000, asked.divisor))
+    if not before.times:
+        return times, values
+    older = unscaled(before.last if kind == "counter" else before.means, asked.divisor)
+    return [*(ms / 1000 for ms in before.times), *times], [*older, *values]
+
+
+def unscaled(numbers: Iterable[Number], divisor: int) -> Iterable[Number]:
+    """Return the values that were kept as ``numbers``: the floats nearest to their decimals, or integers."""
+    return map(truediv, numbers, repeat(divisor)) if divisor > 1 else numbers
+
+
+def _coarser(connection: Connection, asked: Asked, *tiers: Tier) -> Steps:
+    """Return what these tiers know of times from before the finer ones, whose data is not kept any more."""
+    host = asked.number >> schema.SERIES_BITS
+    raw_from = _first_sample(connection, host)
+    if raw_from is not None and asked.start_ms > raw_from - MINUTE * 1000:
+        return NONE
+    minute_from = _first_part(connection, schema.rollup_minute, host)
+    begins = {_minutes: (raw_from,), _hours: (raw_from, minute_from)}
+    found = NONE
+    for tier, width in ((_hours, HOUR), (_minutes, MINUTE)):
+        if tier in tiers:
+            # a step that reaches into the finer tier is that one's
+            known = [begin - width * 1000 for begin in begins[tier] if begin is not None]
+            end = min((asked.end_ms, *known))
+            if asked.start_ms <= end:
+                found = found.then(tier(connection, asked._replace(end_ms=end)))
+    return found
+
+
+def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
+    """Return (whether time only grows, times, values) of each chunk, then of the newest ticks.
+
+    Milliseconds and values as kept come divided by ``per_time`` and ``per_value``, each as it is made.
+    """
+    yield from _sealed(connection, asked, per_time, per_value)
+    times, values = _columns(list(_newest(connection, asked)))
+    rising = all(a <= b for a, b in pairwise(times))
+    yield rising, unscaled(times, per_time), unscaled(values, per_value)
+
+
+def _columns(points: Sequence[tuple[int, Number]]) -> Values:
+    return [ms for ms, _ in points], [value for _, value in points]
+
+
+def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
+    own, (low, high) = asked.number & schema.OWN_SERIES, asked.rows
+    words = {"start": asked.start_ms, "end": asked.end_ms, "low": low, "high": high}
+    start, end = asked.start_ms / per_time, asked.end_ms / per_time
+    for number, ticks, low_ms, high_ms, last_ms, when, masks, sheet in _tuples(connection, _SEALED, words):
+        with gap("chunk %d of series %d", number, asked.number):
+            found = find_block(sheet, own)
+            if found is None:
+                continue
+            times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
+            if found.mask:
+                times = list(compress(times, _mask(masks, ticks, found.mask)))
+            values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
+            if low_ms < asked.start_ms or high_ms > asked.end_ms:
+                inside = [start <= time <= end for time in times]
+                times, values = list(compress(times, inside)), list(compress(values, inside))
+            yield rises(when), times, values
+
+
+def _tuples(
+    connection: Connection, query: Select[Any], words: Mapping[str, Any] | None = None
+) -> Iterable[Sequence[Any]]:
+    """Return what a query gives, row by row: a month of sheets is a hundred megabytes.
+
+    Of SQLite they are the driver's own tuples: SQLAlchemy's rows of a year take as long as all the rest. A
+    server would give everything at once unless asked not to.
+    """
+    if connection.dialect.name == "sqlite":
+        return cast("Iterable[Sequence[Any]]", connection.execute(query, words).cursor)
+    options = {"stream_results": True, "max_row_buffer": 16}
+    return connection.execute(query, words, execution_options=options)
+
+
+def times_of(chunk: Any) -> list[Any]:
+    """Return when the ticks of a chunk were, in order of arrival, in milliseconds."""
+    return decode(chunk.times, chunk.ticks, chunk.last_ms, whole=True)
+
+
+def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
+    """Return the blocks of a chunk by the low 16 bits of their series, or raise ValueError: they are damaged."""
+    sheet = connection.scalar(select(_block.data).where(_block.id == chunk))
+    return {} if sheet is None else unpack_sheet(sheet)
+
+
+def mask_of(chunk: Any, mask: int) -> bytes:
+    """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
+    return _mask(chunk.masks, chunk.ticks, mask)
+
+
+def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
+    return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
+
+
+def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
+    """Return (ms, value) of one series among the ticks that are not sealed yet, in order of arrival.
+
+    The text is cut out by position: parsing each batch as JSON would take twenty times as long.
+    """
+    needle, (low, high) = f'"{asked.number}":', asked.rows
+    words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
+    query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
+    parse: Callable[[str], Number] = int if asked.whole else float
+    for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
+        found: list[tuple[int, Number]] = []
+        with gap("ticks from %d on, series %d", first, asked.number):
+            many = text[0] == "["
+            texts = text[1 : text.index("]")].split(",") if many else repeat(text.partition(",")[0].rstrip("}"))
+            for offset, number in zip(json.loads(offsets), texts, strict=False):
+                if asked.start_ms <= first + offset <= asked.end_ms:
+                    found.append((first + offset, parse(number)))
+        yield from found
+
+
+def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
+    """Return what is known of a series by clock-aligned step (its beginning in ms).
+
+    The coarsest tier that serves is read, and ticks that are not sealed yet are added to it.
+    """
+    begin, end = asked.start_ms // step_ms * step_ms, asked.end_ms // step_ms * step_ms + step_ms - 1
+    asked = asked._replace(start_ms=begin, end_ms=end)
+    if step_ms % (MINUTE * 1000):
+        found = merge(_coarser(connection, asked, _minutes, _hours), step_ms)
+        newest = _joined(_pieces(connection, asked, 1, 1))
+    else:
+        tier, width = (_minutes, MINUTE) if step_ms % (HOUR * 1000) else (_hours, HOUR)
+        found = NONE if tier is _hours else merge(_coarser(connection, asked, _hours), step_ms)
+        table = schema.rollup_minute if tier is _minutes else schema.rollup_hour
+        kept_from = _first_part(connection, table, asked.number >> schema.SERIES_BITS)
+        if kept_from is not None and asked.start_ms < kept_from:
+            # the samples may be kept for longer
+            before = asked._replace(end_ms=min(asked.end_ms, kept_from - 1))
+            samples = _joined(_sealed(connection, before, 1, 1))
+            found = found.then(columns(summarise(*samples, step_ms)))
+        steps = tier(connection, asked)
+        found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
+        newest = _columns(list(_newest(connection, asked)))
+    return found.then(columns(summarise(*newest, step_ms)))
+
+
+def _minutes(connection: Connection, asked: Asked) -> Steps:
+    found: tuple[list[Any], ...] = ([], [], [], [], [], [])
+    for part, series, *row in _by_part(connection, asked, schema.rollup_minute, MINUTE_PART, *schema.rollup_minute.c):
+        times, *values = minutes_of(part, series, *row)
+        found[0].extend([(part + minute * MINUTE) * 1000 for minute in times])
+        for column, more in zip(found[1:], values, strict=True):
+            column.extend(more)
+    return Steps(*found).between(asked.start_ms, asked.end_ms)
+
+
+def _hours(connection: Connection, asked: Asked) -> Steps:
+    of = schema.rollup_hour.c
+    wanted = (of.part * 1000 + of.hour * (HOUR * 1000), of.n, of.last, of.below, of.above, of.extra)
+    rows = _by_part(connection, asked, schema.rollup_hour, DAY, *wanted)
+    if not rows:
+        return NONE
+    times, n, last, below, above, extra = zip(*rows, strict=True)
+    found = Steps(times, n, below, above, extra, last)
+    if asked.whole:
+        total = list(map(add, map(mul, n, last), extra))
+        found = Steps(times, n, list(map(sub, last, below)), list(map(add, last, above)), total, last)
+    return found.between(asked.start_ms, asked.end_ms)
+
+
+def _by_part(
+    connection: Connection, asked: Asked, table: Table, width: int, *columns: ColumnElement[Any]
+) -> Sequence[Any]:
+    """Return the rows of a series, by their first column; parts are sought by the key, never scanned for."""
+    ends = [connection.scalar(select(end(table.c.part))) for end in (func.min, func.max)]
+    if None in ends:
+        return []
+    first, last = max(ends[0], asked.start_ms // 1000 // width * width), min(ends[1], asked.end_ms // 1000)
+    part = select(cast_to(literal(first), BigInteger).label("part")).where(literal(first) <= last)
+    part_ = part.cte("asked", recursive=True)
+    part_ = part_.union_all(select(part_.c.part + width).where(part_.c.part + width <= last))
+    query = select(*columns).select_from(part_).join(table, part_.c.part == table.c.part)
+    query = query.where(table.c.series == asked.number)
+    if connection.dialect.name != "sqlite":
+        return connection.execute(query.order_by(*table.primary_key.columns)).all()
+    # Those of one part come by their key; SQLite would sort all, as it does not know that the parts come by
+    # theirs.
+    return sorted(_tuples(connection, query), key=itemgetter(0))
+
+
+def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Number]]:
+    """Return (ms, value) of every series of a host at the end of its newest chunk."""
+    mine = select(schema.chunk).where(schema.of_host(schema.chunk, host))
+    newest = connection.execute(mine.order_by(_chunk.id.desc()).limit(1)).first()
+    found: dict[int, tuple[int, Number]] = {}
+    if newest is None:
+        return found
+    with gap("chunk %d", newest.id):
+        times = times_of(newest)
+        latest = {0: times[-1]}
+        for number, (mask, last, _) in blocks_of(connection, newest.id).items():
+            if mask not in latest:
+                latest[mask] = times[mask_of(newest, mask).rfind(1)]
+            found[host << schema.SERIES_BITS | number] = (latest[mask], last)
+    return found
+
+
+def _parsed(data: bytes) -> list[Any]:
+    # each row would take a hundred times its two bytes
+    text = inflate(data, MOST_INFLATED_BYTES)
+    if text.count(b"[") + text.count(b"{") > _MOST_ROWS:
+        raise ValueError(f"more than {_MOST_ROWS} rows of processes")
+    found: list[Any] = json.loads(text)
+    return found
+
+
+def processes(
+    connection: Connection, start_ms: int, end_ms: int, ours: schema.Ours
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Return (ms, rows as in ``schema.batch``) between two moments."""
+    sealed = select(_chunk.id, _chunk.processes).where(_chunk.high_ms >= start_ms, _chunk.low_ms <= end_ms)
+    newest = select(_batch.ms, _batch.processes).where(_batch.ms.between(start_ms - PERIOD_MS, end_ms))
+    for table, query in ((schema.chunk, sealed), (schema.batch, newest)):
+        kept = query.where(table.c.processes.is_not(None), ours(connection, table)).order_by(table.c.id)
+        for which, given in connection.execute(kept):
+            with gap("processes of %s %d", table.name, which):
+                begin, seen = (0, _parsed(given)) if table is schema.chunk else (which, json.loads(given))
+                yield from [(begin + at, rows) for at, rows in seen if start_ms <= begin + at <= end_ms]

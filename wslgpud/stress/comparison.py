@@ -1,0 +1,210 @@
+"""Compares a run with earlier nights, and says how bad they are together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from wslgpud.model import FindingKind, Level, StressFinding, StressResult, StressVerdict
+from wslgpud.words import Fact, Message, Said, clauses, say, template
+
+MIB = 1 << 20
+#: nights that make the measure, and how many it takes at least
+BASELINE_RUNS, LEAST_RUNS = 14, 5
+#: A run must leave the usual by four of its usual deviations, and by a share that somebody would care about.
+#: Alone a bad night may be anything; two in a row are a regression, and so is one that is very bad.
+DEVIATIONS, LEAST_SPREAD_RATIO = 4.0, 0.005
+SEVERE_RATIO = 0.10
+#: factor that makes the median absolute deviation of a normal distribution its standard deviation
+MAD_SCALE = 1.4826
+#: figure -> the kind of finding that its loss is, its name, and the share and bytes below which it does not matter
+WATCHED: tuple[tuple[str, FindingKind, str, float, int], ...] = (
+    ("write_median", "bandwidth", template("write bandwidth"), 0.03, 0),
+    ("change_median", "bandwidth", template("read-and-write bandwidth"), 0.03, 0),
+    ("read_median", "bandwidth", template("read bandwidth"), 0.03, 0),
+    ("usable_bytes", "usable", template("usable VRAM"), 0.01, 64 * MIB),
+)
+VERDICTS: Mapping[StressVerdict, str] = {
+    "passed": template("passed"),
+    "findings": template("findings"),
+    "left": template("gave way"),
+    "skipped": template("not run"),
+    "failed": template("failed"),
+}
+#: Alert on the age of the last success, not on one failure: a GPU that was in use one night is no fault.
+LATE_SECONDS = 3 * 86400.0
+#: how many runs before and after a change of driver are compared
+NEW_RUNS, OLD_RUNS = 3, 7
+
+
+def comparable(one: StressResult, other: StressResult) -> bool:
+    """Tell whether two runs measured the same card with the same driver, torch and kind of run."""
+    return one.uuid == other.uuid and dict(one.key) == dict(other.key)
+
+
+def undisturbed(result: StressResult) -> bool:
+    """Tell whether the figures of a run are the card's own, at its usual clocks."""
+    return result.complete and not result.values.get("contended") and not result.values.get("slowed_ratio")
+
+
+def drop(value: float, usual: Sequence[float], least_ratio: float, least: float = 0.0) -> float | None:
+    """Return by which share ``value`` lies below the usual; None where that is nothing to speak of."""
+    if len(usual) < LEAST_RUNS:
+        return None
+    middle = median(usual)
+    spread = MAD_SCALE * median(abs(x - middle) for x in usual)
+    lost = middle - value
+    limit = max(DEVIATIONS * max(spread, LEAST_SPREAD_RATIO * middle), least_ratio * middle, least)
+    return lost / middle if lost > limit else None
+
+
+def regressions(result: StressResult, earlier: Sequence[StressResult]) -> Iterator[StressFinding]:
+    """Yield figures that fell for two nights running, or by much in one; ``earlier`` runs oldest first."""
+    if not undisturbed(result):
+        return
+    alike = [run for run in earlier if comparable(run, result) and undisturbed(run)]
+    last, before = (alike[-1], alike[:-1]) if alike else (None, [])
+    for name, kind, text, least_ratio, least in WATCHED:
+        now = _as_usual(name, result, before)
+        if now is None or last is None:
+            continue
+        usual = [run.values[name] for run in before if name in run.values][-BASELINE_RUNS:]
+        lost = drop(now, usual, least_ratio, least)
+        if lost is None:
+            continue
+        then = _as_usual(name, last, before)
+        again = then is not None and drop(then, usual, least_ratio, least) is not None
+        if again or lost > SEVERE_RATIO:
+            facts: dict[str, Fact] = {"figure": Message(text), "percent": f"{100 * lost:.1f} %"}
+            facts |= {"now": _shown(name, now), "usual": _shown(name, median(usual))}
+            fell = (
+                say("{figure} fell by {percent} for the second run in a row: {now}, usually {usual}", **facts)
+                if again
+                else say("{figure} fell by {percent} at once: {now}, usually {usual}", **facts)
+            )
+            yield StressFinding(kind, clauses((fell, _clock(kind, result, before))))
+
+
+def _as_usual(name: str, run: StressResult, before: Sequence[StressResult]) -> float | None:
+    """Return a figure as it were if other programs held no more than usual, which is no fault of the card."""
+    value, held = run.values.get(name), run.values.get("foreign_bytes")
+    usually = [known.values["foreign_bytes"] for known in before if "foreign_bytes" in known.values]
+    if name != "usable_bytes" or value is None or held is None or not usually:
+        return value
+    return value + max(0, held - median(usually[-BASELINE_RUNS:]))
+
+
+def _clock(kind: FindingKind, result: StressResult, before: Sequence[StressResult]) -> Said:
+    """Say that the memory ran at a lower clock, where that explains a loss."""
+    now = result.values.get("memory_clock_hertz")
+    usual = [run.values["memory_clock_hertz"] for run in before if "memory_clock_hertz" in run.values]
+    if kind != "bandwidth" or now is None or not usual or now > 0.98 * median(usual):
+        return ""
+    return say(
+        "the memory ran at {now} MHz, usually at {usual} MHz", now=round(now / 1e6), usual=round(median(usual) / 1e6)
+    )
+
+
+def change_of_driver(result: StressResult, earlier: Sequence[StressResult]) -> StressFinding | None:
+    """Return the effect of a new driver or torch, once, when its third run is done."""
+    alike = [run for run in earlier if run.uuid == result.uuid and undisturbed(run)]
+    if not undisturbed(result):
+        return None
+    new = [run for run in alike if comparable(run, result)]
+    old = [run for run in alike if not comparable(run, result) and run.key.get("mode") == result.key.get("mode")]
+    if len(new) != NEW_RUNS - 1 or not old or old[-1].wall > new[0].wall:
+        return None
+    old = [run for run in old if comparable(run, old[-1])][-OLD_RUNS:]
+    names = [name for name in ("driver", "torch", "cuda", "wsl") if old[-1].key.get(name) != result.key.get(name)]
+    was, now = old[-1].key, result.key
+    titles = tuple(
+        say("{name} {before} → {now}", name=named(n), before=was.get(n, "?"), now=now.get(n, "?")) for n in names
+    )
+    changes: list[Message] = []
+    for name, _, text, _, _ in WATCHED:
+        after = [run.values[name] for run in (*new, result) if name in run.values]
+        before = [run.values[name] for run in old if name in run.values]
+        if after and before:
+            change = median(after) - median(before)
+            share = 100 * change / median(before)
+            by = f"{change / MIB:+.0f} MiB" if name.endswith("_bytes") else f"{share:+.1f} %"
+            changes.append(say("{figure} {by}", figure=Message(text), by=by))
+    if not titles or not changes:
+        return None
+    return StressFinding("changed", say("{news}: {changes}", news=titles, changes=tuple(changes)))
+
+
+def named(key: str) -> Said:
+    """Name a part of a run's key."""
+    return say("driver") if key == "driver" else {"cuda": "CUDA", "wsl": "WSL"}.get(key, key)
+
+
+def judged(result: StressResult, earlier: Sequence[StressResult]) -> StressResult:
+    """Return ``result`` with the findings of a comparison with other nights."""
+    found = list(regressions(result, earlier))
+    change = change_of_driver(result, earlier)
+    findings = (*result.findings, *found, *([change] if change else []))
+    return replace(result, findings=findings, verdict="findings" if found else result.verdict)
+
+
+def note(result: StressResult) -> Said:
+    """Describe a run beyond its verdict; empty for most."""
+    return clauses(finding.text for finding in result.findings) or result.reason
+
+
+def night(result: StressResult) -> Said:
+    """Return how a run went, in one line."""
+    usable, verdict = result.values.get("usable_bytes"), Message(VERDICTS[result.verdict])
+    facts: dict[str, Fact] = {"gpu": result.gpu, "verdict": verdict, "began_wall": result.wall}
+    brief = (
+        say("GPU {gpu}: {verdict}, {began_wall}", **facts)
+        if usable is None
+        else say("GPU {gpu}: {verdict}, {began_wall}, {usable_bytes} usable", **facts, usable_bytes=usable)
+    )
+    return clauses((brief, note(result)))
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value / 2**30:.2f} GiB" if name.endswith("_bytes") else f"{value / 1e9:.0f} GB/s"
+
+
+def by_key(runs: Sequence[StressResult]) -> dict[str, list[StressResult]]:
+    """Return the undisturbed runs by driver and torch, in order of their first night."""
+    found: dict[str, list[StressResult]] = {}
+    for run in filter(undisturbed, runs):
+        name = " ".join(filter(None, [f"gpu{run.gpu}", run.key.get("driver"), f"torch {run.key.get('torch')}"]))
+        found.setdefault(name, []).append(run)
+    return found
+
+
+def differences(columns: Mapping[str, Sequence[StressResult]]) -> list[dict[str, Any]]:
+    """Return the median of each watched figure in each column, and the change from the first to the last."""
+    rows = []
+    for name, _, text, _, _ in WATCHED:
+        values = [[run.values[name] for run in runs if name in run.values] for runs in columns.values()]
+        medians = [median(known) if known else None for known in values]
+        first, last = (medians[0], medians[-1]) if medians else (None, None)
+        change = last / first - 1 if first and last is not None and len(medians) > 1 else None
+        unit = "bytes" if name.endswith("_bytes") else "bytes_per_second"
+        rows.append({"name": text, "unit": unit, "values": medians, "change": change})
+    return rows
+
+
+def level_of(runs: Sequence[StressResult]) -> tuple[Level, Said]:
+    """Return the level after these runs of one GPU, oldest first, and why."""
+    telling = [run for run in runs if run.complete or run.findings]
+    if telling:
+        last = telling[-1]
+        trouble = [finding for finding in last.findings if finding.kind != "changed"]
+        if trouble:
+            severe = any(finding.kind in ("errors", "hung") for finding in trouble)
+            return (Level.CRITICAL if severe else Level.WARNING), clauses(f.text for f in trouble)
+    if runs:
+        good = [run.wall for run in runs if run.verdict == "passed"]
+        age = runs[-1].wall - (good[-1] if good else runs[0].wall)
+        if age > LATE_SECONDS:
+            why = runs[-1].reason or Message(VERDICTS[runs[-1].verdict])
+            return Level.WARNING, say("no run has passed for {age_seconds} ({why})", age_seconds=age, why=why)
+    return Level.OK, say("the last run passed")

@@ -1,0 +1,221 @@
+"""The facts that the gates decide on: recent samples, who uses the GPU, power, a worker that hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
+
+from wslgpud.event import Event
+from wslgpud.host import Host, NoData, SourceError
+from wslgpud.model import GpuSample, Number, Reading
+from wslgpud.security import safe_files
+from wslgpud.sources import gpu as gpu_source
+from wslgpud.sources.identity import identity
+from wslgpud.sources.roles import FRAMEWORK, MOST_FILES
+from wslgpud.stress.course import Course, followed
+
+log = logging.getLogger(__name__)
+
+#: how much of the past is kept, in samples: more than the longest settle time is of no use
+MOST_SAMPLES = 4000
+#: These have the device open without computing on it.
+BYSTANDERS = {
+    *("nvidia-smi", "nvtop", "nvitop", "gpustat", "nvidia-persiste", "nvidia-settings", "dcgm-exporter"),
+    *("nv-hostengine", "Xwayland", "Xorg", "weston", "gnome-shell", "kwin_wayland", "kwin_x11", "plasmashell"),
+}
+#: Open files that are looked at: of each process so many, and of a user's processes with more so many in all.
+MANY_FILES, MOST_FILES_A_USER = 64, 1 << 14
+#: CUDA programs open the first; NVML and desktops do not. WSL has only the second, for all.
+CUDA_DEVICE, WSL_DEVICE = "/dev/nvidia-uvm", "/dev/dxg"
+_MOST_NOTE_BYTES = 4096
+#: under WSL2 a daemon's probe has the device open as well
+OUR_PROBE = "wslgpud.probes"
+#: Monitors such as nvidia-smi, under whatever name, load the first only to ask it for its version.
+CUDA_LIBRARY, MANAGEMENT_LIBRARY = "/libcuda.so", "/libnvidia-ml.so"
+
+
+class Recent:
+    """The last minutes of each GPU. One thread notes, another asks."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[float, GpuSample]]] = {}
+        self._facts: dict[str, dict[str, Number]] = {}
+        self._courses: dict[str, Course] = {}
+        self._lock = threading.Lock()
+        self.drivers: dict[str, str] = {}
+        self.last_jump_mono: float | None = None
+        self.last_error_mono: float | None = None
+
+    def note(
+        self, mono: float, gpus: Iterable[GpuSample], readings: Iterable[Reading] = (), events: Iterable[Event] = ()
+    ) -> None:
+        """Take over one tick."""
+        readings = tuple(readings)
+        with self._lock:
+            for sample in gpus:
+                self._samples.setdefault(sample.uuid, deque(maxlen=MOST_SAMPLES)).append((mono, sample))
+            for uuid, facts in followed(readings).items():
+                self._facts[uuid] = facts
+                if uuid in self._courses:
+                    self._courses[uuid].note(facts)
+        for event in events:
+            if event.kind == "clock_jump":
+                self.last_jump_mono = mono
+            elif event.kind in ("dxg_error", "nvidia_xid"):
+                self.last_error_mono = mono
+        for reading in readings:
+            if reading.spec is gpu_source.INFO:
+                labels = dict(zip(reading.spec.labels, reading.labels, strict=True))
+                self.drivers[labels["uuid"]] = labels["driver_version"]
+
+    def since(self, uuid: str, mono: float) -> list[GpuSample]:
+        """Return the samples taken from ``mono`` on, oldest first."""
+        with self._lock:
+            return [sample for at, sample in self._samples.get(uuid, ()) if at >= mono]
+
+    def last(self, uuid: str) -> tuple[float, GpuSample] | None:
+        """Return the newest sample and when it was taken."""
+        with self._lock:
+            known = self._samples.get(uuid)
+            return known[-1] if known else None
+
+    @contextlib.contextmanager
+    def following(self, uuid: str) -> Iterator[Course]:
+        """Follow what a GPU does from now on."""
+        with self._lock:
+            course = self._courses[uuid] = Course(first=dict(self._facts.get(uuid, {})))
+        try:
+            yield course
+        finally:
+            with self._lock:
+                del self._courses[uuid]
+
+    def gpus(self) -> list[GpuSample]:
+        """Return the newest sample of every GPU."""
+        with self._lock:
+            return sorted((known[-1][1] for known in self._samples.values()), key=lambda s: s.index)
+
+
+def users(host: Host, own_pid: int) -> list[str]:
+    """Return the programs that compute on a GPU, our own children left out, as "name (pid 42)".
+
+    Of other users' programs an unprivileged daemon sees no files; their memory and load still show.
+    """
+    device = WSL_DEVICE if host.exists(WSL_DEVICE) else CUDA_DEVICE
+    found, looked = [], Counter[frozenset[int]]()
+    for pid in filter(str.isdecimal, host.names("/proc")):
+        with contextlib.suppress(NoData, SourceError):
+            if int(pid) == own_pid:
+                continue
+            descriptors = _open_files(host, int(pid), looked)
+            if any(host.link(f"/proc/{pid}/fd/{number}") == device for number in descriptors):
+                name, parent, command = _described(host, pid)
+                if parent != own_pid and OUR_PROBE not in command and name not in BYSTANDERS:
+                    found.append(f"{_called(name, command)} (pid {pid})")
+    return sorted(found)
+
+
+def _described(host: Host, pid: str) -> tuple[str, int, str]:
+    """Return a process's name, parent and command line."""
+    head, _, rest = host.read(f"/proc/{pid}/stat").rpartition(")")
+    return head.partition("(")[2], int(rest.split()[1]), host.read(f"/proc/{pid}/cmdline")
+
+
+def _open_files(host: Host, pid: int, looked: Counter[frozenset[int]]) -> list[str]:
+    """Return which open files of a process to look at; ``looked`` is what each user's many have cost so far.
+
+    Counted by real user, whom no setuid program hides: who opens too many hides only their own. To list
+    a folder of /proc costs as much as a thousand looks, so once the share is spent the first are assumed.
+    """
+    folder, first = f"/proc/{pid}/fd", [str(number) for number in range(MANY_FILES)]
+    who = identity(host, pid) if looked else None
+    if who is not None and looked[who.uids] >= MOST_FILES_A_USER:
+        return first
+    found = host.names(folder, MOST_FILES)
+    if len(found) <= MANY_FILES or (who := who or identity(host, pid)) is None:
+        return found[:MANY_FILES]
+    looked[who.uids] += len(found)
+    return found
+
+
+def newcomers(host: Host, known: Container[str], own_pid: int) -> list[str]:
+    """Return the programs started since ``known`` was listed that have loaded CUDA or a framework for it.
+
+    Loading torch takes a second or more before the first byte of the GPU is asked for: time enough for us to
+    be gone, where waiting for its first allocation would have let that fail.
+    """
+    found = []
+    for pid in filter(str.isdecimal, host.names("/proc")):
+        with contextlib.suppress(NoData, SourceError):
+            if pid in known or (program := _described(host, pid))[1] == own_pid or program[0] in BYSTANDERS:
+                continue
+            maps = host.read(f"/proc/{pid}/maps")
+            if FRAMEWORK.search(maps) or (CUDA_LIBRARY in maps and MANAGEMENT_LIBRARY not in maps):
+                found.append(f"{_called(program[0], program[2])} (pid {pid})")
+    return sorted(found)
+
+
+def _called(name: str, command: str) -> str:
+    """Name a program as people do: an interpreter with the script it runs."""
+    arguments = command.split("\0")[1:]
+    if name.startswith("python") and arguments and arguments[0] and not arguments[0].startswith("-"):
+        return f"{name} {Path(arguments[0]).name}"
+    return name
+
+
+def on_battery(host: Host) -> bool | None:
+    """Tell whether the machine runs on battery; None where nothing tells."""
+    folder, names = "/sys/class/power_supply", []
+    mains: list[bool] = []
+    discharging = False
+    with contextlib.suppress(NoData, SourceError):
+        names = host.names(folder)
+    for name in names:
+        with contextlib.suppress(NoData, SourceError):
+            kind = host.read(f"{folder}/{name}/type").strip()
+            if kind == "Mains":
+                mains.append(host.read(f"{folder}/{name}/online").strip() == "1")
+            elif kind == "Battery" and not _of_a_device(host, f"{folder}/{name}"):
+                discharging |= host.read(f"{folder}/{name}/status").strip() == "Discharging"
+    return not any(mains) if mains else discharging or None
+
+
+def _of_a_device(host: Host, supply: str) -> bool:
+    """Tell whether a battery is that of a mouse or the like, which always runs on it."""
+    with contextlib.suppress(NoData, SourceError):  # the machine's own have no scope
+        return host.read(f"{supply}/scope").strip() == "Device"
+    return False
+
+
+class HungNote:
+    """Remembers, across restarts of the daemon, a worker that nothing could end."""
+
+    def __init__(self, state_folder: Path, host: Host) -> None:
+        self._file = state_folder / "stress-hung.json"
+        self._host = host
+
+    def write(self, pid: int) -> None:
+        """Note that the process hangs; where that cannot be kept, what the run has found still counts."""
+        try:
+            safe_files.put(self._file, json.dumps({"boot": self._boot(), "pid": pid}), mode=0o644)
+        except (OSError, NoData, SourceError) as error:
+            log.warning("nobody will know after a restart that the worker %d hangs: %s", pid, error)
+
+    def stands(self) -> bool:
+        """Tell whether it still hangs; a note of an earlier boot, or of an ended process, is dropped."""
+        try:
+            note = safe_files.parsed(safe_files.read(self._file, _MOST_NOTE_BYTES))
+            if note["boot"] == self._boot() and self._host.exists(f"/proc/{note['pid']}"):
+                return True
+            self._file.unlink()
+        except (OSError, ValueError, KeyError):
+            pass
+        return False
+
+    def _boot(self) -> str:
+        return self._host.read("/proc/sys/kernel/random/boot_id").strip()

@@ -1,0 +1,262 @@
+"""From the worker's lines to classes of chunks and errors, sizes, and the verdict. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from wslgpud.model import GpuSample, Number, StressFinding, StressResult, StressVerdict
+from wslgpud.stress.course import SHARED_BYTES, Course
+from wslgpud.stress.plan import sold_bytes
+from wslgpud.words import Message, Said, say, says, template
+from wslgpud.words.units import one_line
+
+MIB = 1 << 20
+ChunkClass = Literal["dedicated", "degraded", "spilled", "contended"]
+ErrorClass = Literal["read", "cell", "stuck", "address", "inversion", "constant", "unexamined"]
+KINDS = ("write", "change", "read")
+
+#: A chunk this slow against the others lies behind PCIe. Memory is at least ten times as fast as PCIe on any
+#: card, so 0.5 is crossed as soon as a few percent of a chunk have been moved out.
+SPILLED_RATIO = 0.5
+DEGRADED_RATIO = 0.8
+#: what the driver may keep after a run without our calling it a leak
+LEAK_BYTES = 256 * MIB
+
+EXPLAINED: Mapping[ErrorClass, str] = {
+    "read": template("read wrong once and right the next time: the bus, or overclocked memory"),
+    "cell": template("lost, but kept when written again: weak cells or writes"),
+    "stuck": template("bits that never change: broken cells"),
+    "address": template("data in the wrong place: address lines or the memory controller"),
+    "inversion": template("seven or eight bits of a byte at once: the line that inverts the bus"),
+    "constant": template("one fixed value instead of the data: the memory controller"),
+    "unexamined": template("too many to examine each"),
+}
+#: why the worker leaves by itself, by its word for it; anything else that it says is another program's text
+LEFT: Mapping[str, str] = {
+    "told": template("told to stop"),
+    "slow": template("everything is slow: another program is using the GPU"),
+    "taken": template("another program took {taken_bytes} of VRAM"),
+    "scarce": template("only {free_bytes} of VRAM is still free"),
+}
+
+
+def classify_chunks(rows: Sequence[Mapping[str, float]]) -> list[ChunkClass]:
+    """Say where each chunk lies, from the seconds of its passes in one sweep.
+
+    ``rows`` hold ``bytes`` and the seconds of ``write``, ``change`` and ``read``. The measure is the median
+    of the first eight chunks: memory is handed out from the card first. When those are not the fast ones,
+    everything is slow together, which is somebody else's load and not a spill.
+    """
+    if not rows:
+        return []
+    rates = [[row["bytes"] / row[kind] for kind in KINDS] for row in rows]
+    first = rates[: max(1, min(8, len(rates) // 4))]
+    usual = [max(1.0, median(of_kind)) for of_kind in zip(*first, strict=True)]  # chunks of no bytes have no rate
+    best = [max(of_kind) for of_kind in zip(*rates, strict=True)]
+    if all(usually < SPILLED_RATIO * most for usually, most in zip(usual, best, strict=True)):
+        return ["contended"] * len(rows)
+    classes: list[ChunkClass] = []
+    for rate in rates:
+        ratios = [one / usually for one, usually in zip(rate, usual, strict=True)]
+        spilled, whole = max(ratios) < SPILLED_RATIO, min(ratios) >= DEGRADED_RATIO
+        classes.append("spilled" if spilled else "dedicated" if whole else "degraded")
+    return ["contended"] * len(rows) if classes.count("spilled") > 0.75 * len(classes) else classes
+
+
+def classify_error(bad: Mapping[str, Any], located: Iterable[int] = ()) -> ErrorClass:
+    """Return the kind of fault that one report of the worker shows.
+
+    ``located`` are the chunks found to hold other chunks' words. The reading of flip counts follows
+    memtest_vulkan (https://github.com/GpuZelenograd/memtest_vulkan#readme).
+    """
+    samples, flips = bad["samples"], {int(n): count for n, count in bad["flips"].items()}
+    words = sum(flips.values()) or 1
+    half, byte = (sum(count for n, count in flips.items() if n in bits) for bits in (range(20, 45), (7, 8)))
+    signs: tuple[tuple[ErrorClass, bool], ...] = (
+        ("stuck", any(int(sample["stuck"], 16) for sample in samples)),
+        ("address", bad["chunk"] in located or any(sample.get("belongs") for sample in samples)),
+        ("unexamined", not bad.get("examined", True)),
+        ("read", all(sample["again"] == sample["expected"] for sample in samples)),
+        ("constant", len(samples) >= 4 and len({sample["got"] for sample in samples}) == 1),
+        ("address", half > 0.8 * words and words >= 4),
+        ("inversion", byte > 0.8 * words),
+    )
+    return next((kind for kind, shown in signs if shown), "cell")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Facts about a run besides the worker's lines."""
+
+    wall: float
+    before: GpuSample  # NVML's view
+    key: Mapping[str, str]
+    after: GpuSample | None = None
+    failure: Said = ""
+    left: Said = ""  # why the parent asked the worker to leave
+    hung: bool = False
+    duration_seconds: float = 0.0
+    course: Course | None = None
+
+
+def digest(lines: Sequence[Mapping[str, Any]], frame: Frame) -> StressResult:
+    """Turn a run's lines into its result; ``comparison.py`` compares it with other nights."""
+    events: dict[str, list[Mapping[str, Any]]] = {}
+    for line in lines:
+        events.setdefault(str(line["event"]), []).append(line)
+    begin, end = events.get("begin", [{}])[0], events.get("end", [{}])[-1]
+    first, speeds = ([row for row in events.get("speed", ()) if row["sweep"] == n] for n in (1, 2))
+    classes = classify_chunks(speeds)
+    errors, error_rows = _errors(events)
+    values = _values(events, frame, begin, classes, speeds)
+    if speeds:
+        # What was allocated later may move what was there before: only seen by going over all of it twice.
+        values["moved_chunks"] = sum(a != b for a, b in zip(classify_chunks(first), classes, strict=False))
+    taken = {row["index"]: row["free_less"] for row in events.get("chunk", ())}
+    values["errors"] = sum(errors.values())
+    findings = list(_findings(errors, values, frame))
+    verdict, reason = _verdict(end, frame, findings)
+    key = {**frame.key, **{k: str(begin[k]) for k in ("torch", "cuda") if begin.get(k)}}
+    detail = {
+        "ladder": events.get("rung", []),
+        "patterns": events.get("pattern", []),
+        "chunks": [
+            {**row, "class": kind, "free_less": taken.get(row["index"])}
+            for row, kind in zip(speeds, classes, strict=True)
+        ],
+        "errors": error_rows,
+        "phases": {row["phase"]: row["seconds"] for row in events.get("phase", ())},
+        "fragmentation": events.get("fragmentation", [{}])[0],
+        "beyond": events.get("beyond", []),
+        "allocator": events.get("allocator", []),
+        "course": frame.course.detail() if frame.course else {},
+        "form": begin.get("form", ""),
+    }
+    card = frame.before
+    return StressResult(
+        frame.wall, card.uuid, card.index, card.name, verdict, reason, tuple(findings), key, values, detail
+    )
+
+
+def _errors(events: Mapping[str, list[Mapping[str, Any]]]) -> tuple[Counter[ErrorClass], list[dict[str, Any]]]:
+    mixed = events.get("located", ())
+    # Both sides of a mix-up: in other patterns either may look wrong.
+    located = {chunk for row in mixed for chunk in (row["chunk"], *(home[0] for home in row["belongs"]))}
+    errors: Counter[ErrorClass] = Counter()
+    rows, known = [], dict[int, ErrorClass]()
+    for bad in events.get("bad", ()):
+        kind = classify_error(bad, located)
+        if kind == "unexamined":  # the class that it had when it was examined
+            kind = known.get(bad["chunk"], kind)
+        known[bad["chunk"]] = kind
+        errors[kind] += max(1, bad["words"])
+        rows.append({**bad, "class": kind})
+    return errors, rows + [{name: row[name] for name in ("event", "chunk", "belongs")} for row in mixed]
+
+
+def _values(
+    events: Mapping[str, list[Mapping[str, Any]]],
+    frame: Frame,
+    begin: Mapping[str, Any],
+    classes: Sequence[ChunkClass],
+    speeds: Sequence[Mapping[str, Any]],
+) -> dict[str, Number]:
+    before = frame.before
+    filled = events.get("filled", [{}])[0]
+    # Every byte counts once, however often a pattern checks it.
+    patterns = events.get("pattern", ())
+    covered = [row["verified"] // row["checks"] for row in patterns if row["checks"]]
+    told = begin.get("free") is not None and before.free_bytes is not None and begin.get("cuda")
+    known: dict[str, Number | None] = {
+        "spec_bytes": sold_bytes(before.total_bytes) if before.total_bytes else None,
+        "total_bytes": before.total_bytes,
+        "reserved_bytes": before.reserved_bytes,
+        "foreign_bytes": before.used_bytes,
+        "visible_bytes": begin.get("total"),
+        "context_bytes": (before.free_bytes or 0) - begin["free"] if told else None,
+        "free_bytes": begin.get("free"),
+        "allocated_bytes": filled.get("bytes"),
+        "verified_bytes": max(covered, default=None),
+        "checked_bytes": sum(row["verified"] for row in patterns) if patterns else None,
+        "duration_seconds": frame.duration_seconds,
+        "beyond_chunks": sum(row["outcome"] == "ok" for row in events.get("beyond", ())),
+        "rungs": sum(row["outcome"] == "ok" for row in events.get("rung", ())),
+    }
+    if begin.get("bus_bits") and begin.get("memory_kilohertz"):
+        # Memory of all kinds in use moves two words a clock, as the driver counts clocks.
+        peak = 2 * begin["memory_kilohertz"] * 1000 * begin["bus_bits"] // 8
+        known["peak_bandwidth"] = peak if peak < 1 << 50 else None  # of no card: a worker that makes figures up
+    if speeds:
+        sizes = [row["bytes"] for row in speeds]
+        spilled = [size for size, kind in zip(sizes, classes, strict=True) if kind == "spilled"]
+        known["spilled_bytes"] = sum(spilled)
+        known["usable_bytes"] = sum(sizes) - sum(spilled)
+        if spilled:
+            known["spill_start_bytes"] = sum(sizes[: classes.index("spilled")])
+        known["degraded_chunks"] = classes.count("degraded")
+        known["contended"] = int("contended" in classes)
+        for kind in KINDS:
+            moved = 2 if kind == "change" else 1
+            rates = sorted(moved * row["bytes"] / row[kind] for row in speeds)
+            known[f"{kind}_min"], known[f"{kind}_median"] = rates[0], median(rates)
+    released = events.get("released", [None])[0]
+    if released is not None:
+        known["leak_bytes"] = max(0, released["still_taken"])
+    after = frame.after.used_bytes if frame.after else None
+    if after is not None and before.used_bytes is not None:
+        known["left_behind_bytes"] = max(0, after - before.used_bytes)
+    known |= frame.course.values() if frame.course else {}
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _findings(errors: Counter[ErrorClass], values: Mapping[str, Number], frame: Frame) -> Iterable[StressFinding]:
+    for kind, count in errors.items():
+        how = Message(EXPLAINED[kind])
+        said = says("{count} wrong word: {how}", "{count} wrong words: {how}", count=count, how=how)
+        yield StressFinding("errors", said)
+    if spilled := values.get("spilled_bytes", 0):
+        said = say(
+            "{spilled_bytes} within the limit lie in shared memory, not on the card:"
+            " programs get slow before the card is full",
+            spilled_bytes=spilled,
+        )
+        yield StressFinding("spill", said)
+    if frame.course is not None:
+        yield from frame.course.findings()
+    moved = values.get("shared_grown_bytes", 0)
+    if moved > SHARED_BYTES and not spilled and not values.get("beyond_chunks"):
+        said = say(
+            "Windows moved {moved_bytes} of other programs' VRAM into RAM during the run: raise stress.reserve_bytes",
+            moved_bytes=moved,
+        )
+        yield StressFinding("spill", said)
+    leak = max(values.get("leak_bytes", 0), values.get("left_behind_bytes", 0))
+    if leak > LEAK_BYTES:
+        yield StressFinding("leak", say("{leak_bytes} did not come back after the run", leak_bytes=leak))
+    if frame.hung:
+        hung = say("the worker hangs in the driver and cannot be ended: restart WSL (wsl --shutdown)")
+        yield StressFinding("hung", hung)
+
+
+def _verdict(end: Mapping[str, Any], frame: Frame, findings: Sequence[StressFinding]) -> tuple[StressVerdict, Said]:
+    outcome, why = end.get("outcome"), frame.failure or frame.left or _why(end)
+    if any(finding.kind == "errors" for finding in findings):
+        # Errors count however the run ended.
+        return "findings", why
+    if frame.hung or frame.failure:
+        return "failed", frame.failure or say("the worker hangs in the driver")
+    if outcome == "left":
+        return "left", why
+    if outcome != "done":
+        return "failed", why or say("the worker ended without a result")
+    return ("findings", "") if findings else ("passed", "")
+
+
+def _why(end: Mapping[str, Any]) -> Said:
+    """Return why the worker ended as it did; a template comes from us, never from it."""
+    word = str(end.get("why", ""))
+    return Message(LEFT[word], end.get("facts", {})) if word in LEFT else one_line(word)

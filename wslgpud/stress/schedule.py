@@ -1,0 +1,291 @@
+"""The nightly stress run, scheduled by APScheduler.
+
+The scheduler is imported and started only once there is a GPU to test: it takes memory and a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import queue
+import random
+import re
+import threading
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from typing import Any
+
+from wslgpud.alerts.rules import VRAM_STRESS
+from wslgpud.config import Stress
+from wslgpud.config.key import ConfigError
+from wslgpud.host import Host
+from wslgpud.model import Reading, Snapshot, StressResult, Transition
+from wslgpud.security import safe_files
+from wslgpud.store import Store, StoreError
+from wslgpud.store.stress_rows import from_json, to_json
+from wslgpud.stress import stress_metrics
+from wslgpud.stress.comparison import level_of
+from wslgpud.stress.conditions import Recent
+from wslgpud.stress.run import Runner
+from wslgpud.stress.unit import AROUND_SECONDS, MOST_ANSWER_BYTES, Asker
+from wslgpud.words import cause, say
+
+log = logging.getLogger(__name__)
+
+OFF = "off"
+#: Delay after a start when nights were missed: the machine shall settle first.
+CATCH_UP_SECONDS = 900.0
+#: how often runs that somebody started by hand are looked for
+INBOX_SECONDS = 10.0
+#: of these so many at a time
+_MOST_WAITING = 1000
+#: one numeric part of a crontab's fifth field
+_DAYS = re.compile(r"(?<![^,])(?:\*|([0-7])(?:-([0-7]))?)(?:/([1-7]))?(?![^,])")
+_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NIGHTLY, _AGAIN = "vram-stress", "vram-stress-again"
+
+
+def trigger(settings: Stress) -> Any:
+    """Return APScheduler's trigger for the schedule.
+
+    Raises:
+        ConfigError: it is no crontab line.
+    """
+    from apscheduler.triggers.cron import CronTrigger  # see the module's head
+
+    *words, weekdays = settings.schedule.split() or [""]
+    try:
+        return CronTrigger.from_crontab(" ".join([*words, _DAYS.sub(_named, weekdays)]), _zone())
+    except ValueError as error:
+        raise ConfigError(
+            say(
+                'stress.schedule: {schedule} is neither "off" nor minute hour day month weekday: {error}',
+                schedule=repr(settings.schedule),
+                error=cause(error),
+            )
+        ) from error
+
+
+def _named(part: re.Match[str]) -> str:
+    """Write days of the week by name: cron counts from Sunday, APScheduler from Monday."""
+    first, last, step = part.groups()
+    end = last or ("6" if step or first is None else first)
+    return ",".join(_NAMES[day % 7] for day in range(int(first or 0), int(end) + 1, int(step or 1))) or part[0]
+
+
+def _zone() -> tzinfo:
+    """Return the zone in which a schedule counts: the C library's, as all else here.
+
+    APScheduler asks tzlocal, which knows no rules in TZ (``CST-8``) and no zone that its data lack, and
+    believes /etc/timezone where /etc/localtime is a file that says something else. Then it is today's offset.
+    """
+    from apscheduler.triggers.cron import CronTrigger  # see the module's head
+
+    now = datetime.now().astimezone()
+    try:
+        named: tzinfo = CronTrigger().timezone
+    except (LookupError, ValueError, OSError) as error:
+        log.warning("the time zone has no name; without one, summer time begins with a restart: %s", error)
+    else:
+        if now.astimezone(named).utcoffset() == now.utcoffset():
+            return named
+    return now.tzinfo or timezone.utc
+
+
+def inbox(state_folder: Path) -> Path:
+    """Return the folder in which ``wslgpud stress`` leaves runs for a daemon that owns the database."""
+    return state_folder / "stress-inbox"
+
+
+def leave(state_folder: Path, result: StressResult) -> None:
+    """Leave a run for the daemon."""
+    name = f"{result.wall:.3f}-{result.uuid.replace('/', '-')}.json"
+    with safe_files.Folder.made(inbox(state_folder)) as folder:
+        folder.put(name, json.dumps(to_json(result)), mode=0o644)  # the daemon is another user
+
+
+class Nightly:
+    """The daemon's stress runs. ``observe`` and ``news`` belong to its tick; a run has its own thread."""
+
+    def __init__(
+        self, settings: Stress, host: Host, state_folder: Path, history: Store, *, apart: bool = False
+    ) -> None:
+        """Start nothing yet. With ``apart`` another unit does the runs, see ``unit.py``.
+
+        Raises:
+            ConfigError: the schedule is none.
+        """
+        self._settings, self._host, self._folder, self._history = settings, host, state_folder, history
+        self._recent = Recent()
+        self._lock = threading.Lock()
+        self._runs = [*self._kept(full=True).values()]
+        self._news: queue.SimpleQueue[StressResult] = queue.SimpleQueue()
+        longest = settings.settle_seconds + settings.deadline_seconds + AROUND_SECONDS
+        self._runner: Runner | Asker = (
+            Asker(host.clock, state_folder, longest)
+            if apart
+            else Runner(host, settings, state_folder, self._recent, self.runs)
+        )
+        self._scheduler: Any = None
+        self._looked = 0.0
+        if settings.schedule not in (OFF, Stress.schedule):
+            trigger(settings)
+
+    def runs(self) -> list[StressResult]:
+        """Return all runs, oldest first."""
+        with self._lock:
+            return list(self._runs)
+
+    def _kept(self, *, full: bool = False) -> dict[int, StressResult]:
+        """Return the runs kept so far; a database that cannot be read must not keep the daemon from warning.
+
+        With ``full`` the last complete one of each card has the rows behind its figures: it alone is shown
+        so, and those of a thousand nights are a hundred megabytes.
+        """
+        try:
+            runs = dict(self._history.stress_runs(brief=True))
+            for number in {run.uuid: number for number, run in runs.items() if run.complete and full}.values():
+                runs[number] = self._history.stress_run(number) or runs[number]
+        except StoreError as error:
+            log.warning("earlier stress runs are not known: %s", error)
+            return {}
+        return runs
+
+    def readings(self) -> Iterable[Reading]:
+        """Return the runs as metrics."""
+        return stress_metrics.readings(self.runs())
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Take a tick; start the scheduler when there is something to test."""
+        self._recent.note(snapshot.mono, snapshot.gpus, snapshot.readings(), snapshot.events)
+        if snapshot.gpus and self._scheduler is None and self._settings.schedule != OFF and self._host.live:
+            self._start()
+        if self._scheduler is not None and any(event.kind == "clock_jump" for event in snapshot.events):
+            self._scheduler.wakeup()  # it sleeps by the monotonic clock, which stood still meanwhile
+        if snapshot.mono - self._looked >= INBOX_SECONDS:
+            self._looked = snapshot.mono
+            self._take_inbox()
+
+    def news(self) -> list[Transition]:
+        """Keep the runs that have ended since, and return the changes of level they make."""
+        changes = []
+        while not self._news.empty():
+            result = self._news.get()
+            runs = self.runs()
+            earlier = [run for run in runs if run.uuid == result.uuid]
+            # The level last reported of this slot: by the card before this one where it has been replaced.
+            card = next((run.uuid for run in reversed(runs) if run.gpu == result.gpu), result.uuid)
+            told = [run for run in runs if run.uuid == card]
+            with self._lock:  # a complete run takes from those of its card the rows behind their figures
+                outdone = [result.complete and run.uuid == result.uuid for run in runs]
+                self._runs = [replace(r, detail={}) if old else r for r, old in zip(runs, outdone, strict=True)]
+                self._runs.append(result)
+            self._history.record_stress(result)
+            log.info("stress run of gpu%d: %s %s", result.gpu, result.verdict, result.reason)
+            for finding in result.findings:
+                log.warning("stress run of gpu%d: %s", result.gpu, finding.text)
+            (old, _), (new, why) = level_of(told), level_of([*earlier, result])
+            if old != new:
+                wall, mono = self._host.clock.wall(), self._host.clock.mono()
+                changes.append(Transition(wall, mono, f"gpu{result.gpu}", VRAM_STRESS, old, new, facts={"text": why}))
+        return changes
+
+    def close(self) -> None:
+        """End a run under way and the scheduler."""
+        self._runner.stop.set()
+        if self._scheduler is not None:
+            self._scheduler.shutdown(wait=False)
+
+    def _start(self) -> None:
+        from apscheduler.executors.pool import ThreadPoolExecutor
+        from apscheduler.schedulers.background import BackgroundScheduler
+
+        when = trigger(self._settings)
+        # One at a time; however many nights were missed, once; and late rather than never: the gates say
+        # whether the moment is right.
+        self._scheduler = BackgroundScheduler(
+            timezone=when.timezone,
+            executors={"default": ThreadPoolExecutor(1)},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+        self._scheduler.add_job(self._begin, when, id=_NIGHTLY)
+        now = datetime.now().astimezone()
+        runs = self.runs()
+        last = datetime.fromtimestamp(runs[-1].wall if runs else self._planned_since(), tz=now.tzinfo)
+        due = when.get_next_fire_time(last, last)
+        if due is not None and due + timedelta(minutes=self._settings.jitter_minutes) < now:
+            self._later(CATCH_UP_SECONDS, 0)
+        self._scheduler.start()
+
+    def _planned_since(self) -> float:
+        """Return since when nights are planned: a machine that is off at night would never have its first."""
+        file = self._folder / "stress-since"
+        try:
+            with contextlib.suppress(FileExistsError):
+                file.touch(exist_ok=False)
+            return file.stat().st_mtime
+        except OSError:
+            return self._host.clock.wall()
+
+    def _later(self, seconds: float, attempt: int, cards: Container[str] | None = None) -> None:
+        when = datetime.now().astimezone() + timedelta(seconds=seconds)
+        self._scheduler.add_job(
+            self._night, "date", run_date=when, args=[attempt, cards], id=_AGAIN, replace_existing=True
+        )
+
+    def _begin(self) -> None:
+        """Plan the night's test: not all machines of a house at once.
+
+        APScheduler's own jitter adds to the time on the wall, where an hour comes twice in autumn: then it
+        finds the next run in the past, and the next, without end.
+        """
+        self._later(random.uniform(0, 60 * self._settings.jitter_minutes), 0)  # noqa: S311 - no secret
+
+    def _night(self, attempt: int = 0, cards: Container[str] | None = None) -> None:
+        """Test each GPU, or these alone; those that were busy, once more later in the night."""
+        busy = []
+        for sample in self._recent.gpus():
+            if cards is not None and sample.uuid not in cards:
+                continue
+            result = self._runner.run(sample, "nightly")
+            last_try = attempt >= self._settings.retries
+            if result.verdict in ("skipped", "left") and not last_try:
+                busy.append(sample.uuid)
+                log.info("stress run of gpu%d put off: %s", sample.index, result.reason)
+            if result.verdict != "skipped" or last_try:
+                self._news.put(result)
+        if busy and not self._runner.stop.is_set():
+            self._later(self._settings.retry_minutes * 60, attempt + 1, busy)
+
+    def _take_inbox(self) -> None:
+        """Take over runs that were started by hand while this daemon owned the database.
+
+        A file stays until the database shows its run: whatever kills this process before, the next one takes
+        it over.
+        """
+        try:
+            with safe_files.Folder(inbox(self._folder)) as folder:
+                if names := sorted(name for name in folder.names(_MOST_WAITING) if name.endswith(".json")):
+                    self._take(folder, names)
+        except OSError as error:
+            log.debug("no runs are taken over: %s", error)
+
+    def _take(self, folder: safe_files.Folder, names: Sequence[str]) -> None:
+        taken, kept = ({(run.wall, run.uuid) for run in runs} for runs in (self.runs(), self._kept().values()))
+        for name in names:
+            try:
+                run = from_json(safe_files.parsed(folder.read(name, MOST_ANSWER_BYTES)))
+            except (OSError, ValueError) as error:
+                log.warning("%s is no stress run: %s", folder.path / name, error)
+            else:
+                if (run.wall, run.uuid) not in kept | taken:
+                    self._news.put(run)
+                if (run.wall, run.uuid) not in kept:
+                    continue
+            try:
+                folder.remove(name)
+            except OSError as error:  # a disk that has become read-only must not end the ticks
+                log.warning("cannot remove %s: %s", folder.path / name, error.strerror)
