@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.active_runs.headline import headline as running_headline
+from wslgpud.active_runs import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.message import forecast_facts, iso, row_facts
 from wslgpud.alerts.texts import text_now
