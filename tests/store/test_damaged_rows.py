@@ -9,7 +9,7 @@ import pytest
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Reader, Store, upkeep, writer
-from wslgpud.store.info import info
+from wslgpud.store.maintenance import info
 
 
 @pytest.fixture(autouse=True)

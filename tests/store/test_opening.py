@@ -22,8 +22,8 @@ from wslgpud.store import (
     migrations,
     schema,
 )
-from wslgpud.store.audit import audit
 from wslgpud.store.engine import sqlite_path, writer_engine
+from wslgpud.store.maintenance import audit
 from wslgpud.store.migrations import MIGRATIONS, Migration
 
 from . import made

@@ -27,7 +27,7 @@ from operator import sub
 from typing import NamedTuple, TypeVar, cast
 
 from wslgpud.model import Number
-from wslgpud.store.limits import MOST_TICKS
+from wslgpud.store.schema import MOST_TICKS
 from wslgpud.words import cause, say
 
 _A = TypeVar("_A", "array[int]", "array[float]")

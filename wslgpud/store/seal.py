@@ -20,8 +20,8 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, encode, pack_sheet
 from wslgpud.store.errors import gap
-from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
 from wslgpud.store.rollup import MINUTE, Summary, stretches, summary, write_summaries
+from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
 
 
 class Column(NamedTuple):

@@ -16,8 +16,8 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
-from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
+from wslgpud.store.schema import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
