@@ -81,12 +81,10 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
         raise UnsuitableFolderError(
-            say(
-                "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
-                "the Linux file system, such as /var/lib/wslgpud",
-                folder=str(folder),
-                kind=_REMOTE[kind],
-            )
+            "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
+            "the Linux file system, such as /var/lib/wslgpud",
+            folder=str(folder),
+            kind=_REMOTE[kind],
         )
     if kind in ("tmpfs", "ramfs"):
         return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
@@ -100,23 +98,19 @@ def prepare_folder(path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwritableError(
-            say(
-                "{folder}: cannot be created ({reason}); name another folder in store.path",
-                folder=str(folder),
-                reason=failure(error),
-            )
+            "{folder}: cannot be created ({reason}); name another folder in store.path",
+            folder=str(folder),
+            reason=failure(error),
         ) from error
     existing = path if path.exists() else folder
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
         raise UnwritableError(
-            say(
-                "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
-                existing=str(existing),
-                user=os.geteuid(),
-            )
+            "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
+            existing=str(existing),
+            user=os.geteuid(),
         )
     if path.is_dir():
-        raise NotADatabaseError(say("{path}: is a folder; name a file in store.path", path=str(path)))
+        raise NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
 
 
@@ -125,7 +119,7 @@ def refuse_odd_files(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
-            raise NotADatabaseError(say("{beside}: is not a plain file; remove it", beside=str(beside)))
+            raise NotADatabaseError("{beside}: is not a plain file; remove it", beside=str(beside))
 
 
 def lock_path(path: Path) -> Path:
@@ -156,18 +150,16 @@ class WriterLock:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise UnwritableError(
-                say("{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error))
+                "{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error)
             ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._descriptor)
             raise LockedError(
-                say(
-                    "{path}: another wslgpud is writing into it; stop that one, or give this one "
-                    "another file in store.path",
-                    path=str(path),
-                )
+                "{path}: another wslgpud is writing into it; stop that one, or give this one "
+                "another file in store.path",
+                path=str(path),
             ) from error
 
     def release(self) -> None:
@@ -196,7 +188,7 @@ def reader_engine(target: str) -> Engine:
             target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
         )
     if not path.is_file():
-        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
+        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
     refuse_odd_files(path)
     # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
     # one in that folder; it is then at rest and can be read as it is.
@@ -217,13 +209,10 @@ def _server_engine(target: str, **options: Any) -> Engine:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
-            say(
-                "{database}: {error}; an address such as postgresql+psycopg://user@host/database "
-                "needs psycopg: {remedy}",
-                database=shown(target),
-                error=cause(error),
-                remedy=optional_packages.remedy("postgresql"),
-            )
+            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
+            database=shown(target),
+            error=cause(error),
+            remedy=optional_packages.remedy("postgresql"),
         ) from error
     event.listen(engine, "connect", _pin_schema)
     return engine
@@ -258,11 +247,9 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
     lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
     if not connection.scalar(select(lock)):
         raise LockedError(
-            say(
-                "{database}: another wslgpud writes for the host {host_name}; give each its own name",
-                database=shown(target),
-                host_name=host_name,
-            )
+            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+            database=shown(target),
+            host_name=host_name,
         )
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from wslgpud.store import engine as engines
 from wslgpud.store.errors import LockedError, StoreError, UnwritableError, explained
-from wslgpud.words import cause, say
+from wslgpud.words import cause
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -31,10 +31,10 @@ def file_of(target: str) -> Path:
     path = engines.sqlite_path(target)
     if path is None:
         raise StoreError(
-            say("{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target))
+            "{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target)
         )
     if not path.is_file():
-        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
+        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
     engines.refuse_odd_files(path)
     return path
 
@@ -60,7 +60,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
             raise StoreError(
-                say("{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0]))
+                "{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0])
             )
         with part.open("rb+") as written:
             os.fsync(written.fileno())
@@ -68,7 +68,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
     except (sqlite3.Error, OSError) as error:
         why = cause(error)
         raise UnwritableError(
-            say("{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why)
+            "{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why
         ) from error
     finally:
         with suppress(OSError):
@@ -98,18 +98,16 @@ def compact(target: str) -> Compaction:
         needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
         if left < needed:
             raise StoreError(
-                say(
-                    "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
-                    path=str(path),
-                    needed_bytes=needed,
-                    left_bytes=left,
-                )
+                "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
+                path=str(path),
+                needed_bytes=needed,
+                left_bytes=left,
             )
         try:
             lock = engines.WriterLock(path)
         except LockedError as error:
             raise LockedError(
-                say("{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path))
+                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
             ) from error
         try:
             with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
@@ -117,7 +115,7 @@ def compact(target: str) -> Compaction:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise UnwritableError(
-                say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
+                "{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error)
             ) from error
         finally:
             lock.release()

@@ -30,7 +30,7 @@ from wslgpud.store.records import DaemonRun, Delivery, Learned, StoreStats
 from wslgpud.store.schema import insert_new
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
-from wslgpud.words import Said, say
+from wslgpud.words import Said
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -223,7 +223,7 @@ class Store(History):
         with connection.begin():
             if not engines.belongs_to_us(connection):
                 raise ForeignDatabaseError(
-                    say("{name}: belongs to another program; name another file in store.path", name=name)
+                    "{name}: belongs to another program; name another file in store.path", name=name
                 )
         migrations.migrate(connection, name)
         with connection.begin():

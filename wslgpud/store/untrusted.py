@@ -21,7 +21,6 @@ from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema
 from wslgpud.store.errors import ForeignDatabaseError
 from wslgpud.store.limits import MOST_ROW_BYTES
-from wslgpud.words import say
 
 #: steps of SQLite's virtual machine that one statement may take: a minute, about; ours take up to a hundredth
 MOST_STEPS = 3_000_000_000
@@ -77,11 +76,9 @@ def _compare(found: Mapping[str, str], made: Mapping[str, str], target: str) -> 
     for name, sql in made.items():
         if found.get(name) != sql:
             raise ForeignDatabaseError(
-                say(
-                    "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
-                    target=str(target),
-                    name=repr(name),
-                )
+                "{target}: its {name} is not the table that wslgpud makes; move the file away, or name another one",
+                target=str(target),
+                name=repr(name),
             )
 
 

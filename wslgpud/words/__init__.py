@@ -154,9 +154,11 @@ FAILURES = frozenset(TEMPLATES["failures"])
 
 
 class Told(Exception):  # mostly a state, not a mistake
-    """What is raised with a message: ``said`` is worded only where somebody reads it."""
+    """What is raised with a message, or with a template and its facts: worded only where somebody reads it."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, said: Said, /, **facts: Fact) -> None:
+        if facts and isinstance(said, str):
+            said = Message(said, facts)
         super().__init__(said)
         # Part of a text may be the words of a server or a program that is not ours.
         self.said = one_line(said, _MOST_CHARACTERS) if isinstance(said, str) else said
