@@ -11,8 +11,7 @@ from typing import Final
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import ENDINGS
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, Said, filled, say, sentences
-from wslgpud.words.templates import TEMPLATES
+from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, Said, filled, say, sentences
 
 #: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005

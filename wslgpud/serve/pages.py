@@ -15,8 +15,7 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
-from wslgpud.words import Said, Tongue, say, says, tongue
-from wslgpud.words.names import HEALTHS, LEVELS
+from wslgpud.words import HEALTHS, LEVELS, Said, Tongue, say, says, tongue
 
 
 def routes(
