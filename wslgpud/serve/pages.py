@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from wslgpud import __version__
+from wslgpud.alerts.message import local_time
 from wslgpud.model import Snapshot
 from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
@@ -75,7 +75,7 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Re
     t, machine = tongue.t, socket.gethostname()
     state = t("Waiting for the first sample.")
     if "at" in document:
-        taken, each = _local(document["at"]), document["interval_seconds"]
+        taken, each = local_time(document["at"]), document["interval_seconds"]
         state = t("Last sample {taken}, one every {interval_seconds}.", taken=taken, interval_seconds=each)
     links = {
         "/metrics": t("metrics for Prometheus"),
@@ -119,10 +119,10 @@ def _chip(level: str, t: Callable[..., str]) -> Html:
 
 
 def _incident(item: Mapping[str, Any], t: Callable[..., str]) -> Html:
-    notes = [t("since {time}", time=_local(item["since"]))]
+    notes = [t("since {time}", time=local_time(item["since"]))]
     notes += [t("acknowledged")] * bool(item.get("acknowledged"))
     if "silenced_until" in item:
-        notes.append(t("silenced until {time}", time=_local(item["silenced_until"])))
+        notes.append(t("silenced until {time}", time=local_time(item["silenced_until"])))
     notes.append(f"wslgpud incidents {item['id']}")
     told = h("td", item["headline"], h("div", " · ".join(notes), class_="dim"))
     return h("tr", h("th", _chip(item["level"], t), scope="row"), told)
@@ -153,7 +153,3 @@ def _source(source: Mapping[str, Any], t: Callable[..., str]) -> Html:
         detail = t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
     state = h("td", t(HEALTHS[health]), class_=health)
     return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))
-
-
-def _local(at: str) -> str:
-    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"
