@@ -10,8 +10,9 @@ from wslgpud.store.errors import (
     UnwritableError,
 )
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import Bucket, DaemonRun, Delivery, Point, ProcessPoint, SeriesRef, StoreStats
+from wslgpud.store.records import Bucket, DaemonRun, Delivery, Point, ProcessPoint, SeriesRef
 from wslgpud.store.store import Store
+from wslgpud.store.store_metrics import StoreStats
 
 __all__ = [
     "Bucket",

@@ -140,31 +140,29 @@ def size_of(path: Path | None) -> int | None:
     return None
 
 
-class WriterLock:
-    """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
+def lock_for_writing(path: Path) -> int:
+    """Return a descriptor that keeps other daemons from writing into ``path`` until it is closed, or the process ends.
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock beside ``path``, or raise LockedError (another process holds it) or UnwritableError."""
-        self._path = lock_path(path)
-        try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise UnwritableError(
-                "{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error)
-            ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise LockedError(
-                "{path}: another wslgpud is writing into it; stop that one, or give this one "
-                "another file in store.path",
-                path=str(path),
-            ) from error
-
-    def release(self) -> None:
-        """Let go."""
-        os.close(self._descriptor)
+    Raises:
+        LockedError: another process holds the lock.
+        UnwritableError: the lock beside the database cannot be made.
+    """
+    lock = lock_path(path)
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UnwritableError(
+            "{path}: {reason}; make the folder writable", path=str(lock), reason=failure(error)
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LockedError(
+            "{path}: another wslgpud is writing into it; stop that one, or give this one another file in store.path",
+            path=str(path),
+        ) from error
+    return descriptor
 
 
 def writer_engine(target: str) -> Engine:
@@ -255,15 +253,8 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
 
 def _manual_transactions(engine: Engine, begin: str) -> None:
     """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
-
-    def connected(connection: Any, _: object) -> None:
-        connection.isolation_level = None
-
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begun)
+    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
 
 
 def _writer_pragmas(connection: Any, _: object) -> None:

@@ -116,7 +116,7 @@ def compact(target: str) -> Compaction:
                 left_bytes=left,
             )
         try:
-            lock = engines.WriterLock(path)
+            lock = engines.lock_for_writing(path)
         except LockedError as error:
             raise LockedError(
                 "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
@@ -130,7 +130,7 @@ def compact(target: str) -> Compaction:
                 "{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error)
             ) from error
         finally:
-            lock.release()
+            os.close(lock)
         size = path.stat().st_size
         return Compaction(size, before.file_bytes - size)
 

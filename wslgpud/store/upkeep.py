@@ -82,8 +82,6 @@ class Upkeep:
         self.free_bytes: int | None = None
         self.purged_rows = 0
         self.last_purge_wall: float | None = None
-        self.longest_slice_seconds = 0.0
-        self.longest_seal_seconds = 0.0
 
     def __call__(self, connection: Connection) -> bool:
         """Do one slice if work is due; tell whether there is more."""
@@ -91,10 +89,7 @@ class Upkeep:
             return False
         if self._seal(connection):
             return True
-        started = time.monotonic()
-        more = self._purge(connection) or self._shrink(connection) or self._forget_series(connection)
-        self.longest_slice_seconds = max(self.longest_slice_seconds, time.monotonic() - started)
-        if more:
+        if self._purge(connection) or self._shrink(connection) or self._forget_series(connection):
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
         self.last_purge_wall = self._wall()
@@ -106,9 +101,7 @@ class Upkeep:
         with connection.begin():
             stretch = seal.due(connection, low, self._intake.synced_row)
         if stretch is not None:
-            started = time.monotonic()
             seal.seal(connection, stretch, self._intake.next_row())
-            self.longest_seal_seconds = max(self.longest_seal_seconds, time.monotonic() - started)
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
