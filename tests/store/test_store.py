@@ -16,9 +16,10 @@ from wslgpud import __version__
 from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
-from wslgpud.store import DaemonRun, LockedError, Point, Store
+from wslgpud.store import DaemonRun, LockedError, Store
 from wslgpud.store.intake import Intake
 from wslgpud.store.numbers import Found
+from wslgpud.store.records import Point
 from wslgpud.words import say
 
 

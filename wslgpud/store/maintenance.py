@@ -243,7 +243,7 @@ def _samples(connection: Connection) -> int:
         with gap("chunk %d", row.id):
             blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
             for mask, count in blocks.items():
-                total += count * (mask_of(row, mask).count(1) if mask else row.ticks)
+                total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
     for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
         total += (offsets.count(",") + 1) * readings.count('":')
     return total
@@ -325,7 +325,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
 
 
 def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
-    own = list(compress(times, mask_of(chunk, block.mask))) if block.mask else times
+    own = list(compress(times, mask_of(chunk.masks, chunk.ticks, block.mask))) if block.mask else times
     values = decode(block.data, len(own), block.last, whole=whole)
     summaries = summarise(own, values, MINUTE * 1000)
     return {(ms // 1000, series_id): known for ms, known in summaries.items()}

@@ -179,7 +179,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
                 continue
             times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
             if found.mask:
-                times = list(compress(times, _mask(masks, ticks, found.mask)))
+                times = list(compress(times, mask_of(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
             if low_ms < asked.start_ms or high_ms > asked.end_ms:
                 inside = [start <= time <= end for time in times]
@@ -212,12 +212,8 @@ def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
     return {} if sheet is None else unpack_sheet(sheet)
 
 
-def mask_of(chunk: Any, mask: int) -> bytes:
-    """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
-    return _mask(chunk.masks, chunk.ticks, mask)
-
-
-def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
+def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
+    """Return one byte (0 or 1) for each of a chunk's ticks: those that mask number ``mask`` (from 1) has."""
     return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
@@ -323,7 +319,7 @@ def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Numbe
         latest = {0: times[-1]}
         for number, (mask, last, _) in blocks_of(connection, newest.id).items():
             if mask not in latest:
-                latest[mask] = times[mask_of(newest, mask).rfind(1)]
+                latest[mask] = times[mask_of(newest.masks, newest.ticks, mask).rfind(1)]
             found[host << schema.SERIES_BITS | number] = (latest[mask], last)
     return found
 
