@@ -8,7 +8,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
@@ -114,6 +113,14 @@ def prepare_folder(path: Path) -> None:
     refuse_odd_files(path)
 
 
+def existing_file(path: Path) -> Path:
+    """Return the path of a database, or raise StoreError: there is none, or what lies beside it is none of SQLite's."""
+    if not path.is_file():
+        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+    refuse_odd_files(path)
+    return path
+
+
 def refuse_odd_files(path: Path) -> None:
     """Raise NotADatabaseError for a pipe or link named as a file of SQLite's: opening one may wait for ever."""
     for suffix in ("-wal", "-shm", "-journal"):
@@ -169,40 +176,16 @@ def writer_engine(target: str) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
     path = sqlite_path(target)
     if path is None:
-        return _server_engine(target, poolclass=NullPool)
+        return server_engine(target, poolclass=NullPool)
     url = URL.create("sqlite", database=os.fspath(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
-    _manual_transactions(engine, "BEGIN IMMEDIATE")
+    manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
     return engine
 
 
-def reader_engine(target: str) -> Engine:
-    """Return an engine that neither writes nor waits for the writer, or raise StoreError: there is no database."""
-    path = sqlite_path(target)
-    if path is None:
-        # each statement would see its own moment: what is sealed between two of them would be in neither
-        return _server_engine(
-            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
-        )
-    if not path.is_file():
-        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-    refuse_odd_files(path)
-    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
-    # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
-    query = "immutable=1" if at_rest else "mode=ro"
-    engine = create_engine(
-        f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
-        connect_args={"timeout": BUSY_SECONDS},
-        pool_size=2,
-        max_overflow=8,
-    )
-    _manual_transactions(engine, "BEGIN")
-    return engine
-
-
-def _server_engine(target: str, **options: Any) -> Engine:
+def server_engine(target: str, **options: Any) -> Engine:
+    """Return an engine of a database server, or raise MissingDriverError."""
     try:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
@@ -251,7 +234,7 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
         )
 
 
-def _manual_transactions(engine: Engine, begin: str) -> None:
+def manual_transactions(engine: Engine, begin: str) -> None:
     """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
     event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))

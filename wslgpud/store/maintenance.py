@@ -45,10 +45,7 @@ def file_of(target: str) -> Path:
         raise StoreError(
             "{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target)
         )
-    if not path.is_file():
-        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-    engines.refuse_odd_files(path)
-    return path
+    return engines.existing_file(path)
 
 
 def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:

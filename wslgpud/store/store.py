@@ -41,7 +41,7 @@ MOST_LESSONS = 200
 
 
 @final
-class Store(History):
+class Store(History, AbstractContextManager["Store"]):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
     ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
@@ -104,9 +104,6 @@ class Store(History):
             self._unlock()
             raise
 
-    def __enter__(self) -> Store:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -150,7 +147,11 @@ class Store(History):
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
         number, final = self._intake.next_row(), self._intake.final_row
-        self._journal.writes.put(lambda connection: stress_rows.insert(connection, final(number), result))
+        document = json.dumps(stress_rows.to_json(result), ensure_ascii=False)
+        row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
+        self._journal.writes.put(
+            lambda connection: insert_new(connection, schema.stress_run, [{"id": final(number), **row}])
+        )
         self._writer.wake()
         return number
 
