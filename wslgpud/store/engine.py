@@ -8,7 +8,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
@@ -114,6 +113,14 @@ def prepare_folder(path: Path) -> None:
     refuse_odd_files(path)
 
 
+def existing_file(path: Path) -> Path:
+    """Return the path of a database, or raise StoreError: there is none, or what lies beside it is none of SQLite's."""
+    if not path.is_file():
+        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+    refuse_odd_files(path)
+    return path
+
+
 def refuse_odd_files(path: Path) -> None:
     """Raise NotADatabaseError for a pipe or link named as a file of SQLite's: opening one may wait for ever."""
     for suffix in ("-wal", "-shm", "-journal"):
@@ -140,71 +147,45 @@ def size_of(path: Path | None) -> int | None:
     return None
 
 
-class WriterLock:
-    """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
+def lock_for_writing(path: Path) -> int:
+    """Return a descriptor that keeps other daemons from writing into ``path`` until it is closed, or the process ends.
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock beside ``path``, or raise LockedError (another process holds it) or UnwritableError."""
-        self._path = lock_path(path)
-        try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise UnwritableError(
-                "{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error)
-            ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise LockedError(
-                "{path}: another wslgpud is writing into it; stop that one, or give this one "
-                "another file in store.path",
-                path=str(path),
-            ) from error
-
-    def release(self) -> None:
-        """Let go."""
-        os.close(self._descriptor)
+    Raises:
+        LockedError: another process holds the lock.
+        UnwritableError: the lock beside the database cannot be made.
+    """
+    lock = lock_path(path)
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UnwritableError(
+            "{path}: {reason}; make the folder writable", path=str(lock), reason=failure(error)
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LockedError(
+            "{path}: another wslgpud is writing into it; stop that one, or give this one another file in store.path",
+            path=str(path),
+        ) from error
+    return descriptor
 
 
 def writer_engine(target: str) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
     path = sqlite_path(target)
     if path is None:
-        return _server_engine(target, poolclass=NullPool)
+        return server_engine(target, poolclass=NullPool)
     url = URL.create("sqlite", database=os.fspath(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
-    _manual_transactions(engine, "BEGIN IMMEDIATE")
+    manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
     return engine
 
 
-def reader_engine(target: str) -> Engine:
-    """Return an engine that neither writes nor waits for the writer, or raise StoreError: there is no database."""
-    path = sqlite_path(target)
-    if path is None:
-        # each statement would see its own moment: what is sealed between two of them would be in neither
-        return _server_engine(
-            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
-        )
-    if not path.is_file():
-        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-    refuse_odd_files(path)
-    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
-    # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
-    query = "immutable=1" if at_rest else "mode=ro"
-    engine = create_engine(
-        f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
-        connect_args={"timeout": BUSY_SECONDS},
-        pool_size=2,
-        max_overflow=8,
-    )
-    _manual_transactions(engine, "BEGIN")
-    return engine
-
-
-def _server_engine(target: str, **options: Any) -> Engine:
+def server_engine(target: str, **options: Any) -> Engine:
+    """Return an engine of a database server, or raise MissingDriverError."""
     try:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
@@ -253,17 +234,10 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
         )
 
 
-def _manual_transactions(engine: Engine, begin: str) -> None:
+def manual_transactions(engine: Engine, begin: str) -> None:
     """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
-
-    def connected(connection: Any, _: object) -> None:
-        connection.isolation_level = None
-
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begun)
+    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
 
 
 def _writer_pragmas(connection: Any, _: object) -> None:

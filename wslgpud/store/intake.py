@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,8 @@ PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
 #: what a row costs in memory beside its text
 _ROW_OVERHEAD = 400
+#: a series of a row: its name, and a number or a list of them
+_READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
 _T = TypeVar("_T")
 
 
@@ -37,11 +40,20 @@ class Backlog(Generic[_T]):
     still have them.
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self._lock = threading.RLock()
+    def __init__(
+        self,
+        most: int,
+        size: Callable[[_T], int] = lambda _: 1,
+        count: Callable[[_T], int] = lambda _: 1,
+        calm: Callable[[_T], bool] = lambda _: True,
+    ) -> None:
+        """Hold items whose sizes come to ``most``; of those that wait the ``calm`` ones are given up first."""
+        self._most, self._size_of, self._count_of, self._calm = most, size, count, calm
+        self._lock = threading.Lock()
         self._items: deque[_T] = deque()
         self._committed = 0
-        self._most = most
+        #: of all items
+        self.size = 0
         #: how many were given up that were never committed
         self.dropped = 0
 
@@ -54,14 +66,15 @@ class Backlog(Generic[_T]):
             return [*islice(self._items, self._committed, None)]
 
     def put(self, item: _T) -> None:
-        """Let an item wait."""
+        """Let an item wait; if that is too much, give up committed ones, then those that wait, oldest first."""
         with self._lock:
-            if self._most is not None and len(self) >= self._most:
-                self.dropped += self._give_up()[1]
             self._items.append(item)
+            self.size += self._size_of(item)
+            while self.size > self._most and len(self) > 1:
+                self._give_up()
 
     def replace(self, changed: Callable[[_T], _T]) -> None:
-        """Put others in place of the items."""
+        """Put others of the same sizes in place of the items."""
         with self._lock:
             self._items = deque(map(changed, self._items))
 
@@ -83,14 +96,15 @@ class Backlog(Generic[_T]):
         with self._lock:
             self._committed = 0
 
-    def _give_up(self, index: int = 0) -> tuple[_T, bool]:
-        """Drop one of the items that wait, or the oldest committed one; return it and whether it waited."""
-        waited = not self._committed
-        index = index if waited else 0
-        item = self._items[index]
+    def _give_up(self) -> None:
+        index = 0
+        if self._committed:
+            self._committed -= 1
+        else:
+            index = next((i for i, item in enumerate(self._items) if self._calm(item)), 0)
+            self.dropped += self._count_of(self._items[index])
+        self.size -= self._size_of(self._items[index])
         del self._items[index]
-        self._committed -= not waited
-        return item, waited
 
 
 class Batch(NamedTuple):
@@ -159,45 +173,6 @@ class OpenBatch:
         return tuple(rows)
 
 
-class Pending(Backlog[Batch]):
-    """Batches on their way to the disk, within a bound of memory: about ``limit_bytes``."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        super().__init__()
-        self._limit = limit_bytes
-        self.bytes = 0
-        self.dropped_ticks = 0
-
-    @property
-    def ticks(self) -> int:
-        """Ticks that wait to be committed."""
-        return sum(batch.ticks for batch in self.waiting())
-
-    def put(self, item: Batch) -> None:
-        """Keep a batch; if that is too much, give up committed ones, then calm ones, oldest first.
-
-        The seconds before an exhaustion of memory are what the history is for.
-        """
-        super().put(item)
-        self.bytes += item.size
-        while self.bytes > self._limit and len(self) > 1:
-            calm = next((i for i, batch in enumerate(self.waiting()) if not batch.urgent), 0)
-            given_up, waited = self._give_up(calm)
-            self.bytes -= given_up.size
-            self.dropped_ticks += given_up.ticks if waited else 0
-
-    def first(self, ticks: int) -> list[Batch]:
-        """Return the oldest batches that wait, up to about so many ticks."""
-        waiting = self.waiting()
-        before = accumulate((batch.ticks for batch in waiting), initial=0)
-        return [batch for batch, ticks_before in zip(waiting, before, strict=False) if ticks_before < ticks]
-
-    def synced(self) -> None:
-        """Forget what is committed: the disk has it."""
-        super().synced()
-        self.bytes = sum(batch.size for batch in self.waiting())
-
-
 class Waiting(NamedTuple):
     """What one transaction will write."""
 
@@ -224,7 +199,10 @@ class Intake:
         self.host_id = 0
         self._series = SeriesInUse()
         self._open = OpenBatch()
-        self.pending = Pending(buffer_bytes)
+        # the seconds before an exhaustion of memory are what the history is for
+        self.pending: Backlog[Batch] = Backlog(
+            buffer_bytes, lambda batch: batch.size, lambda batch: batch.ticks, lambda batch: not batch.urgent
+        )
         self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
         self._next_row = PROVISIONAL
         self._shift = 0
@@ -275,7 +253,7 @@ class Intake:
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
-            if not self.pending.bytes:  # of what is committed, too: it may have to be written again
+            if not self.pending.size:  # of what is committed, too: it may have to be written again
                 self._series.turn(snapshot.mono)
             for report in snapshot.reports:
                 if not report.fresh:
@@ -300,8 +278,10 @@ class Intake:
             if self._series.unnumbered():
                 return Waiting([], [], [], self.events.waiting())
             self._close_batch()
-            batches, numbers = self.pending.first(ticks), self._series.numbers()
+            pending, numbers = self.pending.waiting(), self._series.numbers()
             series, events = list(self._series.unsaved), self.events.waiting()
+        before = accumulate((batch.ticks for batch in pending), initial=0)
+        batches = [batch for batch, ticks_before in zip(pending, before, strict=False) if ticks_before < ticks]
         rows = [
             {**row, "id": batch.id + i, "batch": batch.id, "readings": _numbered(row["readings"], numbers)}
             for batch in batches
@@ -333,10 +313,10 @@ class Intake:
             self.events.again()
 
     @property
-    def queue(self) -> tuple[int, int]:
-        """Ticks that wait, and the bytes they take, about."""
+    def queue_ticks(self) -> int:
+        """Ticks that wait."""
         with self._lock:  # the writer takes from it meanwhile
-            return self.pending.ticks + len(self._open.times), self.pending.bytes
+            return sum(batch.ticks for batch in self.pending.waiting()) + len(self._open.times)
 
     @property
     def empty(self) -> bool:
@@ -410,4 +390,7 @@ def _process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample])
 
 
 def _numbered(readings: str, numbers: Mapping[str, int]) -> str:
-    return dumps({str(numbers[name]): values for name, values in json.loads(readings).items() if name in numbers})
+    """Put numbers in place of the names of series and leave out those that have none."""
+    # what stands there is not parsed: a commit would take several times as long
+    kept = (f'"{numbers[name]}":{values}' for name, values in _READING.findall(readings) if name in numbers)
+    return f"{{{','.join(kept)}}}"

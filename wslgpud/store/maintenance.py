@@ -45,10 +45,7 @@ def file_of(target: str) -> Path:
         raise StoreError(
             "{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target)
         )
-    if not path.is_file():
-        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
-    engines.refuse_odd_files(path)
-    return path
+    return engines.existing_file(path)
 
 
 def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:
@@ -116,7 +113,7 @@ def compact(target: str) -> Compaction:
                 left_bytes=left,
             )
         try:
-            lock = engines.WriterLock(path)
+            lock = engines.lock_for_writing(path)
         except LockedError as error:
             raise LockedError(
                 "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
@@ -130,7 +127,7 @@ def compact(target: str) -> Compaction:
                 "{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error)
             ) from error
         finally:
-            lock.release()
+            os.close(lock)
         size = path.stat().st_size
         return Compaction(size, before.file_bytes - size)
 
@@ -243,7 +240,7 @@ def _samples(connection: Connection) -> int:
         with gap("chunk %d", row.id):
             blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
             for mask, count in blocks.items():
-                total += count * (mask_of(row, mask).count(1) if mask else row.ticks)
+                total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
     for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
         total += (offsets.count(",") + 1) * readings.count('":')
     return total
@@ -325,7 +322,7 @@ def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Ite
 
 
 def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
-    own = list(compress(times, mask_of(chunk, block.mask))) if block.mask else times
+    own = list(compress(times, mask_of(chunk.masks, chunk.ticks, block.mask))) if block.mask else times
     values = decode(block.data, len(own), block.last, whole=whole)
     summaries = summarise(own, values, MINUTE * 1000)
     return {(ms // 1000, series_id): known for ms, known in summaries.items()}

@@ -54,9 +54,6 @@ class Found(NamedTuple):
     free: Sequence[int] = ()
 
 
-NOTHING = Found({})
-
-
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Found:
     """Look up some series of a host."""
     first, last = schema.series_range(host)

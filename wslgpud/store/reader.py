@@ -7,14 +7,16 @@ read that are, letter by letter, those that our own migrations make.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any, final
+from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
@@ -34,7 +36,7 @@ _TABLES = f"SELECT name, sql FROM sqlite_master WHERE name IN ({_OURS})"  # noqa
 
 
 @final
-class Reader(History):
+class Reader(History, AbstractContextManager["Reader"]):
     """Connections that only read; usable from several threads."""
 
     def __init__(self, target: str, host: str = "") -> None:
@@ -58,9 +60,6 @@ class Reader(History):
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Reader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -103,10 +102,24 @@ class Reader(History):
 
 
 def _reader_engine(target: str) -> Engine:
-    """Return an engine that believes nothing of a file, runs no code of it and does not write; else StoreError."""
-    engine = engines.reader_engine(target)
-    if engines.sqlite_path(target) is None:
-        return engine
+    """Return an engine that trusts nothing in a file, runs no code of it, and neither writes nor waits for the writer.
+
+    Raises:
+        StoreError: there is no database.
+    """
+    path = engines.sqlite_path(target)
+    if path is None:
+        # each statement would see its own moment: what is sealed between two of them would be in neither
+        return engines.server_engine(
+            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
+        )
+    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
+    # one in that folder; it is then at rest and can be read as it is.
+    at_rest = not os.access(engines.existing_file(path).parent, os.W_OK) and not engines.log_path(path).exists()
+    address = f"file:{quote(os.fspath(path.absolute()))}?{'immutable=1' if at_rest else 'mode=ro'}&uri=true"
+    timeout = {"timeout": engines.BUSY_SECONDS}
+    engine = create_engine(f"sqlite:///{address}", connect_args=timeout, pool_size=2, max_overflow=8)
+    engines.manual_transactions(engine, "BEGIN")
 
     @event.listens_for(engine, "connect")
     def connected(connection: sqlite3.Connection, record: Any) -> None:

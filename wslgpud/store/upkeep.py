@@ -74,7 +74,8 @@ class Upkeep:
         self._due_mono = 0.0
         self._rows = 50
         self._pages = VACUUM_PAGES
-        self._used = _Used()
+        self._measure_due_mono = 0.0
+        self._used_bytes = self._bytes_a_row = 0.0
         self._forget = Forgetter(settings, intake)
         self._offset: float | None = None
         self._even_since = 0.0
@@ -82,8 +83,6 @@ class Upkeep:
         self.free_bytes: int | None = None
         self.purged_rows = 0
         self.last_purge_wall: float | None = None
-        self.longest_slice_seconds = 0.0
-        self.longest_seal_seconds = 0.0
 
     def __call__(self, connection: Connection) -> bool:
         """Do one slice if work is due; tell whether there is more."""
@@ -91,10 +90,7 @@ class Upkeep:
             return False
         if self._seal(connection):
             return True
-        started = time.monotonic()
-        more = self._purge(connection) or self._shrink(connection) or self._forget_series(connection)
-        self.longest_slice_seconds = max(self.longest_slice_seconds, time.monotonic() - started)
-        if more:
+        if self._purge(connection) or self._shrink(connection) or self._forget_series(connection):
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
         self.last_purge_wall = self._wall()
@@ -106,9 +102,7 @@ class Upkeep:
         with connection.begin():
             stretch = seal.due(connection, low, self._intake.synced_row)
         if stretch is not None:
-            started = time.monotonic()
             seal.seal(connection, stretch, self._intake.next_row())
-            self.longest_seal_seconds = max(self.longest_seal_seconds, time.monotonic() - started)
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -131,13 +125,24 @@ class Upkeep:
         with connection.begin():
             rows = next((n for table, moment in too_old.items() if (n := self._delete(connection, table, moment))), 0)
             rows = rows or self._purge_excess(connection)
-            if not rows and self._used(connection, self._intake.host_id) > keep.max_bytes:
+            if not rows and self._used(connection) > keep.max_bytes:
                 rows = next((n for table in _LEAST_VALUABLE if (n := self._delete(connection, table, None))), 0)
         if rows:
             self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
         self.purged_rows += rows
-        self._used.freed(rows)
+        self._used_bytes -= rows * self._bytes_a_row
         return rows > 0
+
+    def _used(self, connection: Connection) -> float:
+        """Return bytes in use, free room left out: of an SQLite file, or of the rows of our machine in PostgreSQL."""
+        if connection.dialect.name == "sqlite":
+            pages, free, size = engines.page_counts(connection)
+            return (pages - free) * size
+        if time.monotonic() >= self._measure_due_mono:
+            self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
+            rows, self._used_bytes = _measured(connection, self._intake.host_id)
+            self._bytes_a_row = self._used_bytes / max(rows, 1)
+        return self._used_bytes
 
     def _forget_series(self, connection: Connection) -> bool:
         if not self._clock_settled():
@@ -232,31 +237,14 @@ class Upkeep:
                 self.free_bytes = free * size
 
 
-class _Used:
-    """Bytes in use, free room left out: of an SQLite file, or of the rows of one machine in PostgreSQL."""
-
-    def __init__(self) -> None:
-        self._due_mono = 0.0
-        self._bytes = self._bytes_a_row = 0.0
-
-    def __call__(self, connection: Connection, host: int) -> int:
-        if connection.dialect.name == "sqlite":
-            pages, free, size = engines.page_counts(connection)
-            return (pages - free) * size
-        if time.monotonic() >= self._due_mono:
-            self._due_mono = time.monotonic() + MEASURE_SECONDS
-            rows, taken = 0, 0
-            for table in _MEASURED:
-                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
-                query = sizes.select_from(table).where(schema.of_host(table, host))
-                count, data = connection.execute(query).one()
-                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
-            self._bytes, self._bytes_a_row = float(taken), taken / max(rows, 1)
-        return round(self._bytes)
-
-    def freed(self, rows: int) -> None:
-        """Count rows as gone until the next measurement."""
-        self._bytes -= rows * self._bytes_a_row
+def _measured(connection: Connection, host: int) -> tuple[int, float]:
+    """Return the rows of a machine in PostgreSQL and the bytes that they take."""
+    rows, taken = 0, 0
+    for table in _MEASURED:
+        sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
+        count, data = connection.execute(sizes.select_from(table).where(schema.of_host(table, host))).one()
+        rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
+    return rows, float(taken)
 
 
 def _adapted(size: int, seconds: float, most: int) -> int:
