@@ -22,7 +22,7 @@ from wslgpud.series import export
 from wslgpud.series.export import Piece
 from wslgpud.store import Reader, SeriesRef, Store
 from wslgpud.store.codec import Block, decode, pack_sheet
-from wslgpud.store.limits import MOST_TICKS
+from wslgpud.store.schema import MOST_TICKS
 
 #: tells the most memory that a process ever took; getrusage's figure begins with its parent's
 PEAK = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"

@@ -97,8 +97,10 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     with engines.writer_engine(str(file)).begin() as connection:
         connection.execute(schema.transition.insert(), rows)
-        for number in range(NIGHTS):
-            stress_rows.insert(connection, 1_000_000 + number, full_night(number))
+        for number, run in enumerate(map(full_night, range(NIGHTS))):
+            document = json.dumps(stress_rows.to_json(run))
+            row = {"ms": round(run.wall * 1000), "gpu": run.uuid, "verdict": run.verdict, "document": document}
+            connection.execute(schema.stress_run.insert(), {"id": 1_000_000 + number, **row})
     return home
 
 

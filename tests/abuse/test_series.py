@@ -27,7 +27,7 @@ from wslgpud.sampling.admission import Admission, Places
 from wslgpud.serve.exposition import families
 from wslgpud.sources import cgroups, processes
 from wslgpud.sources.processes import ProcessSource
-from wslgpud.store import Reader, Store, forget, upkeep
+from wslgpud.store import Reader, Store, upkeep
 
 #: A name that ends like a compiler's has the role of one, and so is kept however small the process is.
 RENAMING = """
@@ -193,7 +193,7 @@ def test_a_history_has_so_many_series_of_names_and_no_more(tmp_path: Path) -> No
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(upkeep, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(forget, "PASS_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "PASS_SECONDS", 0.0)
 
 
 def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not_seen_for_long(
@@ -211,7 +211,7 @@ def test_series_go_when_nothing_is_kept_of_them_and_names_when_too_many_were_not
     with Store(file, keep, host_name="pc", clock=clock) as store:
         store.append(snapshot(clock.now, {(NAMED, "n7"): 2}))
         store.append(snapshot(clock.now + 1800, {(NAMED, "n7"): 2}))
-        eventually(lambda: store.flush() and rows(file, "made_named%") <= forget.ROOMY, "room for new names")
+        eventually(lambda: store.flush() and rows(file, "made_named%") <= upkeep.ROOMY, "room for new names")
         assert len(store.read(*store.series("made_named_bytes{program=n7}"), 0, clock.now, 3600)) == 2
     clock.now = T0 + 5 * 86400
     with Store(file, keep, host_name="pc", clock=clock) as store:

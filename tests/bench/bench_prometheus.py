@@ -28,8 +28,8 @@ from wslgpud.config import StoreSettings
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.series.export import Wanted, openmetrics, sample_name
 from wslgpud.store import Reader, Store
-from wslgpud.store.info import info
-from wslgpud.store.limits import PERIOD_SECONDS
+from wslgpud.store.maintenance import info
+from wslgpud.store.schema import PERIOD_SECONDS
 
 SCRAPE = """
 scrape_configs:

@@ -159,7 +159,6 @@ def fill(file: Path, machine: Machine | Traces, hours: float) -> None:
         f"  written to the disk                          {written / hours * 24 / 1e6:.1f} MB a day,"
         f" {written / samples:.2f} bytes a sample\n"
         f"  processor time a tick, all threads           {cpu / ticks * 1e3:.3f} ms (goal 1)\n"
-        f"  longest slice of deleting                    {store._upkeep.longest_slice_seconds * 1e3:.1f} ms\n"
         f"  peak memory of this process                  "
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.1f} MiB\n"
     )

@@ -23,9 +23,9 @@ from wslgpud.config import StoreSettings
 from wslgpud.series.curves import curve, joined
 from wslgpud.store import Reader
 from wslgpud.store import engine as engines
-from wslgpud.store.info import Info, info
 from wslgpud.store.intake import Intake
-from wslgpud.store.limits import PERIOD_SECONDS
+from wslgpud.store.maintenance import Info, info
+from wslgpud.store.schema import PERIOD_SECONDS
 from wslgpud.store.upkeep import Upkeep
 
 #: name, days of minutes and hours, days of every sample

@@ -25,7 +25,7 @@ from wslgpud.metrics import MetricSpec
 from wslgpud.model import Reading, Sample, Snapshot, SourceReport
 from wslgpud.store import Store, numbers, seal
 from wslgpud.store import engine as engines
-from wslgpud.store.limits import PERIOD_SECONDS
+from wslgpud.store.schema import PERIOD_SECONDS
 
 DAY = 86400
 PAGE = 4096

@@ -9,7 +9,7 @@ import pytest
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Reader, Store, upkeep, writer
-from wslgpud.store.info import info
+from wslgpud.store.maintenance import info
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,8 @@ def _everything(reader, made):
         (("batch", "readings = replace(readings, ',', '.')", "min"), (1940, 1940)),
         (("batch", "readings = replace(readings, '[', '{')", "min"), (1940, 1940)),
         (("batch", "readings = replace(readings, ']', '}')", "min"), (1940, 1940)),
+        (("batch", "readings = replace(readings, ',', '000000000000000000,')", "max"), (2000, 2000)),
+        (("batch", "readings = replace(replace(readings, ',', '.5,'), ']', '.5]')", "max"), (1980, 1980)),
         (("batch", "offsets = '[1,'", "min"), (1940, 1940)),
         (("batch", "readings = 'x' || readings, offsets = '{}'", ""), (1800, 1800)),
         (("batch", "processes = '[1,'", "min"), (2000, 2000)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.store.info import Info
+from wslgpud.store.maintenance import Info
 from wslgpud.store.records import Oldest
 
 NEWEST = 1_800_000_000.0

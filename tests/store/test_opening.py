@@ -10,20 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from wslgpud.store import (
-    NewerSchemaError,
-    NotADatabaseError,
-    Reader,
-    Store,
-    StoreError,
-    UnsuitableFolderError,
-    UnwritableError,
-    check_state_folder,
-    migrations,
-    schema,
-)
-from wslgpud.store.audit import audit
-from wslgpud.store.engine import sqlite_path, writer_engine
+from wslgpud.store import Reader, Store, StoreError, migrations, schema
+from wslgpud.store.engine import check_state_folder, sqlite_path, writer_engine
+from wslgpud.store.errors import NewerSchemaError, NotADatabaseError, UnsuitableFolderError, UnwritableError
+from wslgpud.store.maintenance import audit
 from wslgpud.store.migrations import MIGRATIONS, Migration
 
 from . import made

@@ -16,9 +16,10 @@ from wslgpud import __version__
 from wslgpud.event import Event
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Forecast, Level, ProcessSample, Transition
-from wslgpud.store import DaemonRun, LockedError, Point, Store
+from wslgpud.store import DaemonRun, LockedError, Store
 from wslgpud.store.intake import Intake
-from wslgpud.store.numbers import NOTHING, Found
+from wslgpud.store.numbers import Found
+from wslgpud.store.records import Point
 from wslgpud.words import say
 
 
@@ -222,7 +223,7 @@ def test_anyone_can_query_the_newest_values_with_sql(store, target, made):
 
 def _kept(intake):
     """Return the values of series 1 that wait to be written, batch by batch."""
-    intake.number(intake.unnumbered(), NOTHING)
+    intake.number(intake.unnumbered(), Found({}))
     return [json.loads(row["readings"])["1"] for batch in intake.waiting(10**6).batches for row in batch.rows]
 
 
@@ -231,13 +232,13 @@ def test_when_memory_is_full_the_oldest_calm_ticks_go_first_and_are_counted(made
     intake.attach(0, 0)
     for second in range(200):
         intake.put(made.snapshot(made.T0 + second, {made.EVENTS: second}), urgent=second in (0, 1, 50))
-        intake.number(intake.unnumbered(), NOTHING)
+        intake.number(intake.unnumbered(), Found({}))
         intake.waiting(1)
     kept = _kept(intake)
     assert kept[:3] == [0, 1, 50]
     assert kept[3:] == list(range(200 - len(kept) + 3, 200))
-    assert intake.pending.dropped_ticks == 200 - len(kept)
-    assert intake.queue[1] <= 20_000
+    assert intake.pending.dropped == 200 - len(kept)
+    assert intake.pending.size <= 20_000
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
@@ -268,7 +269,7 @@ def test_rows_of_a_batch_hold_every_value_at_its_tick(made, ticks):
         wanted += [(key, ms, i) for key in keys]
         wall = made.T0 + ms / 1000
         intake.put(made.snapshot(wall, {(made.BYTES, key): i for key in keys}), urgent=False)
-    intake.number(intake.unnumbered(), NOTHING)
+    intake.number(intake.unnumbered(), Found({}))
     waiting = intake.waiting(10**6)
     names = {str(number): json.loads(key.labels)["kind"] for number, key in waiting.series}
     found = []

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from wslgpud.model import ProcessSample
 from wslgpud.store import Store, codec, rollup, upkeep
-from wslgpud.store.limits import MAX_TICKS
 from wslgpud.store.rollup import columns, merge, stretches, summarise, summary
+from wslgpud.store.schema import MAX_TICKS
 
 HOUR = 3600
 

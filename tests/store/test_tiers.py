@@ -8,8 +8,7 @@ from contextlib import closing
 import pytest
 
 from wslgpud.store import Reader, SeriesRef, Store, upkeep
-from wslgpud.store.audit import audit
-from wslgpud.store.info import info
+from wslgpud.store.maintenance import audit, info
 from wslgpud.store.records import matcher
 
 HOURS = 5

@@ -15,7 +15,7 @@ from contextlib import closing
 import pytest
 
 from wslgpud.store import Reader, Store
-from wslgpud.store.audit import audit
+from wslgpud.store.maintenance import audit
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 

@@ -6,8 +6,7 @@ import pytest
 
 from tests.bench.year import DAY, make
 from wslgpud.store import Reader, Store
-from wslgpud.store.audit import audit
-from wslgpud.store.info import info
+from wslgpud.store.maintenance import audit, info
 
 END = 1_750_032_000
 

@@ -17,7 +17,7 @@ import pytest
 
 from wslgpud.config import StoreSettings
 from wslgpud.store import Reader, Store
-from wslgpud.store.audit import audit
+from wslgpud.store.maintenance import audit
 
 from .conftest import BootMachine
 from .log_writes import cuts

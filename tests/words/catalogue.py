@@ -27,8 +27,7 @@ from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys
-from wslgpud.words import TRANSLATIONS
-from wslgpud.words.templates import TEMPLATES
+from wslgpud.words import TEMPLATES, TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 KEYWORDS = {
@@ -47,11 +46,17 @@ OPTIONS = {"**.js": {"parse_template_string": True}}
 def in_python(
     file: BinaryIO, keywords: Collection[str], *_: Any, **__: Any
 ) -> Iterator[tuple[int, str, tuple[str, ...], list[str]]]:
-    """Yield the calls that say something, as Babel wants them; its own method overlooks f-strings."""
+    """Yield the calls that say something, as Babel wants them; its own method overlooks f-strings.
+
+    So does an error raised with a template and its facts, see ``words.Told``.
+    """
     for node in ast.walk(ast.parse(file.read())):
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
-            texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if isinstance(call, ast.Call):
+            name = getattr(call.func, "id", "") or getattr(call.func, "attr", "")
+            texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            if isinstance(node, ast.Raise) and call.keywords and any("{" in text for text in texts):
+                name = "say"
             if name in keywords and texts:
                 yield node.lineno, name, tuple(texts), []
 

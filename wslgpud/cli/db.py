@@ -18,8 +18,8 @@ from wslgpud.cli.console import bar
 from wslgpud.cli.help import padded
 from wslgpud.cli.options import argument, flag
 from wslgpud.store import Reader, maintenance, shown
-from wslgpud.store.audit import audit
-from wslgpud.store.info import info as look
+from wslgpud.store.maintenance import audit
+from wslgpud.store.maintenance import info as look
 from wslgpud.words import current, t
 from wslgpud.words.units import size
 

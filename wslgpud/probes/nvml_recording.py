@@ -40,7 +40,7 @@ def costs(session: Session) -> str:
     lines = [
         ", ".join(f"{k} {v}" for k, v in {"card": gpu.identity.get("name"), **session.system}.items()),
         "",
-        "| call | asked every | answers | p50 µs | mean µs | max µs |",
+        "| call | made every | supported | p50 µs | mean µs | max µs |",
         "|---|---|---|---|---|---|",
     ]
     for call in (*CALLS, *EXPENSIVE):

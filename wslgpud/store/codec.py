@@ -27,7 +27,7 @@ from operator import sub
 from typing import NamedTuple, TypeVar, cast
 
 from wslgpud.model import Number
-from wslgpud.store.limits import MOST_TICKS
+from wslgpud.store.schema import MOST_TICKS
 from wslgpud.words import cause, say
 
 _A = TypeVar("_A", "array[int]", "array[float]")
@@ -146,11 +146,7 @@ def _floats(head: _Head, planes: bytes, divisor: float) -> list[Number]:
 
 def _doubles(planes: bytes, width: int) -> array[float]:
     """Return numbers below 2**52, each 2**52 more: as such they are doubles without being converted."""
-    count = len(planes) // width
-    data = bytearray(struct.pack("<d", _ABOVE) * count)
-    for i in range(width):
-        data[i::8] = planes[i * count : (i + 1) * count]
-    return _little(array("d", bytes(data)))
+    return _little(array("d", _lines(planes, width, struct.pack("<d", _ABOVE))))
 
 
 def _divided(values: Iterable[Number], divisor: int) -> list[Number]:
@@ -168,13 +164,12 @@ def _planes(data: bytes, width: int) -> bytes:
     return data if width == 1 else b"".join(data[i::width] for i in range(width))
 
 
-def _lines(planes: bytes, width: int) -> bytes:
-    if width == 1:
-        return planes
-    count = len(planes) // width
-    data = bytearray(count * width)
+def _lines(planes: bytes, width: int, number: bytes = b"") -> bytes:
+    """Return the numbers that planes hold, each in the low bytes of ``number`` if it is given."""
+    count, size = len(planes) // width, len(number) or width
+    data = bytearray((number or bytes(width)) * count)
     for i in range(width):
-        data[i::width] = planes[i * count : (i + 1) * count]
+        data[i::size] = planes[i * count : (i + 1) * count]
     return bytes(data)
 
 

@@ -8,7 +8,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from sqlalchemy import ColumnElement, Connection, Engine, Integer, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
@@ -81,12 +80,10 @@ def check_state_folder(folder: Path, mounts: str | None = None) -> str:
     kind = mount.type if mount is not None else ""
     if kind in _REMOTE:
         raise UnsuitableFolderError(
-            say(
-                "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
-                "the Linux file system, such as /var/lib/wslgpud",
-                folder=str(folder),
-                kind=_REMOTE[kind],
-            )
+            "{folder}: lies on {kind}, where SQLite cannot lock safely; choose a folder of "
+            "the Linux file system, such as /var/lib/wslgpud",
+            folder=str(folder),
+            kind=_REMOTE[kind],
         )
     if kind in ("tmpfs", "ramfs"):
         return f"{folder}: lies in memory ({kind}), so history ends with the next restart"
@@ -100,24 +97,28 @@ def prepare_folder(path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UnwritableError(
-            say(
-                "{folder}: cannot be created ({reason}); name another folder in store.path",
-                folder=str(folder),
-                reason=failure(error),
-            )
+            "{folder}: cannot be created ({reason}); name another folder in store.path",
+            folder=str(folder),
+            reason=failure(error),
         ) from error
     existing = path if path.exists() else folder
     if not os.access(existing, os.W_OK) or not os.access(folder, os.W_OK):
         raise UnwritableError(
-            say(
-                "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
-                existing=str(existing),
-                user=os.geteuid(),
-            )
+            "{existing}: cannot be written by user {user}; change its owner, or name another file in store.path",
+            existing=str(existing),
+            user=os.geteuid(),
         )
     if path.is_dir():
-        raise NotADatabaseError(say("{path}: is a folder; name a file in store.path", path=str(path)))
+        raise NotADatabaseError("{path}: is a folder; name a file in store.path", path=str(path))
     refuse_odd_files(path)
+
+
+def existing_file(path: Path) -> Path:
+    """Return the path of a database, or raise StoreError: there is none, or what lies beside it is none of SQLite's."""
+    if not path.is_file():
+        raise StoreError("{path}: no history here yet; start the daemon, or name its file", path=str(path))
+    refuse_odd_files(path)
+    return path
 
 
 def refuse_odd_files(path: Path) -> None:
@@ -125,7 +126,7 @@ def refuse_odd_files(path: Path) -> None:
     for suffix in ("-wal", "-shm", "-journal"):
         beside = Path(f"{path}{suffix}")
         if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
-            raise NotADatabaseError(say("{beside}: is not a plain file; remove it", beside=str(beside)))
+            raise NotADatabaseError("{beside}: is not a plain file; remove it", beside=str(beside))
 
 
 def lock_path(path: Path) -> Path:
@@ -146,84 +147,53 @@ def size_of(path: Path | None) -> int | None:
     return None
 
 
-class WriterLock:
-    """Keeps a second daemon from writing into the same file; let go by the kernel when the process ends."""
+def lock_for_writing(path: Path) -> int:
+    """Return a descriptor that keeps other daemons from writing into ``path`` until it is closed, or the process ends.
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock beside ``path``, or raise LockedError (another process holds it) or UnwritableError."""
-        self._path = lock_path(path)
-        try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise UnwritableError(
-                say("{path}: {reason}; make the folder writable", path=str(self._path), reason=failure(error))
-            ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise LockedError(
-                say(
-                    "{path}: another wslgpud is writing into it; stop that one, or give this one "
-                    "another file in store.path",
-                    path=str(path),
-                )
-            ) from error
-
-    def release(self) -> None:
-        """Let go."""
-        os.close(self._descriptor)
+    Raises:
+        LockedError: another process holds the lock.
+        UnwritableError: the lock beside the database cannot be made.
+    """
+    lock = lock_path(path)
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise UnwritableError(
+            "{path}: {reason}; make the folder writable", path=str(lock), reason=failure(error)
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LockedError(
+            "{path}: another wslgpud is writing into it; stop that one, or give this one another file in store.path",
+            path=str(path),
+        ) from error
+    return descriptor
 
 
 def writer_engine(target: str) -> Engine:
     """Return the engine whose one connection writes; transactions begin as writers at once."""
     path = sqlite_path(target)
     if path is None:
-        return _server_engine(target, poolclass=NullPool)
+        return server_engine(target, poolclass=NullPool)
     url = URL.create("sqlite", database=os.fspath(path))
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, poolclass=NullPool)
-    _manual_transactions(engine, "BEGIN IMMEDIATE")
+    manual_transactions(engine, "BEGIN IMMEDIATE")
     event.listen(engine, "connect", _writer_pragmas)
     return engine
 
 
-def reader_engine(target: str) -> Engine:
-    """Return an engine that neither writes nor waits for the writer, or raise StoreError: there is no database."""
-    path = sqlite_path(target)
-    if path is None:
-        # each statement would see its own moment: what is sealed between two of them would be in neither
-        return _server_engine(
-            target, pool_pre_ping=True, pool_size=2, max_overflow=8, isolation_level="REPEATABLE READ"
-        )
-    if not path.is_file():
-        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
-    refuse_odd_files(path)
-    # A file of another user whose writer has left cleanly has no log beside it, and SQLite may not make
-    # one in that folder; it is then at rest and can be read as it is.
-    at_rest = not os.access(path.parent, os.W_OK) and not log_path(path).exists()
-    query = "immutable=1" if at_rest else "mode=ro"
-    engine = create_engine(
-        f"sqlite:///file:{quote(os.fspath(path.absolute()))}?{query}&uri=true",
-        connect_args={"timeout": BUSY_SECONDS},
-        pool_size=2,
-        max_overflow=8,
-    )
-    _manual_transactions(engine, "BEGIN")
-    return engine
-
-
-def _server_engine(target: str, **options: Any) -> Engine:
+def server_engine(target: str, **options: Any) -> Engine:
+    """Return an engine of a database server, or raise MissingDriverError."""
     try:
         engine = create_engine(target, connect_args={"connect_timeout": 10}, **options)
     except (ModuleNotFoundError, SQLAlchemyError) as error:
         raise MissingDriverError(
-            say(
-                "{database}: {error}; an address such as postgresql+psycopg://user@host/database "
-                "needs psycopg: {remedy}",
-                database=shown(target),
-                error=cause(error),
-                remedy=optional_packages.remedy("postgresql"),
-            )
+            "{database}: {error}; an address such as postgresql+psycopg://user@host/database needs psycopg: {remedy}",
+            database=shown(target),
+            error=cause(error),
+            remedy=optional_packages.remedy("postgresql"),
         ) from error
     event.listen(engine, "connect", _pin_schema)
     return engine
@@ -258,25 +228,16 @@ def claim_host(connection: Connection, host_id: int, host_name: str, target: str
     lock = func.pg_try_advisory_lock(_OUR_SCHEMA.op("#")(APPLICATION_ID), host_id)
     if not connection.scalar(select(lock)):
         raise LockedError(
-            say(
-                "{database}: another wslgpud writes for the host {host_name}; give each its own name",
-                database=shown(target),
-                host_name=host_name,
-            )
+            "{database}: another wslgpud writes for the host {host_name}; give each its own name",
+            database=shown(target),
+            host_name=host_name,
         )
 
 
-def _manual_transactions(engine: Engine, begin: str) -> None:
+def manual_transactions(engine: Engine, begin: str) -> None:
     """Let SQLAlchemy, not the driver, begin transactions: the driver commits before DDL and begins late."""
-
-    def connected(connection: Any, _: object) -> None:
-        connection.isolation_level = None
-
-    def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begun)
+    event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(begin))
 
 
 def _writer_pragmas(connection: Any, _: object) -> None:

@@ -1,19 +1,22 @@
-"""From snapshots to rows waiting to be written: bounded, and without a wait for any disk."""
+"""From snapshots to rows that wait to be written: gathered by column, bounded, and without a wait for any disk."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from wslgpud.event import Event
 from wslgpud.model import GpuSample, Number, ProcessSample, Reading, Snapshot
 from wslgpud.store import schema
-from wslgpud.store.numbers import Found, SeriesKey
-from wslgpud.store.pending import Backlog, Batch, OpenBatch, Pending
+from wslgpud.store.numbers import Found, SeriesInUse, SeriesKey
 from wslgpud.store.rollup import dumps
-from wslgpud.store.series_in_use import SeriesInUse
+from wslgpud.store.schema import MAX_BATCH, PERIOD_MS
 
 #: what may wait in memory while the disk is full or gone: three quarters of an hour of 250 series
 BUFFER_BYTES = 8 * 1024 * 1024
@@ -22,6 +25,152 @@ BUFFER_EVENTS = 2000
 #: ids of rows from here on stand for those they get when the database is opened for the first time
 PROVISIONAL = 1 << 50
 _INT64 = 1 << 63
+#: what a row costs in memory beside its text
+_ROW_OVERHEAD = 400
+#: a series of a row: its name, and a number or a list of them
+_READING = re.compile(r'"(\d+)":(\[[^]]*\]|[^,}]+)')
+_T = TypeVar("_T")
+
+
+class Backlog(Generic[_T]):
+    """What is to be written, oldest first: committed items, then those that wait.
+
+    Items stay, though they are committed, until the disk is known to have them: a commit in calm only hands
+    rows to the kernel. If the disk then fails to take them, Linux says so once and forgets them, and only we
+    still have them.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        size: Callable[[_T], int] = lambda _: 1,
+        count: Callable[[_T], int] = lambda _: 1,
+        calm: Callable[[_T], bool] = lambda _: True,
+    ) -> None:
+        """Hold items whose sizes come to ``most``; of those that wait the ``calm`` ones are given up first."""
+        self._most, self._size_of, self._count_of, self._calm = most, size, count, calm
+        self._lock = threading.Lock()
+        self._items: deque[_T] = deque()
+        self._committed = 0
+        #: of all items
+        self.size = 0
+        #: how many were given up that were never committed
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._items) - self._committed
+
+    def waiting(self) -> list[_T]:
+        """Return the items that wait, without taking them away."""
+        with self._lock:
+            return [*islice(self._items, self._committed, None)]
+
+    def put(self, item: _T) -> None:
+        """Let an item wait; if that is too much, give up committed ones, then those that wait, oldest first."""
+        with self._lock:
+            self._items.append(item)
+            self.size += self._size_of(item)
+            while self.size > self._most and len(self) > 1:
+                self._give_up()
+
+    def replace(self, changed: Callable[[_T], _T]) -> None:
+        """Put others of the same sizes in place of the items."""
+        with self._lock:
+            self._items = deque(map(changed, self._items))
+
+    def committed(self, items: Iterable[_T]) -> None:
+        """Note which items were committed, in order; again that changes nothing."""
+        with self._lock:
+            for item in items:
+                if len(self) and self._items[self._committed] is item:
+                    self._committed += 1
+
+    def synced(self) -> None:
+        """Forget what is committed: the disk has it."""
+        with self._lock:
+            while self._committed:
+                self._give_up()
+
+    def again(self) -> None:
+        """Have everything committed again that the disk may not have."""
+        with self._lock:
+            self._committed = 0
+
+    def _give_up(self) -> None:
+        index = 0
+        if self._committed:
+            self._committed -= 1
+        else:
+            index = next((i for i, item in enumerate(self._items) if self._calm(item)), 0)
+            self.dropped += self._count_of(self._items[index])
+        self.size -= self._size_of(self._items[index])
+        del self._items[index]
+
+
+class Batch(NamedTuple):
+    """Some ticks as rows, readings by the names of ``SeriesInUse``; ``id`` is that of the first, the others follow."""
+
+    id: int
+    rows: tuple[dict[str, Any], ...]
+    ticks: int
+    urgent: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, about."""
+        return sum(len(r["readings"]) + len(r["processes"] or "") + _ROW_OVERHEAD for r in self.rows)
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Ticks that are still being gathered; time grows from each to the next within one period."""
+
+    times: list[int] = field(default_factory=list)
+    #: name of a series -> [values, bits of the ticks they belong to]
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    processes: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
+    urgent: bool = False
+
+    def takes(self, ms: int) -> bool:
+        """Tell whether a tick at ``ms`` may join."""
+        if not self.times:
+            return True
+        same = ms // PERIOD_MS == self.times[0] // PERIOD_MS
+        return same and ms > self.times[-1] and len(self.times) < MAX_BATCH
+
+    def add(self, ms: int, readings: dict[str, Number], processes: list[list[Any]] | None) -> None:
+        """Let a tick join."""
+        bit = 1 << len(self.times)
+        self.times.append(ms)
+        columns = self.columns
+        for name, value in readings.items():
+            column = columns.get(name)
+            if column is None:
+                columns[name] = [[value], bit]
+            else:
+                column[0].append(value)
+                column[1] |= bit
+        if processes:
+            self.processes.append((ms - self.times[0], processes))
+
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """Return the series in groups that have values at the very same ticks, fullest group first."""
+        groups: dict[int, dict[str, Any]] = {}
+        if self.processes:
+            # kept with all ticks, so that the offsets of the first row cover them
+            groups[(1 << len(self.times)) - 1] = {}
+        for name, (values, bits) in self.columns.items():
+            first = values[0]
+            # of doubles 0.0 == -0.0, so they are written out
+            same = type(first) is int and values.count(first) == len(values)
+            groups.setdefault(bits, {})[name] = first if same else values
+        start, seen = self.times[0], dumps(self.processes) if self.processes else None
+        rows = []
+        for bits, readings in sorted(groups.items(), key=lambda g: -g[0].bit_count()):
+            offsets = [ms - start for i, ms in enumerate(self.times) if bits >> i & 1]
+            rows.append({"ms": start, "offsets": dumps(offsets), "readings": dumps(readings), "processes": seen})
+            seen = None
+        return tuple(rows)
 
 
 class Waiting(NamedTuple):
@@ -50,7 +199,10 @@ class Intake:
         self.host_id = 0
         self._series = SeriesInUse()
         self._open = OpenBatch()
-        self.pending = Pending(buffer_bytes)
+        # the seconds before an exhaustion of memory are what the history is for
+        self.pending: Backlog[Batch] = Backlog(
+            buffer_bytes, lambda batch: batch.size, lambda batch: batch.ticks, lambda batch: not batch.urgent
+        )
         self.events: Backlog[dict[str, Any]] = Backlog(BUFFER_EVENTS)
         self._next_row = PROVISIONAL
         self._shift = 0
@@ -101,7 +253,7 @@ class Intake:
         readings: dict[str, Number] = {}
         processes: list[list[Any]] | None = None
         with self._lock:
-            if not self.pending.bytes:  # of what is committed, too: it may have to be written again
+            if not self.pending.size:  # of what is committed, too: it may have to be written again
                 self._series.turn(snapshot.mono)
             for report in snapshot.reports:
                 if not report.fresh:
@@ -126,8 +278,10 @@ class Intake:
             if self._series.unnumbered():
                 return Waiting([], [], [], self.events.waiting())
             self._close_batch()
-            batches, numbers = self.pending.first(ticks), self._series.numbers()
+            pending, numbers = self.pending.waiting(), self._series.numbers()
             series, events = list(self._series.unsaved), self.events.waiting()
+        before = accumulate((batch.ticks for batch in pending), initial=0)
+        batches = [batch for batch, ticks_before in zip(pending, before, strict=False) if ticks_before < ticks]
         rows = [
             {**row, "id": batch.id + i, "batch": batch.id, "readings": _numbered(row["readings"], numbers)}
             for batch in batches
@@ -159,10 +313,10 @@ class Intake:
             self.events.again()
 
     @property
-    def queue(self) -> tuple[int, int]:
-        """Ticks that wait, and the bytes they take, about."""
+    def queue_ticks(self) -> int:
+        """Ticks that wait."""
         with self._lock:  # the writer takes from it meanwhile
-            return self.pending.ticks + len(self._open.times), self.pending.bytes
+            return sum(batch.ticks for batch in self.pending.waiting()) + len(self._open.times)
 
     @property
     def empty(self) -> bool:
@@ -236,4 +390,7 @@ def _process_rows(processes: Iterable[ProcessSample], gpus: Iterable[GpuSample])
 
 
 def _numbered(readings: str, numbers: Mapping[str, int]) -> str:
-    return dumps({str(numbers[name]): values for name, values in json.loads(readings).items() if name in numbers})
+    """Put numbers in place of the names of series and leave out those that have none."""
+    # what stands there is not parsed: a commit would take several times as long
+    kept = (f'"{numbers[name]}":{values}' for name, values in _READING.findall(readings) if name in numbers)
+    return f"{{{','.join(kept)}}}"

@@ -18,7 +18,7 @@ from wslgpud.model import Forecast, Level, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
-from wslgpud.store.pending import Backlog
+from wslgpud.store.intake import Backlog
 from wslgpud.store.records import Delivery
 from wslgpud.store.schema import insert_new
 from wslgpud.words import Message, Said, facts_from_json, from_json, from_text, to_json, to_text

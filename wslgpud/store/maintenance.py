@@ -1,19 +1,31 @@
-"""What people do to the file of a history by hand: a copy while it is written, and a smaller one."""
+"""What ``wslgpud db`` does with a history: what it consists of, whether it is sound, a copy of it, a smaller file."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from sqlalchemy import Connection, and_, func, select
+
 from wslgpud.store import engine as engines
-from wslgpud.store.errors import LockedError, StoreError, UnwritableError, explained
-from wslgpud.words import cause, say
+from wslgpud.store import schema
+from wslgpud.store.codec import Block, decode
+from wslgpud.store.errors import DAMAGE, LockedError, StoreError, UnwritableError, explained, gap
+from wslgpud.store.reader import Reader
+from wslgpud.store.records import Oldest
+from wslgpud.store.rollup import DAY, MINUTE, MINUTE_PART, Summary, minute_rows, summarise
+from wslgpud.store.series_reader import blocks_of, mask_of, times_of
+from wslgpud.words import Said, cause, say, template
 
 #: pages copied between two calls of ``progress``
 SLICE_PAGES = 2048
@@ -31,12 +43,9 @@ def file_of(target: str) -> Path:
     path = engines.sqlite_path(target)
     if path is None:
         raise StoreError(
-            say("{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target))
+            "{database}: lies on a server; use its own tools (pg_dump, VACUUM)", database=engines.shown(target)
         )
-    if not path.is_file():
-        raise StoreError(say("{path}: no history here yet; start the daemon, or name its file", path=str(path)))
-    engines.refuse_odd_files(path)
-    return path
+    return engines.existing_file(path)
 
 
 def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int:
@@ -60,7 +69,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
             problems = [row for (row,) in made.execute("PRAGMA quick_check(3)") if row != "ok"]
         if problems:
             raise StoreError(
-                say("{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0]))
+                "{path}: is damaged ({problem}); no copy was kept", path=str(path), problem=str(problems[0])
             )
         with part.open("rb+") as written:
             os.fsync(written.fileno())
@@ -68,7 +77,7 @@ def backup(target: str, copy: Path, progress: Callable[[int, int], None]) -> int
     except (sqlite3.Error, OSError) as error:
         why = cause(error)
         raise UnwritableError(
-            say("{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why)
+            "{copy}: cannot be made from {path}: {reason}", copy=str(copy), path=str(path), reason=why
         ) from error
     finally:
         with suppress(OSError):
@@ -98,18 +107,16 @@ def compact(target: str) -> Compaction:
         needed, left = 2 * (before.file_bytes - before.free_bytes), shutil.disk_usage(path.parent).free
         if left < needed:
             raise StoreError(
-                say(
-                    "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
-                    path=str(path),
-                    needed_bytes=needed,
-                    left_bytes=left,
-                )
+                "{path}: needs {needed_bytes} of disk meanwhile, and {left_bytes} are left",
+                path=str(path),
+                needed_bytes=needed,
+                left_bytes=left,
             )
         try:
-            lock = engines.WriterLock(path)
+            lock = engines.lock_for_writing(path)
         except LockedError as error:
             raise LockedError(
-                say("{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path))
+                "{path}: the daemon writes into it; stop it first (sudo systemctl stop wslgpud)", path=str(path)
             ) from error
         try:
             with closing(sqlite3.connect(path, timeout=engines.BUSY_SECONDS, isolation_level=None)) as database:
@@ -117,10 +124,10 @@ def compact(target: str) -> Compaction:
                 database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise UnwritableError(
-                say("{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error))
+                "{path}: cannot be compacted: {error}; it is as it was", path=str(path), error=cause(error)
             ) from error
         finally:
-            lock.release()
+            os.close(lock)
         size = path.stat().st_size
         return Compaction(size, before.file_bytes - size)
 
@@ -150,3 +157,199 @@ def _as_its_owner(path: Path) -> Iterator[None]:
         os.seteuid(0)
         os.setegid(group)
         os.setgroups(groups)
+
+
+#: tier -> its tables
+TIERS = {
+    template("samples, sealed"): ("chunk", "block"),
+    template("samples, newest"): ("batch",),
+    template("minutes"): ("rollup_minute",),
+    template("hours"): ("rollup_hour",),
+    template("events and alerts"): ("event", "transition", "outbox"),
+}
+#: a rate over less than this says nothing
+_LEAST_SPAN_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Info:
+    """Sizes in bytes, times in seconds since the epoch; None where it is not known."""
+
+    version: int
+    hosts: tuple[str, ...]
+    series: int
+    file_bytes: int
+    wal_bytes: int
+    free_bytes: int
+    tiers: dict[str, int]
+    samples: int
+    oldest: Oldest
+    newest_wall: float | None
+    set_aside: tuple[Path, ...]
+
+    @property
+    def bytes_a_sample(self) -> float | None:
+        """What a sample that is still kept takes, without the summaries, which outlive it."""
+        raw = self.tiers.get("samples, sealed", 0) + self.tiers.get("samples, newest", 0)
+        return raw / self.samples if raw and self.samples else None
+
+    @property
+    def bytes_a_day(self) -> float | None:
+        """How fast the samples grow."""
+        if self.newest_wall is None or self.oldest.raw_wall is None or not self.tiers:
+            return None
+        span = self.newest_wall - self.oldest.raw_wall
+        raw = self.tiers["samples, sealed"] + self.tiers["samples, newest"]
+        return raw / span * DAY if span >= _LEAST_SPAN_SECONDS else None
+
+
+def info(reader: Reader) -> Info:
+    """Look through a history; of a month it takes seconds."""
+    with reader.connected() as connection:
+        version = connection.scalar(select(func.max(schema.schema_migration.c.version))) or 0
+        hosts = tuple(connection.scalars(select(schema.host.c.name).order_by(schema.host.c.id)))
+        series = connection.scalar(select(func.count()).select_from(schema.series)) or 0
+        newest = connection.scalar(select(func.max(schema.chunk.c.high_ms)))
+        batch = schema.batch.c
+        last = connection.execute(select(batch.ms, batch.offsets).order_by(batch.ms.desc()).limit(1)).first()
+        with gap("the newest ticks"):
+            newest = newest if last is None else last.ms + json.loads(last.offsets)[-1]
+        samples = _samples(connection)
+    tiers, total, free = _sizes(reader)
+    path = reader.path
+    aside = path.parent.glob(f"{path.name}.damaged-*Z") if path is not None else ()
+    return Info(
+        version=version,
+        hosts=hosts,
+        series=series,
+        file_bytes=total,
+        wal_bytes=engines.size_of(path and engines.log_path(path)) or 0,
+        free_bytes=free,
+        tiers=tiers,
+        samples=samples,
+        oldest=reader.oldest(),
+        newest_wall=None if newest is None else newest / 1000,
+        set_aside=tuple(sorted(aside)),
+    )
+
+
+def _samples(connection: Connection) -> int:
+    chunk, batch = schema.chunk, schema.batch
+    total = 0
+    for row in connection.execute(select(chunk.c.id, chunk.c.ticks, chunk.c.masks)).all():
+        with gap("chunk %d", row.id):
+            blocks = Counter(block.mask for block in blocks_of(connection, row.id).values())
+            for mask, count in blocks.items():
+                total += count * (mask_of(row.masks, row.ticks, mask).count(1) if mask else row.ticks)
+    for offsets, readings in connection.execute(select(batch.c.offsets, batch.c.readings)):
+        total += (offsets.count(",") + 1) * readings.count('":')
+    return total
+
+
+def _sizes(reader: Reader) -> tuple[dict[str, int], int, int]:
+    """Return bytes by tier (nothing where this SQLite cannot tell), of the whole, and of its free pages."""
+    size: dict[str, int] = {}
+    total = free_bytes = 0
+    # not every SQLite is built with dbstat
+    with suppress(StoreError), reader.connected() as connection:
+        if connection.dialect.name == "sqlite":
+            pages, free, page = engines.page_counts(connection)
+            total, free_bytes = pages * page, free * page
+            query = "SELECT coalesce(m.tbl_name, s.name), sum(s.pgsize) FROM dbstat s"
+            query += " LEFT JOIN sqlite_master m ON m.name = s.name GROUP BY 1"
+            size = {str(name): int(taken) for name, taken in connection.exec_driver_sql(query)}
+        else:
+            tables = schema.metadata.tables
+            size = {name: connection.scalar(select(func.pg_total_relation_size(name))) or 0 for name in tables}
+            total = sum(size.values())
+    tiers = {tier: sum(size.get(table, 0) for table in tables) for tier, tables in TIERS.items()}
+    rest = {template("all else"): sum(size.values()) - sum(tiers.values())}
+    return tiers | rest if size else {}, total, free_bytes
+
+
+#: findings told at most; a damaged page makes hundreds
+MOST = 20
+_Minutes = dict[tuple[int, int], Summary]
+
+
+def audit(reader: Reader, progress: Callable[[int, int], None]) -> list[Said]:
+    """Return what is wrong, empty when nothing is; ``progress`` is told (chunks done, chunks)."""
+    findings = reader.check()
+    if findings:
+        # beyond a damaged page nothing can be trusted, and each read of it would be one more finding
+        return [*findings[:MOST]]
+    found: list[Said] = []
+    with reader.connected() as connection:
+        for finding in _chunks(connection, progress):
+            found.append(finding)
+            if len(found) >= MOST:
+                break
+    return found
+
+
+def _chunks(connection: Connection, progress: Callable[[int, int], None]) -> Iterator[Said]:
+    chunk, block, series = schema.chunk, schema.block, schema.series
+    whole = {row.id: row.divisor > 0 for row in connection.execute(select(series.c.id, series.c.divisor))}
+    numbers = connection.scalars(select(chunk.c.id).order_by(chunk.c.id)).all()
+    known = {host for (host,) in connection.execute(select(schema.host.c.id))}
+    orphans = {number >> schema.SERIES_BITS for number in whole} - known
+    if orphans:
+        yield say("series of {count} hosts that are not known", count=len(orphans))
+    for done, number in enumerate(numbers):
+        progress(done, len(numbers))
+        row = connection.execute(select(chunk).where(chunk.c.id == number)).one()
+        host = number >> schema.ROW_BITS << schema.SERIES_BITS
+        try:
+            times, blocks = times_of(row), blocks_of(connection, number)
+        except DAMAGE as error:
+            yield say("chunk {number}: {why}", number=number, why=cause(error))
+            continue
+        minutes: _Minutes = {}
+        for own, part in blocks.items():
+            series_id = host | own
+            try:
+                minutes |= _minutes_of(row, times, part, series_id, whole=whole[series_id])
+            except KeyError:
+                yield say(
+                    "chunk {number}: belongs to a series {series} that is not known", number=number, series=series_id
+                )
+            except DAMAGE as error:
+                yield say("chunk {number}, series {series}: {why}", number=number, series=series_id, why=cause(error))
+        yield from _compare(connection, number, minutes)
+    progress(len(numbers), len(numbers))
+    if not numbers and connection.scalar(select(func.count()).select_from(block)):
+        yield say("blocks without their chunks")
+
+
+def _minutes_of(chunk: Any, times: list[int], block: Block, series_id: int, *, whole: bool) -> _Minutes:
+    own = list(compress(times, mask_of(chunk.masks, chunk.ticks, block.mask))) if block.mask else times
+    values = decode(block.data, len(own), block.last, whole=whole)
+    summaries = summarise(own, values, MINUTE * 1000)
+    return {(ms // 1000, series_id): known for ms, known in summaries.items()}
+
+
+def _compare(connection: Connection, number: int, minutes: _Minutes) -> Iterator[Said]:
+    table = schema.rollup_minute
+    parts = sorted({time // MINUTE_PART * MINUTE_PART for time, _ in minutes})
+    mine = table.c.series.between(*schema.series_range(number >> schema.ROW_BITS))
+    in_order = select(table.c.part, table.c.series).where(mine).order_by(table.c.part, table.c.series)
+    # where minutes are kept for less time than samples the oldest are gone, and they go in this very order
+    first = tuple(connection.execute(in_order.limit(1)).first() or (0, 0))
+    kept: _Minutes = {}
+    ids = {series_id for _, series_id in minutes}
+    if ids:
+        these = and_(table.c.part.in_(parts), table.c.series.between(min(ids), max(ids)))
+        kept = {(time, series_id): known for time, series_id, known in minute_rows(connection, these)}
+    wrong = [
+        (time, series_id)
+        for (time, series_id), seen in minutes.items()
+        if (time // MINUTE_PART * MINUTE_PART, series_id) >= first and not _holds(kept.get((time, series_id)), seen)
+    ]
+    if wrong:
+        yield say(
+            "chunk {number}: {count} of its minutes do not hold what their samples say", number=number, count=len(wrong)
+        )
+
+
+def _holds(kept: Summary | None, seen: Summary) -> bool:  # perhaps more than these samples
+    return kept is not None and kept.n >= seen.n and kept.low <= seen.low and kept.high >= seen.high

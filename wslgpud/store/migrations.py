@@ -15,7 +15,6 @@ from sqlalchemy import Connection, func, inspect, select, text
 from wslgpud.store import engine, schema
 from wslgpud.store.errors import NewerSchemaError
 from wslgpud.store.rollup import DAY
-from wslgpud.words import say
 
 log = logging.getLogger(__name__)
 
@@ -141,13 +140,11 @@ def refuse_newer(version: int, target: str, known: int | None = None) -> None:
     known = known or newest()
     if version > known:
         raise NewerSchemaError(
-            say(
-                "{target}: written by a newer wslgpud (schema {version}, this one knows "
-                "{newest}); update wslgpud, or move the file away to start a new history",
-                target=str(target),
-                version=version,
-                newest=known,
-            )
+            "{target}: written by a newer wslgpud (schema {version}, this one knows "
+            "{newest}); update wslgpud, or move the file away to start a new history",
+            target=str(target),
+            version=version,
+            newest=known,
         )
 
 

@@ -1,14 +1,18 @@
-"""Numbers of series: looked up one by one as they are needed, so that no process holds all of them."""
+"""Numbers of series: looked up one by one as they are needed, so that no process holds all of them.
+
+The daemon holds those of the series that are read now (``SeriesInUse``); what waits to be written refers to them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, bindparam, func, select, tuple_
 
-from wslgpud.metrics import MOST_SERIES_OF_NAMES
+from wslgpud.metrics import MOST_SERIES_OF_NAMES, OTHER, MetricSpec
 from wslgpud.store import schema
 from wslgpud.store.errors import gap
 from wslgpud.store.records import SeriesRef
@@ -16,6 +20,8 @@ from wslgpud.store.rollup import dumps
 
 #: identities in one statement; SQLite takes 999 values in older versions
 _AT_ONCE = 200
+#: a series that is not read any more is forgotten after one to two times this
+TURN_SECONDS = 3600.0
 _series = schema.series.c
 
 Identity = tuple[str, str, int]
@@ -46,9 +52,6 @@ class Found(NamedTuple):
     room: Mapping[str, int] = {}
     #: numbers that no series has any more; filled once ``newest`` is about to be the last
     free: Sequence[int] = ()
-
-
-NOTHING = Found({})
 
 
 def find(connection: Connection, host: int, keys: Collection[SeriesKey]) -> Found:
@@ -138,3 +141,130 @@ def refs(connection: Connection, wanted: Sequence[int]) -> Iterator[tuple[int, S
         for number, divisor, metric, labels, host in connection.execute(_REFS, words):
             with gap("labels of series %d", number):
                 yield number, SeriesRef(metric, tuple(json.loads(labels).items()), host), divisor
+
+
+@dataclass(slots=True)
+class Series:
+    """One series in use. What waits to be written refers to it by ``name``, which is empty where nothing is kept."""
+
+    name: str
+    divisor: int
+    key: SeriesKey
+    spec: MetricSpec
+    labels: tuple[str, ...]
+    #: in the database that is open; None until it was looked up
+    number: int | None = None
+    #: in the database that was open before
+    before: int | None = None
+
+
+#: metric -> label values -> series
+_Generation = dict[str, dict[tuple[str, ...], Series]]
+
+
+class SeriesInUse:
+    """Series from their first reading until an hour or two after the last one.
+
+    What waits to be written refers to them, so ``turn`` is called only while nothing waits.
+    """
+
+    def __init__(self) -> None:
+        self.known: _Generation = {}
+        self._before: _Generation = {}
+        self._turned_mono: float | None = None
+        self._learned = 0
+        self._host_id = 0
+        self._newest = 0
+        #: those whose rows are to be written
+        self.unsaved: list[tuple[int, SeriesKey]] = []
+
+    def learn(self, spec: MetricSpec, labels: tuple[str, ...]) -> Series:
+        """Return a series that was not read since the last turn."""
+        found = self._before.get(spec.name, {}).get(labels)
+        if found is None:
+            divisor = 0 if spec.decimals is None else 10**spec.decimals
+            key = SeriesKey(spec.name, spec.kind, dumps(dict(zip(spec.labels, labels, strict=False))), divisor)
+            self._learned += 1
+            found = Series(str(self._learned), divisor, key, spec, labels)
+        self.known.setdefault(spec.name, {})[labels] = found
+        return found
+
+    def turn(self, now_mono: float) -> None:
+        """Forget the series that were not read for one to two hours."""
+        if self._turned_mono is None:
+            self._turned_mono = now_mono
+        if now_mono - self._turned_mono >= TURN_SECONDS and not self.unnumbered() and not self.unsaved:
+            self._turned_mono, self._before, self.known = now_mono, self.known, {}
+
+    def unnumbered(self) -> list[Series]:
+        """Return those that wait for ``number``."""
+        return [series for series in self._all() if series.number is None and series.name]
+
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers by the names of the series."""
+        return {series.name: series.number for series in self._all() if series.number is not None}
+
+    def number(self, keys: Collection[SeriesKey], found: Found) -> int:
+        """Give new series numbers, no metric with others' names more than ``room``; return how many got none."""
+        self._newest = max(self._newest, found.newest)
+        last = schema.series_range(self._host_id)[1]
+        waiting = [series for series in self.unnumbered() if series.key in keys]
+        # first those that have one: a new number must be nobody's, also where a damaged file lost their rows
+        for series in waiting:
+            row = found.rows.get(series.key.identity)
+            if row is not None:
+                self._keep(series, *row)
+            elif series.before is not None and found.newest < series.before <= last:
+                self._keep(series, series.before)
+        room, free, rejected = dict(found.room), iter(found.free), 0
+        for series in waiting:
+            if series.number is None and (series.before is not None or _is_room(series, room)):
+                self._keep(series, self._unused(free))
+            if series.number is None:
+                rejected += 1
+                self._replace(series)
+        return rejected
+
+    def adopt(self, host_id: int) -> None:
+        """Have the numbers of all looked up in a database that was opened anew."""
+        self._host_id, self._newest = host_id, 0
+        self.unsaved.clear()
+        for series in self._all():
+            series.before, series.number = series.number or series.before, None
+
+    def _all(self) -> Collection[Series]:
+        named = [*self._before.values(), *self.known.values()]
+        return {series.name: series for of in named for series in of.values()}.values()
+
+    def _unused(self, free: Iterator[int]) -> int | None:
+        first, last = schema.series_range(self._host_id)
+        number = max(self._newest, first) + 1
+        return number if number <= last else next(free, None)
+
+    def _keep(self, series: Series, number: int | None, kind: str | None = None) -> None:
+        series.number = number
+        if number is not None:
+            self._newest = max(self._newest, number)
+            if kind != series.key.kind:
+                self.unsaved.append((number, series.key))
+
+    def _replace(self, series: Series) -> None:
+        """Let a series without a number of its own count as that of all others, or not at all."""
+        spec, labels = series.spec, list(series.labels)
+        for names in spec.names:
+            labels[spec.labels.index(names.label)] = OTHER
+        other = tuple(labels)
+        if other == series.labels or not all(names.summed for names in spec.names):
+            series.name = ""
+            return
+        instead = self.known.get(spec.name, {}).get(other) or self.learn(spec, other)
+        for generation in (self._before, self.known):
+            if series.labels in generation.get(spec.name, {}):
+                generation[spec.name][series.labels] = instead
+
+
+def _is_room(series: Series, room: dict[str, int]) -> bool:
+    if not any(names.chosen(series.spec, series.labels) is not None for names in series.spec.names):
+        return True
+    room[series.key.metric] = room.get(series.key.metric, 0) - 1
+    return room[series.key.metric] >= 0

@@ -1,17 +1,16 @@
-"""What readers get: series, points and what the store says of itself."""
+"""What readers get: series, points and what else is kept."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from wslgpud.metrics import PREFIX
 from wslgpud.model import Number
 from wslgpud.security.patterns import shell_pattern
-from wslgpud.words import Said, say
+from wslgpud.words import Said
 
 
 class SeriesRef(NamedTuple):
@@ -153,38 +152,3 @@ class DaemonRun(NamedTuple):
     clean: bool
     version: str
     boot_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """The store about itself; sizes in bytes, ages in seconds, None where nothing is known yet."""
-
-    file_bytes: int | None
-    wal_bytes: int | None
-    free_bytes: int | None
-    rows: dict[str, int]
-    queue_ticks: int
-    dropped_ticks_total: int
-    dropped_records_total: int
-    rejected_values_total: int
-    write_errors_total: int
-    error: Said
-    last_commit_age_seconds: float | None
-    last_commit_seconds: float | None
-    last_purge_wall: float | None
-    purged_rows_total: int
-    set_aside: str = ""
-    check_findings: tuple[str, ...] | None = None
-    last_check_wall: float | None = None
-    written_bytes_total: int | None = None
-
-    @property
-    def damage(self) -> Said:
-        """What is or was wrong with the file, in a few words; empty when nothing is known."""
-        if self.check_findings:
-            return self.check_findings[0]
-        # a look that found nothing since then was at the new file
-        recovered = self.check_findings is not None and self.set_aside
-        if not self.set_aside or recovered:
-            return ""
-        return say("damaged, and set aside as {path}", path=self.set_aside)

@@ -7,6 +7,7 @@ loses nor repeats any; what lay about from before a downtime is sealed as soon a
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from array import array
 from collections.abc import Sequence
@@ -20,14 +21,16 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, encode, pack_sheet
 from wslgpud.store.errors import gap
-from wslgpud.store.limits import MAX_BATCH, MAX_TICKS, PERIOD_MS
-from wslgpud.store.rollup import MINUTE, Summary, stretches, summary, write_summaries
+from wslgpud.store.rollup import MINUTE, Summary, summarise, write_summaries
+from wslgpud.store.schema import MAX_BATCH, MAX_TICKS, PERIOD_MS
+
+log = logging.getLogger(__name__)
 
 
 class Column(NamedTuple):
     """The values of one series over the ticks of a chunk; ``mask`` says which of the ticks have one."""
 
-    values: array[int] | list[Number]
+    values: array[Any] | list[Number]
     mask: bytearray
 
 
@@ -130,10 +133,10 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
     for row in rows:
         where = [places[row.batch][ms] for ms in row.times]
         for key, values in row.readings.items():
-            column = found.get(key)
-            if column is None:
-                empty: array[int] | list[Number] = array("q") if type(values[0]) is int else []
-                column = found[key] = Column(empty, bytearray(len(times)))
+            column = found.setdefault(key, Column(values[:0], bytearray(len(times))))
+            if type(values) is not type(column.values):
+                log.warning("ticks of series %d are damaged: whole numbers and others", key)
+                continue
             column.values.extend(values)
             for i in where:
                 column.mask[i] = 1
@@ -144,19 +147,18 @@ def _columns(connection: Connection, stretch: Stretch) -> tuple[list[int], dict[
 class _Row(NamedTuple):
     batch: int
     times: list[int]
-    readings: dict[int, list[Any]]
+    readings: dict[int, array[Any] | list[Number]]
     processes: list[Any]
 
 
 def _parsed(row: Any) -> _Row:
     times = [row.ms + offset for offset in json.loads(row.offsets)]
-    readings = {
-        int(key): given if isinstance(given, list) else [given] * len(times)
-        for key, given in json.loads(row.readings).items()
-    }
-    for number, values in readings.items():
+    readings: dict[int, array[Any] | list[Number]] = {}
+    for key, given in json.loads(row.readings).items():
+        values = given if isinstance(given, list) else [given] * len(times)
         if len(values) != len(times) or {*map(type, values)} not in ({int}, {float}):
-            raise ValueError(f"values of series {number}")
+            raise ValueError(f"values of series {key}")
+        readings[int(key)] = array("q", values) if type(values[0]) is int else values
     processes = [[row.ms + offset, seen] for offset, seen in json.loads(row.processes or "[]")]
     return _Row(row.batch, times, readings, processes)
 
@@ -176,11 +178,8 @@ def _sheet(columns: dict[int, Column]) -> tuple[dict[int, Block], list[bytes]]:
 
 def _minutes(times: Sequence[int], columns: dict[int, Column]) -> dict[tuple[int, int], Summary]:
     found: dict[tuple[int, int], Summary] = {}
-    everywhere = list(stretches(times, MINUTE * 1000))
     for number, (values, mask) in columns.items():
-        full = len(values) == len(times)
-        runs = everywhere if full else stretches(list(compress(times, mask)), MINUTE * 1000)
-        for begin, first, end in runs:
-            key, part = (begin // 1000, number), summary(values[first:end])
-            found[key] = found[key].then(part) if key in found else part
+        own = times if len(values) == len(times) else list(compress(times, mask))
+        for begin, known in summarise(own, values, MINUTE * 1000).items():
+            found[begin // 1000, number] = known
     return found

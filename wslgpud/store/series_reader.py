@@ -16,8 +16,8 @@ from wslgpud.model import Number
 from wslgpud.store import schema
 from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
-from wslgpud.store.limits import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
+from wslgpud.store.schema import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
@@ -25,7 +25,6 @@ _WIDTH = 26 * MAX_BATCH
 #: lists in the processes of a chunk: 100 processes, a few of them on a GPU, each second
 _MOST_ROWS = 250_000
 
-Values = tuple[list[int], list[Number]]
 #: whether time only grows, times (ms, or seconds), values
 Piece = tuple[bool, Iterable[Any], Iterable[Number]]
 #: gives the summaries of a series, by their beginning in ms
@@ -159,13 +158,9 @@ def _pieces(connection: Connection, asked: Asked, per_time: int, per_value: int)
     Milliseconds and values as kept come divided by ``per_time`` and ``per_value``, each as it is made.
     """
     yield from _sealed(connection, asked, per_time, per_value)
-    times, values = _columns(list(_newest(connection, asked)))
+    times, values = _newest(connection, asked)
     rising = all(a <= b for a, b in pairwise(times))
     yield rising, unscaled(times, per_time), unscaled(values, per_value)
-
-
-def _columns(points: Sequence[tuple[int, Number]]) -> Values:
-    return [ms for ms, _ in points], [value for _, value in points]
 
 
 def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int) -> Iterator[Piece]:
@@ -179,7 +174,7 @@ def _sealed(connection: Connection, asked: Asked, per_time: int, per_value: int)
                 continue
             times = decode(when, ticks, last_ms, whole=True, divisor=per_time)
             if found.mask:
-                times = list(compress(times, _mask(masks, ticks, found.mask)))
+                times = list(compress(times, mask_of(masks, ticks, found.mask)))
             values = decode(found.data, len(times), found.last, whole=asked.whole, divisor=per_value)
             if low_ms < asked.start_ms or high_ms > asked.end_ms:
                 inside = [start <= time <= end for time in times]
@@ -212,17 +207,13 @@ def blocks_of(connection: Connection, chunk: int) -> dict[int, Block]:
     return {} if sheet is None else unpack_sheet(sheet)
 
 
-def mask_of(chunk: Any, mask: int) -> bytes:
-    """Return one byte (0 or 1) for each tick of a chunk: those that mask number ``mask`` (from 1) has."""
-    return _mask(chunk.masks, chunk.ticks, mask)
-
-
-def _mask(masks: bytes, ticks: int, mask: int) -> bytes:
+def mask_of(masks: bytes, ticks: int, mask: int) -> bytes:
+    """Return one byte (0 or 1) for each of a chunk's ticks: those that mask number ``mask`` (from 1) has."""
     return inflate(masks, MOST_INFLATED_BYTES)[(mask - 1) * ticks : mask * ticks]
 
 
-def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]]:
-    """Return (ms, value) of one series among the ticks that are not sealed yet, in order of arrival.
+def _newest(connection: Connection, asked: Asked) -> tuple[list[int], list[Number]]:
+    """Return times (ms) and values of one series among the ticks that are not sealed yet, in order of arrival.
 
     The text is cut out by position: parsing each batch as JSON would take twenty times as long.
     """
@@ -230,6 +221,7 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]
     words = {"needle": needle, "length": len(needle), "start": asked.start_ms, "end": asked.end_ms}
     query = _unsealed("instr" if connection.dialect.name == "sqlite" else "strpos")
     parse: Callable[[str], Number] = int if asked.whole else float
+    points: list[tuple[int, Number]] = []
     for first, offsets, text in connection.execute(query, {**words, "low": low, "high": high}):
         found: list[tuple[int, Number]] = []
         with gap("ticks from %d on, series %d", first, asked.number):
@@ -238,7 +230,8 @@ def _newest(connection: Connection, asked: Asked) -> Iterator[tuple[int, Number]
             for offset, number in zip(json.loads(offsets), texts, strict=False):
                 if asked.start_ms <= first + offset <= asked.end_ms:
                     found.append((first + offset, parse(number)))
-        yield from found
+        points += found
+    return [ms for ms, _ in points], [value for _, value in points]
 
 
 def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
@@ -263,7 +256,7 @@ def summaries(connection: Connection, asked: Asked, step_ms: int) -> Steps:
             found = found.then(columns(summarise(*samples, step_ms)))
         steps = tier(connection, asked)
         found = found.then(steps if step_ms == width * 1000 else merge(steps, step_ms))
-        newest = _columns(list(_newest(connection, asked)))
+        newest = _newest(connection, asked)
     return found.then(columns(summarise(*newest, step_ms)))
 
 
@@ -323,7 +316,7 @@ def last_values(connection: Connection, host: int) -> dict[int, tuple[int, Numbe
         latest = {0: times[-1]}
         for number, (mask, last, _) in blocks_of(connection, newest.id).items():
             if mask not in latest:
-                latest[mask] = times[mask_of(newest, mask).rfind(1)]
+                latest[mask] = times[mask_of(newest.masks, newest.ticks, mask).rfind(1)]
             found[host << schema.SERIES_BITS | number] = (latest[mask], last)
     return found
 

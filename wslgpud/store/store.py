@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -26,11 +27,12 @@ from wslgpud.store.history import History
 from wslgpud.store.intake import Intake
 from wslgpud.store.journal import Journal
 from wslgpud.store.reader import Reader
-from wslgpud.store.records import DaemonRun, Delivery, Learned, StoreStats
+from wslgpud.store.records import DaemonRun, Delivery, Learned
 from wslgpud.store.schema import insert_new
+from wslgpud.store.store_metrics import StoreStats
 from wslgpud.store.upkeep import Upkeep
 from wslgpud.store.writer import Writer
-from wslgpud.words import Said, say
+from wslgpud.words import Said
 
 #: how long ``close`` waits for the disk; a service has 3 s to stop
 CLOSE_SECONDS = 2.5
@@ -39,7 +41,7 @@ MOST_LESSONS = 200
 
 
 @final
-class Store(History):
+class Store(History, AbstractContextManager["Store"]):
     """History of this machine in one SQLite file (or a PostgreSQL database): one writer, many readers.
 
     ``append`` and the outbox never wait for the disk and never fail with it; what cannot be written is
@@ -68,14 +70,14 @@ class Store(History):
         self._clock = clock or SystemClock()
         self._path = engines.sqlite_path(self._target)
         self.warning = ""
-        self._lock: engines.WriterLock | None = None
+        self._lock: int | None = None
         ours = False
         if self._path is not None:
             engines.prepare_folder(self._path)
             self.warning = engines.check_state_folder(self._path.parent)
             # a lock beside it tells that the file was ours, whatever it looks like now
             ours = engines.lock_path(self._path).exists()
-            self._lock = engines.WriterLock(self._path)
+            self._lock = engines.lock_for_writing(self._path)
         self._intake = Intake()
         self._journal = Journal(self._intake.next_row, self._intake.final_row, self._clock.wall)
         self._upkeep = Upkeep(self._settings, self._clock.wall, self._intake)
@@ -99,12 +101,8 @@ class Store(History):
         try:
             self._writer.start(ours=ours)
         except BaseException:
-            if self._lock is not None:
-                self._lock.release()
+            self._unlock()
             raise
-
-    def __enter__(self) -> Store:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -128,10 +126,13 @@ class Store(History):
         clean = self._writer.close(CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._unlock()
         return clean
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def record_transition(self, transition: Transition, messages: Mapping[str, Mapping[str, Any]] | None = None) -> int:
         """Keep a change of level and a message for each channel in ``messages``; return its id.
@@ -146,7 +147,11 @@ class Store(History):
     def record_stress(self, result: StressResult) -> int:
         """Keep a stress run; return its id."""
         number, final = self._intake.next_row(), self._intake.final_row
-        self._journal.writes.put(lambda connection: stress_rows.insert(connection, final(number), result))
+        document = json.dumps(stress_rows.to_json(result), ensure_ascii=False)
+        row = {"ms": round(result.wall * 1000), "gpu": result.uuid, "verdict": result.verdict, "document": document}
+        self._journal.writes.put(
+            lambda connection: insert_new(connection, schema.stress_run, [{"id": final(number), **row}])
+        )
         self._writer.wake()
         return number
 
@@ -192,16 +197,6 @@ class Store(History):
         """See Reader."""
         return self.reader.connected()
 
-    def check(self) -> list[str]:
-        """Look through the whole file, beside the writing; return what is wrong, empty when nothing is.
-
-        A damaged file is then set aside and what can be read of it taken over into a new one.
-        """
-        problems = self.reader.check()
-        if problems:
-            self._writer.report_damage(problems[0], self.reader.identity)
-        return problems
-
     def _report_damage(self, problem: str, identity: tuple[int, int] | None) -> None:
         self._writer.report_damage(problem, identity)
 
@@ -223,7 +218,7 @@ class Store(History):
         with connection.begin():
             if not engines.belongs_to_us(connection):
                 raise ForeignDatabaseError(
-                    say("{name}: belongs to another program; name another file in store.path", name=name)
+                    "{name}: belongs to another program; name another file in store.path", name=name
                 )
         migrations.migrate(connection, name)
         with connection.begin():
@@ -283,8 +278,8 @@ class Store(History):
             wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
             free_bytes=self._upkeep.free_bytes,
             rows=dict(self._upkeep.rows),
-            queue_ticks=self._intake.queue[0],
-            dropped_ticks_total=self._intake.pending.dropped_ticks,
+            queue_ticks=self._intake.queue_ticks,
+            dropped_ticks_total=self._intake.pending.dropped,
             dropped_records_total=self._intake.events.dropped + self._journal.writes.dropped,
             rejected_values_total=self._intake.rejected_values,
             write_errors_total=self._writer.write_errors,

@@ -1,13 +1,50 @@
-"""The store about itself, as metrics: growth and trouble are seen before they hurt."""
+"""The store about itself, for the API and as metrics: growth and trouble are seen before they hurt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from wslgpud.metrics import MetricSpec
 from wslgpud.model import Number, Reading
-from wslgpud.store.records import StoreStats
+from wslgpud.words import Said, say
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """The store about itself; sizes in bytes, ages in seconds, None where nothing is known yet."""
+
+    file_bytes: int | None
+    wal_bytes: int | None
+    free_bytes: int | None
+    rows: dict[str, int]
+    queue_ticks: int
+    dropped_ticks_total: int
+    dropped_records_total: int
+    rejected_values_total: int
+    write_errors_total: int
+    error: Said
+    last_commit_age_seconds: float | None
+    last_commit_seconds: float | None
+    last_purge_wall: float | None
+    purged_rows_total: int
+    set_aside: str = ""
+    check_findings: tuple[str, ...] | None = None
+    last_check_wall: float | None = None
+    written_bytes_total: int | None = None
+
+    @property
+    def damage(self) -> Said:
+        """What is or was wrong with the file, in a few words; empty when nothing is known."""
+        if self.check_findings:
+            return self.check_findings[0]
+        # a look that found nothing since then was at the new file
+        recovered = self.check_findings is not None and self.set_aside
+        if not self.set_aside or recovered:
+            return ""
+        return say("damaged, and set aside as {path}", path=self.set_aside)
+
 
 _now = partial(MetricSpec, stored=False)
 _REJECTED = "Values that could not be kept: not finite, beyond 64 bits, or of more series than one machine may have."

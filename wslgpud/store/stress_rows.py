@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, get_args
-
-from sqlalchemy import Connection
 
 from wslgpud import words
 from wslgpud.model import FindingKind, StressFinding, StressResult, StressVerdict
 from wslgpud.security import shapes
 from wslgpud.security.shapes import DETAIL, LATEST_WALL, Shape, ShapeError, number, said, text
-from wslgpud.store import schema
-from wslgpud.store.schema import insert_new
 from wslgpud.words import Said
 
 _MOST_GPUS = 1 << 16
@@ -62,15 +57,3 @@ def from_json(document: dict[str, Any]) -> StressResult:
     findings = tuple(StressFinding(row["kind"], words.from_json(row["text"])) for row in known.get("findings", ()))
     reason = words.from_json(known.get("reason", ""))
     return StressResult(**known | {"reason": reason, "findings": findings})
-
-
-def insert(connection: Connection, number: int, result: StressResult) -> None:
-    """Write one run."""
-    row = {
-        "id": number,
-        "ms": round(result.wall * 1000),
-        "gpu": result.uuid,
-        "verdict": result.verdict,
-        "document": json.dumps(to_json(result), ensure_ascii=False),
-    }
-    insert_new(connection, schema.stress_run, [row])

@@ -1,4 +1,4 @@
-"""What the writer does between batches: sealing, and keeping the file within its bounds by age and by size.
+"""What the writer does between batches: sealing, and keeping the file within its bounds by age, size and names.
 
 Everything is done in slices, so that a batch never waits for long.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, text, true
+from sqlalchemy import ColumnElement, Connection, Integer, Table, and_, bindparam, delete, func, select, text, true
 
 from wslgpud.config import StoreSettings
+from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
-from wslgpud.store.forget import Forgetter
 from wslgpud.store.intake import Intake
 from wslgpud.store.rollup import DAY, HOUR
 
@@ -42,6 +42,27 @@ _MEASURED = (schema.block, schema.chunk, schema.batch, schema.event, schema.roll
 #: what goes first when all together is too much
 _LEAST_VALUABLE = (schema.chunk, schema.rollup_minute, schema.batch, schema.rollup_hour, schema.event)
 
+#: time between two passes over all series
+PASS_SECONDS = 6 * 3600.0
+#: series read at a time
+_AT_ONCE = 200
+#: of a metric that has its fill of names so many series are left, so that new ones find room
+ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
+
+_series = schema.series.c
+# The days that a summary has, the newest first, each sought by the key: an index by series would cost more
+# room than the series.
+_PARTS = """WITH RECURSIVE parts(part) AS (SELECT max(part) FROM {table} UNION ALL
+    SELECT (SELECT max(t.part) FROM {table} t WHERE t.part < parts.part)
+    FROM parts WHERE parts.part >= :since)
+    SELECT {what} FROM parts {rest}"""
+_OF_SERIES = "JOIN rollup_hour r ON r.part = parts.part AND r.series = :series WHERE parts.part >= :since LIMIT 1"
+_HOUR_SINCE = text(_PARTS.format(table="rollup_hour", what="1", rest=_OF_SERIES))
+_SUMMARIES = {
+    table: text(_PARTS.format(table=table.name, what="part", rest="")).columns(table.c.part)
+    for table in (schema.rollup_minute, schema.rollup_hour)
+}
+
 
 class Upkeep:
     """Seals what is complete, deletes what is too old, then what is too much; one slice a call."""
@@ -53,7 +74,8 @@ class Upkeep:
         self._due_mono = 0.0
         self._rows = 50
         self._pages = VACUUM_PAGES
-        self._used = _Used()
+        self._measure_due_mono = 0.0
+        self._used_bytes = self._bytes_a_row = 0.0
         self._forget = Forgetter(settings, intake)
         self._offset: float | None = None
         self._even_since = 0.0
@@ -61,8 +83,6 @@ class Upkeep:
         self.free_bytes: int | None = None
         self.purged_rows = 0
         self.last_purge_wall: float | None = None
-        self.longest_slice_seconds = 0.0
-        self.longest_seal_seconds = 0.0
 
     def __call__(self, connection: Connection) -> bool:
         """Do one slice if work is due; tell whether there is more."""
@@ -70,10 +90,7 @@ class Upkeep:
             return False
         if self._seal(connection):
             return True
-        started = time.monotonic()
-        more = self._purge(connection) or self._shrink(connection) or self._forget_series(connection)
-        self.longest_slice_seconds = max(self.longest_slice_seconds, time.monotonic() - started)
-        if more:
+        if self._purge(connection) or self._shrink(connection) or self._forget_series(connection):
             return True
         self._due_mono = time.monotonic() + INTERVAL_SECONDS
         self.last_purge_wall = self._wall()
@@ -85,9 +102,7 @@ class Upkeep:
         with connection.begin():
             stretch = seal.due(connection, low, self._intake.synced_row)
         if stretch is not None:
-            started = time.monotonic()
             seal.seal(connection, stretch, self._intake.next_row())
-            self.longest_seal_seconds = max(self.longest_seal_seconds, time.monotonic() - started)
         return stretch is not None
 
     def _purge(self, connection: Connection) -> bool:
@@ -110,13 +125,24 @@ class Upkeep:
         with connection.begin():
             rows = next((n for table, moment in too_old.items() if (n := self._delete(connection, table, moment))), 0)
             rows = rows or self._purge_excess(connection)
-            if not rows and self._used(connection, self._intake.host_id) > keep.max_bytes:
+            if not rows and self._used(connection) > keep.max_bytes:
                 rows = next((n for table in _LEAST_VALUABLE if (n := self._delete(connection, table, None))), 0)
         if rows:
             self._rows = _adapted(self._rows, time.monotonic() - started, 5000)
         self.purged_rows += rows
-        self._used.freed(rows)
+        self._used_bytes -= rows * self._bytes_a_row
         return rows > 0
+
+    def _used(self, connection: Connection) -> float:
+        """Return bytes in use, free room left out: of an SQLite file, or of the rows of our machine in PostgreSQL."""
+        if connection.dialect.name == "sqlite":
+            pages, free, size = engines.page_counts(connection)
+            return (pages - free) * size
+        if time.monotonic() >= self._measure_due_mono:
+            self._measure_due_mono = time.monotonic() + MEASURE_SECONDS
+            rows, self._used_bytes = _measured(connection, self._intake.host_id)
+            self._bytes_a_row = self._used_bytes / max(rows, 1)
+        return self._used_bytes
 
     def _forget_series(self, connection: Connection) -> bool:
         if not self._clock_settled():
@@ -211,33 +237,83 @@ class Upkeep:
                 self.free_bytes = free * size
 
 
-class _Used:
-    """Bytes in use, free room left out: of an SQLite file, or of the rows of one machine in PostgreSQL."""
-
-    def __init__(self) -> None:
-        self._due_mono = 0.0
-        self._bytes = self._bytes_a_row = 0.0
-
-    def __call__(self, connection: Connection, host: int) -> int:
-        if connection.dialect.name == "sqlite":
-            pages, free, size = engines.page_counts(connection)
-            return (pages - free) * size
-        if time.monotonic() >= self._due_mono:
-            self._due_mono = time.monotonic() + MEASURE_SECONDS
-            rows, taken = 0, 0
-            for table in _MEASURED:
-                sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
-                query = sizes.select_from(table).where(schema.of_host(table, host))
-                count, data = connection.execute(query).one()
-                rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
-            self._bytes, self._bytes_a_row = float(taken), taken / max(rows, 1)
-        return round(self._bytes)
-
-    def freed(self, rows: int) -> None:
-        """Count rows as gone until the next measurement."""
-        self._bytes -= rows * self._bytes_a_row
+def _measured(connection: Connection, host: int) -> tuple[int, float]:
+    """Return the rows of a machine in PostgreSQL and the bytes that they take."""
+    rows, taken = 0, 0
+    for table in _MEASURED:
+        sizes = select(func.count(), func.sum(func.pg_column_size(text(f"{table.name}.*"))))
+        count, data = connection.execute(sizes.select_from(table).where(schema.of_host(table, host))).one()
+        rows, taken = rows + count, taken + int(data or 0) + count * _ROW_BYTES
+    return rows, float(taken)
 
 
 def _adapted(size: int, seconds: float, most: int) -> int:
     factor = min(1.5, SLICE_SECONDS / max(seconds, 0.001))
     return max(LEAST_ROWS, min(most, int(size * factor)))
+
+
+class Forgetter:
+    """Deletes series of which nothing is kept any more, and of too many names those not seen for longest."""
+
+    def __init__(self, settings: StoreSettings, intake: Intake) -> None:
+        days = max(settings.raw_days, settings.minute_days, settings.hour_days)
+        self._raw_seconds, self._all_seconds = settings.raw_days * DAY, days * DAY
+        self._intake = intake
+        self._due_mono = 0.0
+        self._place: int | None = None
+        self._excess: dict[tuple[int, str], int] = {}
+        self.forgotten = 0
+
+    def __call__(self, connection: Connection, now_wall: float) -> bool:
+        """Look at some series within the caller's transaction; tell whether there are more."""
+        if time.monotonic() < self._due_mono:
+            return False
+        low, high = 0, schema.series_range(1 << 32)[1]
+        if connection.dialect.name != "sqlite":  # a file is all ours, also what a renamed machine has left
+            low, high = schema.series_range(self._intake.host_id)
+        if self._place is None:
+            self._place, self._excess = low - 1, _excess(connection, low, high)
+        query = select(_series.id, _series.host, _series.metric).where(_series.id.between(self._place + 1, high))
+        some = connection.execute(query.order_by(_series.id).limit(_AT_ONCE)).all()
+        started, in_use = time.monotonic(), self._intake.in_use()
+        for number, host, metric in some:
+            self._place = number
+            crowded = self._excess.get((host, metric), 0) > 0
+            since = now_wall - (self._raw_seconds if crowded else self._all_seconds)
+            if number not in in_use and not _kept(connection, number, since):
+                _delete(connection, number)
+                self.forgotten += 1
+                if crowded:
+                    self._excess[host, metric] -= 1
+            if time.monotonic() - started > SLICE_SECONDS:
+                return True
+        if len(some) == _AT_ONCE:
+            return True
+        self._place, self._due_mono = None, time.monotonic() + PASS_SECONDS
+        return False
+
+
+def _excess(connection: Connection, low: int, high: int) -> dict[tuple[int, str], int]:
+    count = func.count()
+    query = select(_series.host, _series.metric, count).where(_series.id.between(low, high))
+    query = query.group_by(_series.host, _series.metric).having(count >= MOST_SERIES_OF_NAMES)
+    return {(host, metric): found - ROOMY for host, metric, found in connection.execute(query)}
+
+
+def _kept(connection: Connection, number: int, since_wall: float) -> bool:
+    since = int(since_wall // DAY) * DAY
+    if connection.execute(_HOUR_SINCE, {"series": number, "since": since}).first() is not None:
+        return True
+    batch = schema.batch.c
+    place_of = func.instr if connection.dialect.name == "sqlite" else func.strpos
+    place = place_of(batch.readings, bindparam("needle"), type_=Integer)
+    mine = batch.id.between(*schema.row_range(number >> schema.SERIES_BITS))
+    query = select(batch.id).where(mine, place > 0).limit(1)
+    return connection.execute(query, {"needle": f'"{number}":'}).first() is not None
+
+
+def _delete(connection: Connection, number: int) -> None:
+    for table, parts in _SUMMARIES.items():
+        gone = table.c.series == number, table.c.part.in_(parts.bindparams(since=0).scalar_subquery())
+        connection.execute(delete(table).where(*gone))
+    connection.execute(delete(schema.series).where(_series.id == number))

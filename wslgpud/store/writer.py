@@ -170,7 +170,7 @@ class Writer:
         self._reopen_if_replaced()
         (problem, damaged), self._damage = self._damage, ("", None)
         if problem and damaged is not None and damaged == self._inode:
-            raise StoreError(say("{path}: is damaged ({problem})", path=str(self._target), problem=problem))
+            raise StoreError("{path}: is damaged ({problem})", path=str(self._target), problem=problem)
         # before anything is taken to be written: a new file may need other numbers
         connection, log_file = self._open()
         started, some = time.monotonic(), False

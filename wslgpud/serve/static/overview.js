@@ -210,7 +210,7 @@ export function absent(sample) {
     const none = gpu.health === "absent";
     found.push(h("section", { class: "card", "data-key": "no-gpu" },
       h("div", { class: "head" }, h("h2", {}, "GPU"), chip("unknown", label("health", gpu.health))),
-      h("p", {}, none ? t("No NVIDIA GPU here") : gpu.health === "late" ? t("The GPU driver does not answer") : t("The GPU cannot be read")), h("p", { class: "dim small" }, none ? t("RAM, swap and everything else are monitored all the same.") : gpu.error)));
+      h("p", {}, none ? t("No NVIDIA GPU here") : gpu.health === "late" ? t("The GPU driver does not answer") : t("The GPU cannot be read")), gpu.error === t("no NVIDIA GPU here") ? null : h("p", { class: "dim small" }, gpu.error), none ? h("p", { class: "dim small" }, t("RAM, swap and everything else are monitored all the same.")) : null));
   }
   const lost = (sample.status.incidents ?? []).find((one) => one.rule === "gpu_lost")?.level ?? "unknown";
   for (const { labels } of sample.all("gpu_up").filter((one) => one.value === 0)) {
