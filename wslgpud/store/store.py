@@ -21,7 +21,6 @@ from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
-from wslgpud.store.checks import NightlyCheck
 from wslgpud.store.errors import ForeignDatabaseError, gap
 from wslgpud.store.history import History
 from wslgpud.store.intake import Intake
@@ -30,7 +29,7 @@ from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import Upkeep
+from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.writer import Writer
 from wslgpud.words import Said
 
