@@ -51,7 +51,7 @@ def test_quiet_hours_and_messages_move_with_a_laptop_to_another_time_zone() -> N
         seen = []
         for zone in ("UTC0", "XXX-9", "YYY5"):
             patch.setenv("TZ", zone)
-            seen.append((local_time({"at": iso(noon_utc)}), second_of_day(noon_utc) / 3600))
+            seen.append((local_time(iso(noon_utc)), second_of_day(noon_utc) / 3600))
     time.tzset()
 
     assert seen == [(f"2027-01-15 {hour:02}:00:00", hour) for hour in (12, 21, 7)]

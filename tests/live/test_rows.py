@@ -31,8 +31,7 @@ from wslgpud.cli.rows import Shown, spark
 from wslgpud.cli.screen import Screen
 from wslgpud.client import Daemon
 from wslgpud.host import RecordedHost
-from wslgpud.words import ENGLISH
-from wslgpud.words.names import LEVELS
+from wslgpud.words import ENGLISH, LEVELS
 
 HOSTS = Path(__file__).parent.parent / "hosts"
 NAMES = sorted(folder.name for folder in HOSTS.iterdir() if (folder / "host.json").exists())

@@ -15,8 +15,7 @@ from tests.stories import surfaces
 from tests.stories.machine import played
 from tests.stories.scripts import STORIES
 from tests.words.latin import latin_words
-from wslgpud.words import tongue
-from wslgpud.words.names import LEVELS
+from wslgpud.words import LEVELS, tongue
 
 pytestmark = pytest.mark.xdist_group("browser")
 NARROW = 390

@@ -20,8 +20,7 @@ from wslgpud.cli import app
 from wslgpud.cli.live.app import Live
 from wslgpud.cli.live.live_sample import DaemonFeed
 from wslgpud.client import Daemon as Client
-from wslgpud.words import tongue, use
-from wslgpud.words.names import LEVELS
+from wslgpud.words import LEVELS, tongue, use
 
 ROOT = typer.main.get_command(app)
 LOCALES = {"en": "C.UTF-8", "zh": "zh_CN.UTF-8"}

@@ -27,8 +27,7 @@ from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
 from wslgpud.config import declared_keys
-from wslgpud.words import TRANSLATIONS
-from wslgpud.words.templates import TEMPLATES
+from wslgpud.words import TEMPLATES, TRANSLATIONS
 
 PRODUCT = Path(__file__).parents[2] / "wslgpud"
 KEYWORDS = {

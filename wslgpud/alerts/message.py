@@ -75,7 +75,7 @@ def level_of(message: Message) -> Level:
 
 def body(message: Message) -> str:
     """Return what stands below the first line, for people."""
-    where = ", ".join(str(p) for p in (message.get("host"), local_time(message)) if p)
+    where = ", ".join(filter(None, (message.get("host"), local_time(message.get("at", "")))))
     return "\n\n".join(str(p) for p in (message.get("evidence"), message.get("advice"), where) if p)[:MOST_CHARACTERS]
 
 
@@ -84,7 +84,7 @@ def digest(messages: Sequence[Message], tongue: Tongue) -> dict[str, Any]:
     if len(messages) == 1:
         return dict(messages[0])
     worst = max(messages, key=lambda m: (Level[str(m.get("level", "ok")).upper()], m.get("at", "")))
-    lines = [f"{local_time(m)}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
+    lines = [f"{local_time(m.get('at', ''))}  {m.get('headline', '')}" for m in messages[-MOST_LINES:]]
     if len(messages) > MOST_LINES:
         lines.insert(0, f"... {len(messages) - MOST_LINES}")
     headline = str(worst.get("headline", ""))
@@ -98,9 +98,8 @@ def iso(wall: float) -> str:
     return datetime.fromtimestamp(wall, timezone.utc).isoformat(timespec="milliseconds")
 
 
-def local_time(message: Message) -> str:
-    """Return when a message was made, as the clock on the wall of this machine shows it."""
-    at = message.get("at")
+def local_time(at: str) -> str:
+    """Return a moment as the clock on the wall of this machine shows it; nothing where it is not known."""
     time.tzset()  # the zone may have been set anew since our start
     return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}" if at else ""
 

@@ -13,8 +13,7 @@ from wslgpud.alerts.incidents import RECOVERED_SHARE, Incident, kind_of, story
 from wslgpud.alerts.rules import OOM_KILL, UNCLEAN_END, is_momentary
 from wslgpud.model import MEMORY, NOTHING_SAID, Forecast, Level, ProcessSample, Transition
 from wslgpud.risk import wording
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, filled, say, template
-from wslgpud.words.templates import TEMPLATES
+from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, filled, say, template
 
 
 class Text(NamedTuple):

@@ -16,8 +16,7 @@ from wslgpud.serve.status import in_one_line, judged
 from wslgpud.store import Store
 from wslgpud.stress.schedule import Nightly
 from wslgpud.verdict import NEWS_SECONDS, Verdict, VerdictMetrics, blindness, decide
-from wslgpud.words import Tongue
-from wslgpud.words.names import LEVELS
+from wslgpud.words import LEVELS, Tongue
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,7 @@ from wslgpud.cli.options import argument, flag
 from wslgpud.model import Level
 from wslgpud.series.plots.incident import Panel, Story, plot_incident
 from wslgpud.store import Reader
-from wslgpud.words import t
-from wslgpud.words.names import LEVELS
+from wslgpud.words import LEVELS, t
 
 #: panels of a picture: the resource itself, RAM, the first cards
 _MOST_PANELS = 4

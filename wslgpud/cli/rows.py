@@ -22,8 +22,7 @@ from wslgpud.cli.live.live_sample import LiveSample
 from wslgpud.cli.live.recent_series import RecentSeries, SeriesKey
 from wslgpud.colors import TERMINAL_LEVELS, TERMINAL_VERDICTS
 from wslgpud.serve.status import in_one_line
-from wslgpud.words import Fact, current, filled, says, t, template
-from wslgpud.words.names import HEALTHS, LEVELS
+from wslgpud.words import HEALTHS, LEVELS, Fact, current, filled, says, t, template
 
 SPARKS = "▁▂▃▄▅▆▇█"
 #: how far the bars look ahead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -84,10 +84,7 @@ def machine(view: View) -> Iterator[RenderableType]:
 def _processor(view: View) -> Text:
     busy, cpus = view.trail.last(SeriesKey("cpu")), view.look.value("cpus")
     number = None if cpus is None else round(cpus)
-    told = known(
-        template("[{busy_ratio} of {number} cores|{number} cores|{busy_ratio}]"), busy_ratio=busy, number=number
-    )
-    if not told:
+    if not (told := known(_PROCESSOR, busy_ratio=busy, number=number)):
         return Text("")
     line = words((t("CPU"), "bold"), f" {told[0]} ", view.curve("cpu", "", 20, "blue"))
     if (load := view.look.value("load1")) is not None:
@@ -157,23 +154,19 @@ def process_table(view: View, rows: Sequence[Mapping[str, Any]]) -> Table:
     """Show programs; the one that the verdict names is marked."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bright_black")
     wide, grows = view.width >= BARS, any((r["vram growth"] or 0) > _NOISE_BYTES_PER_SECOND for r in rows)
-    figures: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        t("pid"): lambda row: str(row["pid"]),
-        t("RAM"): lambda row: size(row["ram"]),
-        t("grows"): lambda row: _growth(row["growth"]),
-        **({t("swapped"): lambda row: size(row["swap"]) if row["swap"] else ""} if wide else {}),
-        t("VRAM"): lambda row: size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"],
-        **({t("VRAM grows"): lambda row: _growth(row["vram growth"])} if grows else {}),
-    }
     table.add_column("")
-    for heading in figures:
+    for heading in (t("pid"), t("RAM"), t("grows"), *[t("swapped")] * wide, t("VRAM"), *[t("VRAM grows")] * grows):
         table.add_column(heading, justify="right", no_wrap=True)
     if wide:
         table.add_column(t("does"), no_wrap=True, max_width=18, overflow="ellipsis")
     table.add_column(t("program"))  # what does not fit is cut from here, and nothing else
     for row in rows:
         named, program = row["pid"] == view.culprit, Text(row["program"], no_wrap=True, overflow="ellipsis")
-        cells = [Text(write(row)) for write in figures.values()] + [Text(row["does"])] * wide
+        swapped = [size(row["swap"]) if row["swap"] else ""] * wide
+        held = size(row["vram"]) if row["vram"] is not None else t("n/a") * row["holds"]
+        grown = [_growth(row["vram growth"])] * grows
+        figures = [str(row["pid"]), size(row["ram"]), _growth(row["growth"]), *swapped, held, *grown]
+        cells = map(Text, [*figures, *[row["does"]] * wide])
         style = f"bold {ink(view.document['verdict']['level'])}" if named else ""
         table.add_row("▶" if named else " ", *cells, program, style=style)
     return table

@@ -22,8 +22,7 @@ from wslgpud.cli.options import argument, flag
 from wslgpud.cli.screen import Screen, once
 from wslgpud.client import Unanswered
 from wslgpud.serve.status import in_one_line
-from wslgpud.words import current, t
-from wslgpud.words.names import LEVELS
+from wslgpud.words import LEVELS, current, t
 
 #: of ``--check``, by level; any other is not known
 EXITS, UNKNOWN = {"ok": 0, "info": 0, "warning": 1, "critical": 2, "emergency": 2}, 3

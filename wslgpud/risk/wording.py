@@ -11,8 +11,7 @@ from typing import Final
 from wslgpud.model import NOTHING_SAID, Forecast, Level
 from wslgpud.risk.attribution import briefer
 from wslgpud.risk.levels import ENDINGS
-from wslgpud.words import HEADLINE_CHARACTERS, Fact, Message, Said, filled, say, sentences
-from wslgpud.words.templates import TEMPLATES
+from wslgpud.words import HEADLINE_CHARACTERS, TEMPLATES, Fact, Message, Said, filled, say, sentences
 
 #: shares of a capacity: with so much left an alarm is over; with so little it is nearly full, and full
 PLENTY, NEARLY_FULL, FULL = 0.25, 0.12, 0.005
@@ -108,23 +107,22 @@ def is_full(forecast: Forecast) -> bool:
     return _share(forecast) <= FULL
 
 
-def _first_line(forecast: Forecast) -> str:  # noqa: PLR0911 - a line for each
+def _first_line(forecast: Forecast) -> str:
     share, cause = _share(forecast), forecast.cause
-    if cause == "gone" or cause in ENDINGS:
-        return cause
-    if forecast.level == Level.OK:
-        return "fine" if share >= PLENTY else "over"
-    if cause == "paused":
-        return cause if (forecast.window_seconds or 0.0) >= STILL_SECONDS else "slower"
-    if share <= FULL or cause == "full":
-        return "full"
-    if cause not in _COUNTDOWN and cause in _FIRST_LINES:
-        return cause
-    if cause in _COUNTDOWN and forecast.level < Level.WARNING:
-        return "growing"
-    if cause in _COUNTDOWN and forecast.eta_seconds is not None:
-        return "growth"
-    return "nearly full" if share < NEARLY_FULL else "low"
+    counted = cause in _COUNTDOWN
+    lines = (
+        (cause, cause == "gone" or cause in ENDINGS),
+        ("fine", forecast.level == Level.OK and share >= PLENTY),
+        ("over", forecast.level == Level.OK),
+        ("slower", cause == "paused" and (forecast.window_seconds or 0.0) < STILL_SECONDS),
+        ("paused", cause == "paused"),
+        ("full", share <= FULL or cause == "full"),
+        (cause, not counted and cause in _FIRST_LINES),
+        ("growing", counted and forecast.level < Level.WARNING),
+        ("growth", counted and forecast.eta_seconds is not None),
+        ("nearly full", share < NEARLY_FULL),
+    )
+    return next((line for line, holds in lines if holds), "low")
 
 
 def _share(forecast: Forecast) -> float:
@@ -140,28 +138,24 @@ def _rate(forecast: Forecast) -> float | None:
 
 def _known_facts(forecast: Forecast) -> dict[str, Fact]:
     rate, eta, window, cause = _rate(forecast), forecast.eta_seconds, forecast.window_seconds, forecast.cause
-    facts: dict[str, Fact] = {
+    step, share = forecast.next_step_bytes, isinstance(forecast.who, str) and forecast.who_share_ratio
+    span = "ago" if cause in ENDINGS else "still" if cause == "paused" else "window"
+    expected = cause == "expected"  # what grows now may be something else
+    facts: dict[str, Fact | None] = {
         "resource": forecast.resource,
         "left_bytes": forecast.headroom_bytes,
         "room_bytes": (forecast.headroom_bytes, forecast.capacity_bytes),
         "who": forecast.who,
+        f"{span}_seconds": None if window is None else round(window, 1),
+        "spilled_bytes": forecast.spilled_bytes or None,
+        "eta_seconds": None if eta is None else round(eta, 1),
+        "range": None if eta is None else _range(forecast, eta),
+        "share_ratio": round(share, 2) if share else None,
+        "step_bytes": step if step and step >= forecast.headroom_bytes else None,
+        "peak_bytes": (expected and forecast.expected_peak_bytes) or None,
+        "rate_bytes_per_second": round(rate) if rate is not None and rate > 0 and not expected else None,
     }
-    if window is not None:
-        name = "ago" if cause in ENDINGS else "still" if cause == "paused" else "window"
-        facts[f"{name}_seconds"] = round(window, 1)
-    if forecast.spilled_bytes:
-        facts["spilled_bytes"] = forecast.spilled_bytes
-    if eta is not None:
-        facts |= {"eta_seconds": round(eta, 1), "range": _range(forecast, eta)}
-    if isinstance(forecast.who, str) and forecast.who_share_ratio:
-        facts["share_ratio"] = round(forecast.who_share_ratio, 2)
-    if (step := forecast.next_step_bytes) and step >= forecast.headroom_bytes:
-        facts["step_bytes"] = step
-    if cause == "expected":  # what grows now may be something else
-        facts |= {"peak_bytes": forecast.expected_peak_bytes} if forecast.expected_peak_bytes else {}
-    elif rate is not None and rate > 0:
-        facts["rate_bytes_per_second"] = round(rate)
-    return facts
+    return {name: fact for name, fact in facts.items() if fact is not None}
 
 
 def _range(forecast: Forecast, eta: float) -> str:

@@ -18,7 +18,7 @@ from wslgpud import __version__
 from wslgpud.alerts.blackbox import by_process
 from wslgpud.metrics import MetricSpec
 from wslgpud.series.curves import name_of, step_for
-from wslgpud.serve import api_series, api_words
+from wslgpud.serve import api_series, static
 from wslgpud.serve.api_live import Live, values
 from wslgpud.serve.api_query import PATTERN_MAX, Query, language_of
 from wslgpud.serve.archive import Archive
@@ -68,7 +68,7 @@ def routes(  # noqa: PLR0913, PLR0917 - its sources
         "incidents/{id}": lambda request: _numbered(request, past.incident),
         "stress": api.stress_runs,
         "stress/{id}": lambda request: _numbered(request, past.stress_run),
-        "words": api_words.answer,
+        "words": static.words,
     }
     return [
         Route("/api/v1/live", Live(publisher, status).answer),

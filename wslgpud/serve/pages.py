@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from wslgpud import __version__
+from wslgpud.alerts.message import local_time
 from wslgpud.model import Snapshot
 from wslgpud.serve import static
 from wslgpud.serve.api_query import language_of
@@ -15,8 +15,7 @@ from wslgpud.serve.exposition import accepts_gzip, negotiate
 from wslgpud.serve.html import Html, h, page
 from wslgpud.serve.http import Request, Response, Route, text, to_json
 from wslgpud.serve.publisher import Publisher
-from wslgpud.words import Said, Tongue, say, says, tongue
-from wslgpud.words.names import HEALTHS, LEVELS
+from wslgpud.words import HEALTHS, LEVELS, Said, Tongue, say, says, tongue
 
 
 def routes(
@@ -76,7 +75,7 @@ def plain_page(document: Mapping[str, Any], trouble: Said, tongue: Tongue) -> Re
     t, machine = tongue.t, socket.gethostname()
     state = t("Waiting for the first sample.")
     if "at" in document:
-        taken, each = _local(document["at"]), document["interval_seconds"]
+        taken, each = local_time(document["at"]), document["interval_seconds"]
         state = t("Last sample {taken}, one every {interval_seconds}.", taken=taken, interval_seconds=each)
     links = {
         "/metrics": t("metrics for Prometheus"),
@@ -120,10 +119,10 @@ def _chip(level: str, t: Callable[..., str]) -> Html:
 
 
 def _incident(item: Mapping[str, Any], t: Callable[..., str]) -> Html:
-    notes = [t("since {time}", time=_local(item["since"]))]
+    notes = [t("since {time}", time=local_time(item["since"]))]
     notes += [t("acknowledged")] * bool(item.get("acknowledged"))
     if "silenced_until" in item:
-        notes.append(t("silenced until {time}", time=_local(item["silenced_until"])))
+        notes.append(t("silenced until {time}", time=local_time(item["silenced_until"])))
     notes.append(f"wslgpud incidents {item['id']}")
     told = h("td", item["headline"], h("div", " · ".join(notes), class_="dim"))
     return h("tr", h("th", _chip(item["level"], t), scope="row"), told)
@@ -154,7 +153,3 @@ def _source(source: Mapping[str, Any], t: Callable[..., str]) -> Html:
         detail = t("{milliseconds} ms, {age_seconds} old", milliseconds=took, age_seconds=age)
     state = h("td", t(HEALTHS[health]), class_=health)
     return h("tr", h("th", source["name"], scope="row"), state, h("td", detail, class_="dim"))
-
-
-def _local(at: str) -> str:
-    return f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""The page's files: few, small, read once, sent gzipped, asked for again only to hear that none changed."""
+"""The page's files and texts: few, small, read once, sent gzipped, asked for again only to hear that none changed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import functools
 import hashlib
 from pathlib import Path
 
+from wslgpud.serve.api_query import language_of
 from wslgpud.serve.documents import Document
-from wslgpud.serve.http import Problem, Request, Response, Route
+from wslgpud.serve.http import Problem, Request, Response, Route, dumps
+from wslgpud.words import tongue, translations
 
 FOLDER = Path(__file__).with_name("static")
 TYPES = {
@@ -37,6 +39,11 @@ def routes() -> list[Route]:
     return [Route("/", lambda request: _file("index.html").answer(request, _HEADERS)), Route("/static/{name}", _static)]
 
 
+def words(request: Request) -> Response:
+    """Answer with each template of the page and its translation; it only changes with the program."""
+    return _words(language_of(request)).answer(request, {"Cache-Control": "no-cache"})
+
+
 def _static(request: Request) -> Response:
     name = request.path.rpartition("/")[2]
     if name not in _names():
@@ -53,3 +60,10 @@ def _names() -> frozenset[str]:
 def _file(name: str) -> Document:
     content = (FOLDER / name).read_bytes()
     return Document(content, TYPES[Path(name).suffix], hashlib.sha256(content).hexdigest()[:20], level=9)
+
+
+@functools.cache
+def _words(language: str) -> Document:
+    tongue(language)  # on a thread that may wait: the next answers are worded on the server's own
+    body = dumps(translations(language, "serve/static/"))  # where a template stands, as the catalogue has it
+    return Document(body, "application/json", hashlib.sha256(body).hexdigest()[:20])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -25,8 +26,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Union
 
-from wslgpud.words.templates import TEMPLATES
 from wslgpud.words.units import one_line, printable, resource_path, size
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: what is said of forecasts and rules, by what it is said of
+TEMPLATES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("templates.toml").read_text(encoding="utf-8"))
 
 Fact = Union[str, int, float, "Message", tuple["Fact", ...]]
 
@@ -76,16 +84,15 @@ def filled(template: str, facts: Mapping[str, Fact]) -> Message:
 
 def without_unknown(template: str, known: Container[str]) -> str:
     """Return a template with those of its optional parts whose facts are known, and no brackets."""
+
+    def first_known(part: re.Match[str]) -> str:
+        return next((one for one in part[1].split("|") if all(name in known for name in BLANK.findall(one))), "")
+
     for _ in range(_DEEPEST):  # from the inmost to the outmost
-        template, found = _OPTIONAL.subn(lambda part: _first_known(part[1], known), template)
+        template, found = _OPTIONAL.subn(first_known, template)
         if not found:
             break
     return template
-
-
-def _first_known(part: str, known: Container[str]) -> str:
-    choices = part.split("|")
-    return next((one for one in choices if all(name in known for name in BLANK.findall(one))), "")
 
 
 def _several(how: str, parts: Iterable[Said]) -> Said:
@@ -209,6 +216,21 @@ _SPANS: Final = (
     (36 * 3600, 3600, template("{number} h")),
     (math.inf, 86400, template("{number} d")),
 )
+#: levels, and states of a source (``wslgpud.model.Health``), by their names in JSON and metrics
+LEVELS: Final[Mapping[str, str]] = {
+    "ok": template("ok"),
+    "info": template("info"),
+    "warning": template("warning"),
+    "critical": template("critical"),
+    "emergency": template("emergency"),
+    "unknown": template("unknown"),
+}
+HEALTHS: Final[Mapping[str, str]] = {
+    "ok": template("ok"),
+    "absent": template("not on this machine"),
+    "failed": template("failed"),
+    "late": template("late"),
+}
 #: what a resource other than a memory is called; the rest of its name follows
 _KINDS: Final[Mapping[str, str]] = {
     "disk": template("disk {name}"),
@@ -221,12 +243,12 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class Tongue:
-    """One language. Words come from a catalogue by their English template, figures from the rules below."""
+    """One language: its code (``en``, ``zh``) and what each English template is in it; figures by the rules below."""
 
-    def __init__(self, code: str, translations: Mapping[str, str]) -> None:
-        """Take the language's code (``en``, ``zh``) and what each template is in it."""
-        self.code, self._translations = code, translations
+    code: str
+    _translations: Mapping[str, str]
 
     def text(self, said: Said) -> str:
         """Return what people read."""

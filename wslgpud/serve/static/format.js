@@ -66,20 +66,13 @@ export function amount(value, unit, rate = false) {
 }
 
 const two = (number) => String(number).padStart(2, "0");
+const written = (numbers, between) => numbers.map(two).join(between);
+const dateOf = (wall) => new Date(1000 * wall);
 
-export function clock(wall) {
-  const d = new Date(1000 * wall);
-  return `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
-}
-
-export function day(wall) {
-  const d = new Date(1000 * wall);
-  return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
-}
+export const clock = (wall, d = dateOf(wall)) => written([d.getHours(), d.getMinutes(), d.getSeconds()], ":");
+export const day = (wall, d = dateOf(wall)) => written([d.getFullYear(), d.getMonth() + 1, d.getDate()], "-");
 
 /** Date and time; of today the time alone. */
-export function moment(wall, now = Date.now() / 1000) {
-  return day(wall) === day(now) ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`;
-}
+export const moment = (wall) => (day(wall) === day(Date.now() / 1000) ? clock(wall) : `${day(wall)} ${clock(wall).slice(0, 5)}`);
 
 export const wallOf = (iso) => Date.parse(iso) / 1000;

@@ -14,12 +14,11 @@ export function parsed(name) {
 
 /** One sample: the document of /api/v1/live with its values by metric. */
 export class Sample {
+  byMetric = {};
+
   constructor(document) {
-    this.document = document;
-    this.status = document.status;
-    this.wall = document.wall;
-    this.waiting = !("wall" in document);
-    this.byMetric = {};
+    const { status, wall } = document;
+    Object.assign(this, { document, status, wall, waiting: wall === undefined });
     for (const [name, value] of Object.entries(document.values ?? {})) {
       const { metric, labels } = parsed(name);
       (this.byMetric[metric] ??= []).push({ name, labels, value });
@@ -45,9 +44,7 @@ const KEPT = 900;
 
 /** Remembers figures of the last minutes by name; a gap in the samples stays one. */
 export class Recent {
-  constructor() {
-    this.curves = new Map();
-  }
+  curves = new Map();
 
   add(name, wall, value) {
     if (value === undefined || value === null) return;
