@@ -55,6 +55,7 @@ def test_while_another_process_holds_the_lock_samples_wait_in_memory(opened, fil
         _append(opened, made, range(20), clock)
         made.until(lambda: "held by another process" in str(opened.stats().error))
         assert opened.stats().queue_ticks == 20
+        assert 20 * 50 < opened.stats().queue_bytes < 20 * 5000, "about what they take in memory"
         transition = Transition(made.T0, 1.0, "ram", "r", Level.OK, Level.CRITICAL, Message("full soon"))
         opened.record_transition(transition, {"command": {"text": "full"}})
         assert len(opened.unsent("command")) == 1, "an alert does not wait for the disk"

@@ -313,10 +313,10 @@ class Intake:
             self.events.again()
 
     @property
-    def queue_ticks(self) -> int:
-        """Ticks that wait."""
+    def queue(self) -> tuple[int, int]:
+        """Ticks that wait, and the bytes that all ticks take which the disk may not have, about."""
         with self._lock:  # the writer takes from it meanwhile
-            return sum(batch.ticks for batch in self.pending.waiting()) + len(self._open.times)
+            return sum(batch.ticks for batch in self.pending.waiting()) + len(self._open.times), self.pending.size
 
     @property
     def empty(self) -> bool:

@@ -266,13 +266,14 @@ class Store(History, AbstractContextManager["Store"]):
 
     def stats(self) -> StoreStats:
         """Return the store's figures about itself, without a look into the file."""
-        committed = self._writer.last_commit_mono
+        committed, (ticks, queued_bytes) = self._writer.last_commit_mono, self._intake.queue
         return StoreStats(
             file_bytes=engines.size_of(self._path),
             wal_bytes=engines.size_of(self._path and engines.log_path(self._path)),
             free_bytes=self._upkeep.free_bytes,
             rows=dict(self._upkeep.rows),
-            queue_ticks=self._intake.queue_ticks,
+            queue_ticks=ticks,
+            queue_bytes=queued_bytes,
             dropped_ticks_total=self._intake.pending.dropped,
             dropped_records_total=self._intake.events.dropped + self._journal.writes.dropped,
             rejected_values_total=self._intake.rejected_values,

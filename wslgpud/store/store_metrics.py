@@ -20,6 +20,7 @@ class StoreStats:
     free_bytes: int | None
     rows: dict[str, int]
     queue_ticks: int
+    queue_bytes: int
     dropped_ticks_total: int
     dropped_records_total: int
     rejected_values_total: int

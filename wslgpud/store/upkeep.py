@@ -241,9 +241,9 @@ class Upkeep:
     def _count(self, connection: Connection) -> None:
         """Refresh the figures that ``Store.stats`` tells, so that a scrape never waits for the file."""
         with connection.begin():
-            for table in (schema.batch, schema.chunk, *MOST_ROWS):
-                count = select(func.count()).select_from(table).where(self._ours(connection, table))
-                self.rows[table.name] = connection.scalar(count) or 0
+            for table in (schema.series, schema.batch, schema.chunk, *MOST_ROWS):
+                ours = true() if table is schema.series else self._ours(connection, table)
+                self.rows[table.name] = connection.scalar(select(func.count()).select_from(table).where(ours)) or 0
             if connection.dialect.name == "sqlite":
                 _, free, size = engines.page_counts(connection)
                 self.free_bytes = free * size
