@@ -15,7 +15,7 @@ from rich.text import Text
 from wslgpud.advise import doctor as doctors
 from wslgpud.advise.doctor import torches
 from wslgpud.advise.doctor.bundle import write
-from wslgpud.advise.doctor.findings import CheckResult, State
+from wslgpud.advise.doctor.checking import CheckResult, State
 from wslgpud.app.process import host_at
 from wslgpud.cli import options
 from wslgpud.cli.common import loaded, refused

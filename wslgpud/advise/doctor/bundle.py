@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.advise.doctor.findings import CheckResult
+from wslgpud.advise.doctor.checking import CheckResult
 from wslgpud.advise.wslconfig import files
 from wslgpud.config import Config, declared_keys
 from wslgpud.host import Host, NoData, SourceError

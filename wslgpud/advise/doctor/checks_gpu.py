@@ -5,8 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import Outcome, check, good, in_windows, note, problem, shows_who, skipped, unknown
+from wslgpud.advise.doctor.checking import (
+    Evidence,
+    Outcome,
+    check,
+    good,
+    in_windows,
+    note,
+    problem,
+    shows_who,
+    skipped,
+    unknown,
+)
 from wslgpud.advise.doctor.torches import TorchFacts, runs_on, version
 from wslgpud.sources.gpu_presence import LIBRARY_FOLDERS
 from wslgpud.words import Message, Said, all_of, say

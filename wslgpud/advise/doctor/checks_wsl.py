@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from wslgpud.advise.doctor.evidence import Evidence
-from wslgpud.advise.doctor.findings import Outcome, check, good, in_windows, note, problem, skipped, unknown
+from wslgpud.advise.doctor.checking import Evidence, Outcome, check, good, in_windows, note, problem, skipped, unknown
 from wslgpud.advise.doctor.torches import version
 from wslgpud.advise.wslconfig import compare
 from wslgpud.advise.wslconfig.check import remarks
