@@ -151,10 +151,6 @@ class CheckResult(NamedTuple):
     why: Said
     remedy: Said = ""
 
-    def document(self) -> dict[str, Said]:
-        """Return all of it by name; whoever shows it words it."""
-        return self._asdict()
-
 
 class Check(NamedTuple):
     """One check: what it is about and why that matters, as templates."""

@@ -20,11 +20,10 @@ from wslgpud.advise.doctor.checking import (
     skipped,
     unknown,
 )
-from wslgpud.advise.drives import READERS, open_there
 from wslgpud.config import find_file, secret_files
 from wslgpud.host import NoData, SourceError
 from wslgpud.security import safe_files
-from wslgpud.sources.disk import holder
+from wslgpud.sources.disk import READERS, holder, open_there
 from wslgpud.sources.processes import ProcessSource
 from wslgpud.sources.text import table, whole
 from wslgpud.words import Message, all_of, say, says, template
@@ -123,11 +122,11 @@ def swappiness(machine: Evidence) -> Outcome:
 @check("kernel.overcommit", "vm.overcommit_memory")
 def overcommit(machine: Evidence) -> Outcome:
     """At 1 no allocation ever fails: programs cannot save themselves, and warnings come later."""
-    told = {
+    meanings = {
         1: template("{value}: every allocation succeeds until something is killed"),
         2: template("{value}: programs that reserve much address space, as CUDA does, may not start"),
     }
-    return _sysctl(machine, "vm.overcommit_memory", 0, (0,), told)
+    return _sysctl(machine, "vm.overcommit_memory", 0, (0,), meanings)
 
 
 @check("kernel.max_map_count", "vm.max_map_count")
@@ -234,12 +233,12 @@ def windows_space(machine: Evidence) -> Outcome:
             left.append((machine.host.disk_space(mount.point).available, mount.point))
     if not left:
         return unknown(say("no Windows drive answers"))
-    told = [say("{left_bytes} left on {path}", left_bytes=size, path=point) for size, point in sorted(left)]
+    drives = [say("{left_bytes} left on {path}", left_bytes=size, path=point) for size, point in sorted(left)]
     least, _ = min(left)
     if least >= NEARLY_FULL_BYTES:
-        return good(all_of(told))
+        return good(all_of(drives))
     remedy = say("{command}   # in Windows; or free up that drive", command="wsl --manage DISTRO --compact")
-    return problem(told[0], remedy) if least < FULL_BYTES else note(told[0], remedy)
+    return problem(drives[0], remedy) if least < FULL_BYTES else note(drives[0], remedy)
 
 
 @check("clock.daemons", "Clock synchronization", "wsl")
@@ -348,14 +347,14 @@ def service(machine: Evidence) -> Outcome:
 
 
 def _sysctl(
-    machine: Evidence, name: str, wanted: int, accepted: Container[int], told: Mapping[int, str] = {}
+    machine: Evidence, name: str, wanted: int, accepted: Container[int], meanings: Mapping[int, str] = {}
 ) -> Outcome:
-    """Compare a setting of the kernel's with what it may be; ``told`` says more of some values."""
+    """Compare a setting of the kernel's with what it may be; ``meanings`` explains some values."""
     path = f"/proc/sys/{name.replace('.', '/')}"
     value = whole(machine.host.read(path).strip())
     if value is None:
         return unknown(say("{path} does not hold a number", path=path))
     if value in accepted:
         return good(str(value))
-    found = Message(told[value], {"value": value}) if value in told else str(value)
+    found = Message(meanings[value], {"value": value}) if value in meanings else str(value)
     return note(found, f"echo {name}={wanted} | sudo tee -a /etc/sysctl.d/90-training.conf && sudo sysctl --system")

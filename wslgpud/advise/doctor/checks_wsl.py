@@ -100,7 +100,7 @@ def wslconfig_valid(machine: Evidence) -> Outcome:
     found = remarks(parsed)
     if not found:
         return good(say("{path}: nothing to report", path=path))
-    told = says(
+    summary = says(
         "{count} remark on {path} (line {lines})",
         "{count} remarks on {path} (lines {lines})",
         count=len(found),
@@ -108,8 +108,8 @@ def wslconfig_valid(machine: Evidence) -> Outcome:
         lines=tuple(remark.line for remark in found),
     )
     if any(remark.wsl for remark in found):
-        return problem(say("{remarks}; WSL ignores some of these lines", remarks=told), "wslgpud wslconfig check")
-    return note(told, "wslgpud wslconfig check")
+        return problem(say("{remarks}; WSL ignores some of these lines", remarks=summary), "wslgpud wslconfig check")
+    return note(summary, "wslgpud wslconfig check")
 
 
 @check("wslconfig.in_force", "Limits in force", "wsl")
