@@ -18,9 +18,17 @@ from tests.support.accounts import shared_python
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.test_monitor import SteppingClock
 from wslgpud import client
-from wslgpud.active_runs.note import MOST_ENTRIES, PLACES, name_of
-from wslgpud.active_runs.reader import MOST_NOTES, MOST_NOTES_A_USER, RunNotes, expected
-from wslgpud.active_runs.writer import Claim, Note
+from wslgpud.active_runs import (
+    MOST_ENTRIES,
+    MOST_NOTES,
+    MOST_NOTES_A_USER,
+    PLACES,
+    Claim,
+    Note,
+    RunNotes,
+    expected,
+    name_of,
+)
 from wslgpud.advise.guard import past_runs
 from wslgpud.alerts.control import FILE as CONTROL
 from wslgpud.alerts.control import ControlFile

@@ -26,9 +26,7 @@ from tests.support.daemons import daemon, eventually
 from tests.support.elsewhere import Elsewhere, open_to_all, seen
 from tests.support.screens import print_status
 from tests.test_monitor import SteppingClock
-from wslgpud.active_runs.note import PLACES, name_of
-from wslgpud.active_runs.reader import RunNotes
-from wslgpud.active_runs.writer import Note
+from wslgpud.active_runs import PLACES, Note, RunNotes, name_of
 from wslgpud.config import Config, Stress
 from wslgpud.host import Host
 from wslgpud.model import GpuSample, Level, Observation, Sample, Snapshot, SourceReport

@@ -23,8 +23,7 @@ from tests.abuse.test_secrets import around
 from tests.page.stage import TRACES, Stage, nights, trace
 from tests.support.daemons import PATIENCE_SECONDS, clean_environment
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.note import PLACES, name_of
-from wslgpud.active_runs.reader import RunNotes, expected
+from wslgpud.active_runs import PLACES, RunNotes, expected, name_of
 from wslgpud.app import logs
 from wslgpud.cli.console import Console
 from wslgpud.security import terminal

@@ -13,9 +13,7 @@ import pytest
 
 from tests.support.daemons import WSLGPUD, clean_environment, daemon, eventually
 from tests.support.elsewhere import Elsewhere, seen
-from wslgpud.active_runs.headline import PHASES, headline
-from wslgpud.active_runs.note import PLACES, name_of
-from wslgpud.active_runs.writer import Note
+from wslgpud.active_runs import PHASES, PLACES, Note, headline, name_of
 from wslgpud.host import Host
 from wslgpud.stress.progress import WorkerPace
 from wslgpud.stress.run import told as stress_told
@@ -47,7 +45,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs.writer import Note
+from wslgpud.active_runs import Note
 with Note(Elsewhere(Path(sys.argv[1])), "guard", "make"):
     print("on", flush=True)
     time.sleep(600)

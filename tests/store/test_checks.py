@@ -8,8 +8,8 @@ import pytest
 
 from wslgpud.alerts.rules import RuleEngine
 from wslgpud.model import Level
-from wslgpud.store import Store, checks, store_metrics, upkeep
-from wslgpud.store.checks import NightlyCheck, next_check
+from wslgpud.store import Store, store_metrics, upkeep
+from wslgpud.store.upkeep import NightlyCheck, next_check
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_the_next_look_is_in_the_coming_night(day, hour, due_day):
     last = datetime(2026, 8, day, hour).astimezone()
     due = datetime.fromtimestamp(next_check(last.timestamp())).astimezone()
 
-    assert (due.day, due.hour, due.minute) == (due_day, checks.NIGHT_HOUR, 0)
+    assert (due.day, due.hour, due.minute) == (due_day, upkeep.CHECK_HOUR, 0)
 
 
 def test_the_first_look_comes_soon_after_the_start_and_then_one_a_night(file, settings, clock, made):
@@ -43,13 +43,13 @@ def test_the_first_look_comes_soon_after_the_start_and_then_one_a_night(file, se
 
     assert check.findings == ()
     assert len(looks) == 1 + 3
-    assert [datetime.fromtimestamp(w).astimezone().hour for w in looks[1:]] == [checks.NIGHT_HOUR] * 3
+    assert [datetime.fromtimestamp(w).astimezone().hour for w in looks[1:]] == [upkeep.CHECK_HOUR] * 3
 
 
 def test_a_sound_file_has_no_findings(file, settings, clock, made):
     with Store(file, settings, host_name="pc", clock=clock) as store:
         assert "store_check_findings" not in figures(store)
-        clock.now += checks.FIRST_SECONDS
+        clock.now += upkeep.FIRST_CHECK_SECONDS
         made.until(lambda: store.flush() and "store_check_findings" in figures(store))
 
         assert figures(store)["store_check_findings"] == 0
@@ -66,7 +66,7 @@ def test_damage_is_found_at_night_set_aside_and_told(file, settings, clock, made
         made.settle(store, clock)
     made.damage(file, "block")
     with Store(file, settings, host_name="pc", clock=clock) as store:
-        clock.now += checks.FIRST_SECONDS
+        clock.now += upkeep.FIRST_CHECK_SECONDS
         made.until(lambda: store.flush() and store.stats().set_aside)
         assert figures(store)["store_check_findings"] > 0
         assert figures(store)["store_set_aside"] == 1

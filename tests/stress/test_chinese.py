@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.stress.support import MIB, gpu, night
 from tests.words.latin import latin_words
 from wslgpud import words
-from wslgpud.active_runs.headline import PHASES, headline
+from wslgpud.active_runs import PHASES, headline
 from wslgpud.advise.fit.estimate import MODES, OPTIMIZERS, PRECISIONS
 from wslgpud.advise.guard.memory import MemoryLeft
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun

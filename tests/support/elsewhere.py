@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wslgpud.active_runs.note import PLACES as NOTES
-from wslgpud.active_runs.reader import RunNotes, running
+from wslgpud.active_runs import PLACES as NOTES
+from wslgpud.active_runs import RunNotes, running
 from wslgpud.host import Clock, Host
 from wslgpud.sources.identity import Trust
 from wslgpud.stress.lock import PLACES as LOCKS

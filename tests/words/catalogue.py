@@ -22,7 +22,7 @@ import typer.main
 from babel.messages.extract import extract_from_dir
 
 from wslgpud.advise.doctor.findings import CHECKS
-from wslgpud.advise.wslconfig.keys import KEYS
+from wslgpud.advise.wslconfig.keys import TEXTS
 from wslgpud.alerts import runbook
 from wslgpud.cli import app
 from wslgpud.cli import help as helps
@@ -79,8 +79,8 @@ def templates() -> dict[str, tuple[str, set[str]]]:
             found.setdefault(text, ("", set()))[1].add(
                 f"{check.look.__module__.removeprefix('wslgpud.').replace('.', '/')}.py"
             )
-    for key in KEYS:
-        found.setdefault(key.meaning, ("", set()))[1].add("advise/wslconfig/keys.py")
+    for text in TEXTS:
+        found.setdefault(text, ("", set()))[1].add("advise/wslconfig/keys.toml")
     for text in "\n\n".join(runbook.sections().values()).split("\n\n"):
         found.setdefault(text, ("", set()))[1].add("alerts/RUNBOOK.md")
     for text in sentences(TEMPLATES):

@@ -14,8 +14,7 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.cells import chop_cells
 
-from wslgpud.active_runs.headline import waiting
-from wslgpud.active_runs.writer import Claim, Note
+from wslgpud.active_runs import Claim, Note, waiting
 from wslgpud.advise.guard import past_runs, plan, tree
 from wslgpud.advise.guard.memory import MemoryLeft, memory_left, most_bytes
 from wslgpud.advise.guard.past_runs import PastRuns

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wslgpud.active_runs.reader import RunNotes, expected, running
+from wslgpud.active_runs import RunNotes, expected, running
 from wslgpud.config import Config
 from wslgpud.event import Event
 from wslgpud.host import Host

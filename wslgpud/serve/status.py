@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wslgpud import __version__
-from wslgpud.active_runs.headline import headline as running_headline
+from wslgpud.active_runs import headline as running_headline
 from wslgpud.alerts.incidents import OpenIncident, story
 from wslgpud.alerts.texts import forecast_facts, iso, row_facts, text_now
 from wslgpud.model import MEMORY, Forecast, Snapshot, SourceReport, StressResult, Transition

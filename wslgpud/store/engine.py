@@ -148,12 +148,7 @@ def size_of(path: Path | None) -> int | None:
 
 
 def lock_for_writing(path: Path) -> int:
-    """Return a descriptor that keeps other daemons from writing into ``path`` until it is closed, or the process ends.
-
-    Raises:
-        LockedError: another process holds the lock.
-        UnwritableError: the lock beside the database cannot be made.
-    """
+    """Return a descriptor that keeps other daemons out until it is closed; else LockedError or UnwritableError."""
     lock = lock_path(path)
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -258,12 +253,9 @@ def _writer_pragmas(connection: Any, _: object) -> None:
 
 
 def run_outside(connection: Connection, script: str) -> None:
-    """Run SQL of SQLite outside any transaction, to its end.
-
-    By ``executescript``: Python 3.11's ``execute`` steps a pragma once, so that ``incremental_vacuum``
-    frees a single page.
-    """
+    """Run SQL of SQLite outside any transaction, to its end."""
     driver: Any = connection.connection.dbapi_connection
+    # Python 3.11's ``execute`` steps a pragma once, so that ``incremental_vacuum`` frees a single page
     driver.executescript(script)
 
 

@@ -252,11 +252,8 @@ class History:
     ) -> Iterator[tuple[int, Transition]]:
         """Yield the changes of level since a moment with their ids, by id, one at a time.
 
-        Args:
-            since_wall: the moment.
-            lasting: rules of which those before it are wanted, too.
-            brief: leave out the forecasts and what the rules saw, which is most of the work.
-            of: rules, resource, first and last id: those of one incident.
+        Of rules that are ``lasting`` also those before it; ``brief``: without forecasts and what the rules saw,
+        which is most of the work; ``of`` (rules, resource, first and last id): those of one incident.
         """
         table = schema.transition.c
         columns = [null().label(c.name) if brief and c.name in ("forecast", "facts") else c for c in table]
@@ -277,13 +274,9 @@ class History:
     def stress_runs(
         self, since_wall: float = 0.0, *, brief: bool = False, before: int | None = None, newest: int | None = None
     ) -> list[tuple[int, StressResult]]:
-        """Return stress runs since a moment with their ids, by time.
+        """Return stress runs since a moment with their ids, by time; ``brief``: without the rows behind their figures.
 
-        Args:
-            since_wall: the moment.
-            brief: leave out the rows behind their figures.
-            before: only those with lower ids.
-            newest: no more than so many, the newest.
+        ``before`` wants only those with lower ids, ``newest`` no more than so many, the newest.
         """
         of = schema.stress_run.c
         query = select(of.id, of.document).where(of.ms >= round(since_wall * 1000))

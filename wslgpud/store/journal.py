@@ -44,24 +44,17 @@ class Journal:
 
     def load(self, connection: Connection, first_id: int, last_id: int) -> None:
         """Remember the deliveries of our ids that no channel has taken yet."""
-        box = schema.outbox
-        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
-        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
         if self._loaded:
             # what was sent meanwhile may still be waiting to be marked in the file
             return
+        box = schema.outbox
+        query = select(box).where(box.c.done_ms.is_(None), box.c.id.between(first_id, last_id))
+        query = query.order_by(box.c.id.desc()).limit(MOST_LOADED)
         earlier: dict[int, Delivery] = {}
         for row in connection.execute(query).all()[::-1]:
             with gap("delivery %d", row.id):
-                earlier[row.id] = Delivery(
-                    row.id,
-                    row.channel,
-                    row.transition,
-                    safe_files.parsed(row.payload),
-                    row.created_ms / 1000,
-                    row.attempts,
-                    from_text(row.error),
-                )
+                payload, error, made = safe_files.parsed(row.payload), from_text(row.error), row.created_ms / 1000
+                earlier[row.id] = Delivery(row.id, row.channel, row.transition, payload, made, row.attempts, error)
         with self._lock:
             self._unsent = earlier | self._unsent
             self._loaded = True
@@ -80,14 +73,8 @@ class Journal:
         """Keep something to be handed to ``channel``; return the delivery's id."""
         text = json.dumps(payload, ensure_ascii=False)
         delivery = Delivery(self._next_id(), channel, transition_id, json.loads(text), round(self._wall(), 3))
-        row = {
-            "channel": channel,
-            "payload": text,
-            "created_ms": round(delivery.created_wall * 1000),
-            "attempts": 0,
-            "error": "",
-            "done_ms": None,
-        }
+        row = {"channel": channel, "payload": text, "created_ms": round(delivery.created_wall * 1000)}
+        row |= {"attempts": 0, "error": "", "done_ms": None}
         with self._lock:
             self._unsent[delivery.id] = delivery
 
@@ -113,17 +100,10 @@ class Journal:
             self._unsent[delivery_id] = delivery
             if done:
                 del self._unsent[delivery_id]
-        values = {
-            "attempts": delivery.attempts,
-            "error": to_text(error),
-            "done_ms": round(self._wall() * 1000) if done else None,
-        }
-        box = schema.outbox
-        self.writes.put(
-            lambda connection: connection.execute(
-                update(box).where(box.c.id == self._final_id(delivery_id)).values(values)
-            )
-        )
+        done_ms = round(self._wall() * 1000) if done else None
+        values = {"attempts": delivery.attempts, "error": to_text(error), "done_ms": done_ms}
+        mine = update(schema.outbox).values(values)
+        self.writes.put(lambda on: on.execute(mine.where(schema.outbox.c.id == self._final_id(delivery_id))))
 
 
 def _row_of(transition: Transition) -> dict[str, Any]:

@@ -102,11 +102,7 @@ class Reader(History, AbstractContextManager["Reader"]):
 
 
 def _reader_engine(target: str) -> Engine:
-    """Return an engine that trusts nothing in a file, runs no code of it, and neither writes nor waits for the writer.
-
-    Raises:
-        StoreError: there is no database.
-    """
+    """Return an engine that trusts no file, runs no code of it, neither writes nor waits; StoreError: there is none."""
     path = engines.sqlite_path(target)
     if path is None:
         # each statement would see its own moment: what is sealed between two of them would be in neither

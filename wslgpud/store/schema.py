@@ -22,8 +22,6 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from wslgpud.words import say
-
 #: ids of series of one host: host << 16 ... + 65535
 SERIES_BITS = 16
 #: of the id of a series those bits that are its own, not its host's
@@ -45,7 +43,6 @@ MOST_TICKS = 16 * MAX_TICKS
 MOST_INFLATED_BYTES = 16 << 20
 #: values that one read gives; of a series at 1 s those of four months
 MOST_VALUES = 10_000_000
-TOO_MANY = say("more than {count} values; ask for a shorter time, or for steps", count=f"{MOST_VALUES:,}")
 #: bytes of a row that readers take from an SQLite file
 MOST_ROW_BYTES = 64 << 20
 

@@ -17,7 +17,7 @@ from wslgpud.store import schema
 from wslgpud.store.codec import Block, decode, find_block, inflate, rises, unpack_sheet
 from wslgpud.store.errors import StoreError, gap
 from wslgpud.store.rollup import DAY, HOUR, MINUTE, MINUTE_PART, NONE, Steps, columns, merge, minutes_of, summarise
-from wslgpud.store.schema import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS, TOO_MANY
+from wslgpud.store.schema import MAX_BATCH, MOST_INFLATED_BYTES, MOST_VALUES, PERIOD_MS
 
 #: longest text of the values of one series in a batch: a number and its comma take 26 characters at most
 _WIDTH = 26 * MAX_BATCH
@@ -85,7 +85,8 @@ def _joined(pieces: Iterable[Piece]) -> tuple[list[Any], list[Number]]:
         times += more_times
         values += more_values
         if len(times) > MOST_VALUES:
-            raise StoreError(TOO_MANY)
+            count = f"{MOST_VALUES:,}"
+            raise StoreError("more than {count} values; ask for a shorter time, or for steps", count=count)
         rising = rising and in_order and (not before or before == len(times) or times[before - 1] <= times[before])
     if not rising:
         # a clock went back; ticks of the same millisecond stay in order of arrival

@@ -21,7 +21,6 @@ from wslgpud.model import Snapshot, StressResult, Transition
 from wslgpud.security import safe_files
 from wslgpud.store import engine as engines
 from wslgpud.store import migrations, schema, stress_rows
-from wslgpud.store.checks import NightlyCheck
 from wslgpud.store.errors import ForeignDatabaseError, gap
 from wslgpud.store.history import History
 from wslgpud.store.intake import Intake
@@ -30,7 +29,7 @@ from wslgpud.store.reader import Reader
 from wslgpud.store.records import DaemonRun, Delivery, Learned
 from wslgpud.store.schema import insert_new
 from wslgpud.store.store_metrics import StoreStats
-from wslgpud.store.upkeep import Upkeep
+from wslgpud.store.upkeep import NightlyCheck, Upkeep
 from wslgpud.store.writer import Writer
 from wslgpud.words import Said
 
@@ -247,18 +246,13 @@ class Store(History, AbstractContextManager["Store"]):
                 stopped = last.stopped_ms or connection.scalar(
                     select(batch.c.ms).where(batch.c.id.between(last.id, high)).order_by(batch.c.id.desc()).limit(1)
                 )
-                self.previous_run = DaemonRun(
-                    last.started_ms / 1000,
-                    None if stopped is None else stopped / 1000,
-                    bool(last.clean),
-                    last.version,
-                    last.boot_id,
-                )
+                began, ended = last.started_ms / 1000, None if stopped is None else stopped / 1000
+                self.previous_run = DaemonRun(began, ended, bool(last.clean), last.version, last.boot_id)
                 if last.stopped_ms is None:
                     connection.execute(update(run).where(run.c.id == last.id).values(stopped_ms=stopped))
             self._run_id = self._intake.next_row()
-        begun = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
-        insert_new(connection, run, [{**begun, "version": __version__, "boot_id": self._boot_id}])
+        ours = {"id": self._run_id, "started_ms": round(self._clock.wall() * 1000), "stopped_ms": None, "clean": 0}
+        insert_new(connection, run, [{**ours, "version": __version__, "boot_id": self._boot_id}])
 
     def _keep_up(self, connection: Connection) -> bool:
         self._check()

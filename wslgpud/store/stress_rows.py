@@ -41,12 +41,10 @@ def to_json(result: StressResult, write: Callable[[Said], Any] = words.to_json) 
 
 
 def from_json(document: dict[str, Any]) -> StressResult:
-    """Return the result of its JSON; fields of other versions are ignored.
-
-    The one place where text becomes a result: whoever has one reckons with it and shows it without a thought.
+    """Return the result of its JSON, checked field by field; those of other versions are ignored.
 
     Raises:
-        ShapeError: something of it is not there, or is something else; it names the field.
+        ShapeError: a field is missing, or of another shape; it names the field.
     """
     for name, shape in {**_NEEDED, **_OPTIONAL}.items():
         if name not in document and name in _NEEDED:

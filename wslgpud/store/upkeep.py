@@ -1,12 +1,16 @@
 """What the writer does between batches: sealing, and keeping the file within its bounds by age, size and names.
 
-Everything is done in slices, so that a batch never waits for long.
+Everything is done in slices, so that a batch never waits for long; the nightly look through the whole file has a
+thread of its own.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, Integer, Table, and_, bindparam, delete, func, select, text, true
 
@@ -14,8 +18,12 @@ from wslgpud.config import StoreSettings
 from wslgpud.metrics import MOST_SERIES_OF_NAMES
 from wslgpud.store import engine as engines
 from wslgpud.store import schema, seal
+from wslgpud.store.errors import StoreError
 from wslgpud.store.intake import Intake
+from wslgpud.store.reader import Reader
 from wslgpud.store.rollup import DAY, HOUR
+
+log = logging.getLogger(__name__)
 
 #: time between two looks for something to do
 INTERVAL_SECONDS = 60.0
@@ -48,6 +56,10 @@ PASS_SECONDS = 6 * 3600.0
 _AT_ONCE = 200
 #: of a metric that has its fill of names so many series are left, so that new ones find room
 ROOMY = MOST_SERIES_OF_NAMES * 7 // 8
+#: the first look through the file comes this long after the start, for machines that never run at night
+FIRST_CHECK_SECONDS = 900.0
+#: local hour of the others
+CHECK_HOUR = 4
 
 _series = schema.series.c
 # The days that a summary has, the newest first, each sought by the key: an index by series would cost more
@@ -317,3 +329,56 @@ def _delete(connection: Connection, number: int) -> None:
         gone = table.c.series == number, table.c.part.in_(parts.bindparams(since=0).scalar_subquery())
         connection.execute(delete(table).where(*gone))
     connection.execute(delete(schema.series).where(_series.id == number))
+
+
+def next_check(last_wall: float) -> float:
+    """Return when the night after a moment comes to the hour of the check."""
+    last = datetime.fromtimestamp(last_wall).astimezone()
+    due = last.replace(hour=CHECK_HOUR, minute=0, second=0, microsecond=0)
+    return (due if due > last else due + timedelta(days=1)).timestamp()
+
+
+class NightlyCheck:
+    """Looks through the file when its time has come; ``report`` is told of damage and of which file."""
+
+    def __init__(
+        self, target: str, wall: Callable[[], float], report: Callable[[str, tuple[int, int] | None], None]
+    ) -> None:
+        self._target, self._wall, self._report = target, wall, report
+        self._due_wall = wall() + FIRST_CHECK_SECONDS
+        self._thread: threading.Thread | None = None
+        #: what the last look found; None before the first
+        self.findings: tuple[str, ...] | None = None
+        self.last_wall: float | None = None
+
+    def __call__(self) -> None:
+        """Begin a look if it is time and none is under way."""
+        now = self._wall()
+        # a clock that was years ahead and went back must not put the next look off for years
+        self._due_wall = min(self._due_wall, next_check(now))
+        if now < self._due_wall or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._due_wall = next_check(now)
+        self._thread = threading.Thread(target=self._look, name="wslgpud-check", daemon=True)
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Let it be time for a look: there is a reason for doubt."""
+        self._due_wall = self._wall()
+
+    def join(self) -> None:
+        """Wait for a look that is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _look(self) -> None:
+        try:
+            with Reader(self._target) as reader:
+                found, identity = reader.check(), reader.identity
+        except StoreError as error:
+            log.warning("the history could not be checked: %s", error)
+            return
+        self.findings, self.last_wall = tuple(found), self._wall()
+        if found:
+            log.error("%s: %s", self._target, found[0])
+            self._report(found[0], identity)

@@ -134,5 +134,6 @@ def _kept(path: Path | None) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        why = say("{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error))
-        raise UnkeptError(why) from error
+        raise UnkeptError(
+            "{path}: the disk does not keep what it took ({why})", path=str(path), why=cause(error)
+        ) from error

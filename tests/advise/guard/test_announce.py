@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from tests.advise.guard.test_guard import GUARD
 from tests.support.elsewhere import Elsewhere
-from wslgpud.active_runs.note import PLACES, name_of
-from wslgpud.active_runs.reader import RunNotes, expected
-from wslgpud.active_runs.writer import Claim, Note
+from wslgpud.active_runs import PLACES, Claim, Note, RunNotes, expected, name_of
 from wslgpud.advise.guard import past_runs, plan
 from wslgpud.advise.guard.memory import TreeMemory, most_bytes
 from wslgpud.advise.guard.plan import Process

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wslgpud.advise.wslconfig.keys import KEYS
+from wslgpud.advise.wslconfig.keys import BY_PATH, KEYS
 from wslgpud.advise.wslconfig.parse import Parsed, boolean, integer, parse, size
 
 
@@ -183,9 +183,11 @@ def test_keys_that_have_moved_are_taken_from_their_old_section_too():
 
 
 def test_every_key_is_declared_once_with_a_source():
-    paths = [path.lower() for key in KEYS for path in key.paths]
+    paths = [key.path.lower() for key in KEYS]
+    moved = [f"{key.old_section}.{key.name}".lower() for key in KEYS if key.old_section]
 
-    assert len(paths) == len(set(paths))
+    assert len(BY_PATH) == len(paths) + len(moved)
+    assert set(BY_PATH) == {*paths, *moved}
     assert all(key.link.startswith("https://") and key.meaning.endswith(".") for key in KEYS)
 
 
