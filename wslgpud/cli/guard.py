@@ -16,11 +16,10 @@ from rich.cells import chop_cells
 
 from wslgpud.active_runs import Claim, Note, waiting
 from wslgpud.advise.guard import past_runs, plan, tree
-from wslgpud.advise.guard.memory import MemoryLeft, memory_left, most_bytes
+from wslgpud.advise.guard.measures import MemoryLeft, RunStats, VramWatch, memory_left, most_bytes
 from wslgpud.advise.guard.past_runs import PastRuns
 from wslgpud.advise.guard.relay import Relay
 from wslgpud.advise.guard.runner import GuardedCommand, GuardedRun
-from wslgpud.advise.guard.watch import RunStats, VramWatch
 from wslgpud.cli import options
 from wslgpud.cli.common import Fault, loaded, refused, state_folder
 from wslgpud.cli.moments import seconds

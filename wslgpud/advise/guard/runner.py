@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wslgpud.advise.guard import plan, tree
-from wslgpud.advise.guard.memory import MemoryLeft, TreeMemory, memory_left
+from wslgpud.advise.guard.measures import MemoryLeft, RunStats, Shortage, TreeMemory, VramWatch, memory_left
 from wslgpud.advise.guard.plan import Process
 from wslgpud.advise.guard.relay import Relay
-from wslgpud.advise.guard.watch import RunStats, Shortage, VramWatch
 from wslgpud.host import Host
 
 #: A compiler takes hundreds of megabytes a second: with --pause one look must come before the next gigabyte.
