@@ -172,7 +172,7 @@ def silence(
 
     _write(ControlFile(data_folder(state)), change)
     quiet = t("{rule} of {name}: silent for {span_seconds}", rule=rule, name=resource, span_seconds=span)
-    print(quiet if span else t("{rule} of {name}: not silent any more", rule=rule, name=resource))
+    print(quiet if span else t("{rule} of {name}: no longer silenced", rule=rule, name=resource))
 
 
 @app.command()

@@ -198,8 +198,8 @@ def _sum_up(stats: RunStats, guarded: GuardedCommand, file: Path) -> None:
         _say("memory was short after {after_seconds}: asked {who} to save itself", after_seconds=after, who=who)
     if stats.oom_kills:
         killed = says(
-            "the kernel killed {count} process for want of memory: try --pause, or --jobs {jobs}",
-            "the kernel killed {count} processes for want of memory: try --pause, or --jobs {jobs}",
+            "the kernel killed {count} process for lack of memory: try --pause, or --jobs {jobs}",
+            "the kernel killed {count} processes for lack of memory: try --pause, or --jobs {jobs}",
             count=stats.oom_kills,
             jobs=max(1, (_jobs(guarded) or 2) // 2),
         )
